@@ -1,0 +1,81 @@
+//! What a device offers, as plain data: kernel choice is a pure function of it.
+
+use crate::ShaderLanguage;
+
+/// What kernels may count on. Filled by [`Context`](crate::Context); tests make their own.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The adapter's name.
+    pub adapter: String,
+    /// The driver's name and version.
+    pub driver: String,
+    /// Metal, Vulkan, ...
+    pub backend: wgpu::Backend,
+    /// A processor that plays a GPU (lavapipe, say).
+    pub software: bool,
+    /// An Apple GPU, under Metal or Vulkan.
+    pub apple: bool,
+    /// The kernel languages that run here.
+    pub languages: &'static [ShaderLanguage],
+    /// Subgroup operations, on subgroups of at least eight lanes.
+    pub subgroups: bool,
+    /// `f16` in shaders and in storage buffers.
+    pub f16: bool,
+    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs have no such instruction.
+    pub fast_packed_dot: bool,
+    /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
+    pub half_subnormals: bool,
+    /// Timestamps at the bounds of a compute pass.
+    pub timestamps: bool,
+    /// The largest storage binding, in bytes.
+    pub max_binding_bytes: u64,
+    /// The most workgroups in one dimension of a dispatch.
+    pub max_workgroups: u32,
+}
+
+impl Capabilities {
+    pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
+        let metal = info.backend == wgpu::Backend::Metal;
+        // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
+        let apple = metal || info.vendor == 0x106b || info.name.starts_with("Apple ");
+        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32.
+        let lanes = if metal { 32 } else { info.subgroup_min_size };
+        let passthrough = metal && features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
+        Self {
+            adapter: info.name.clone(),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            backend: info.backend,
+            software: info.device_type == wgpu::DeviceType::Cpu,
+            apple,
+            languages: if passthrough { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
+            subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= 8,
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            fast_packed_dot: !apple,
+            half_subnormals: false,
+            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            // A binding's size is a multiple of four.
+            max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3,
+            max_workgroups: limits.max_compute_workgroups_per_dimension,
+        }
+    }
+
+    /// What a kernel choice would see on some common kind of device, for tests and plans made without a GPU.
+    pub fn example(apple: bool) -> Self {
+        Self {
+            adapter: if apple { "Apple M1" } else { "a discrete GPU" }.to_owned(),
+            driver: String::new(),
+            backend: if apple { wgpu::Backend::Metal } else { wgpu::Backend::Vulkan },
+            software: false,
+            apple,
+            languages: if apple { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
+            subgroups: true,
+            f16: true,
+            fast_packed_dot: !apple,
+            half_subnormals: true,
+            timestamps: true,
+            max_binding_bytes: (2 << 30) - 4,
+            max_workgroups: 65_535,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Recording work and running it: one submission, one compute pass.
+
+use crate::{
+    Bind, Context, Element, Error, Kernel, Result,
+    kernel::{Access, Params, Type},
+    pipeline::Pipeline,
+    pool::Pooled,
+    tensor::Bound,
+};
+use std::sync::Arc;
+
+/// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
+pub struct Encoder {
+    context: Context,
+    label: &'static str,
+    steps: Vec<Step>,
+}
+
+pub(crate) struct Step {
+    pub kernel: &'static Kernel,
+    pipeline: Arc<Pipeline>,
+    bind_group: wgpu::BindGroup,
+    params: Vec<u8>,
+    workgroups: [u32; 3],
+    /// Keeps the buffers out of the pool while this work may still be submitted.
+    _alive: Vec<Arc<Pooled>>,
+}
+
+impl Encoder {
+    pub(crate) fn new(context: Context, label: &'static str) -> Self {
+        Self { context, label, steps: Vec::new() }
+    }
+
+    /// The context that it records for.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// How many dispatches are recorded.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Is nothing recorded?
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Records one kernel over `extent` outputs; its tile turns them into workgroups. An empty extent records nothing.
+    ///
+    /// # Errors
+    /// [`Error::Signature`], [`Error::ElementType`], [`Error::Aliasing`], [`Error::OtherDevice`] for what is bound,
+    /// [`Error::Grid`] for an extent that is too large, [`Error::Shader`] or [`Error::MissingFeature`] if it cannot run here.
+    pub fn dispatch<P: Params>(&mut self, kernel: &'static Kernel, params: &P, bindings: &[&dyn Bind], extent: [usize; 3]) -> Result<()> {
+        if P::FIELDS != kernel.params {
+            let (expected, found) = (format!("{:?}", kernel.params), format!("{:?}", P::FIELDS));
+            return Err(Error::Signature { kernel: kernel.name, what: "params", expected, found });
+        }
+        let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
+        let floats = check_bindings(kernel, &self.context, &bound)?;
+        if extent.contains(&0) {
+            return Ok(());
+        }
+        let limit = self.context.capabilities().max_workgroups;
+        let grid = kernel.grid(self.context.language(), extent, limit);
+        if grid.iter().any(|&n| n > u64::from(limit)) {
+            return Err(Error::Grid { kernel: kernel.name, grid, limit });
+        }
+        let pipeline = self.context.pipeline(kernel, floats)?;
+        let entry = |(binding, b)| wgpu::BindGroupEntry { binding, resource: Bound::resource(b) };
+        let entries: Vec<_> = (0u32..).zip(&bound).map(entry).collect();
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(kernel.name), layout: &pipeline.layout, entries: &entries };
+        let device = self.context.device();
+        let bind_group =
+            crate::context::guarded(device, || format!("binding `{}`", kernel.name), || device.create_bind_group(&descriptor))?;
+        self.steps.push(Step {
+            kernel,
+            pipeline,
+            bind_group,
+            params: bytemuck::bytes_of(params).to_vec(),
+            workgroups: grid.map(|n| n as u32),
+            _alive: bound.iter().map(|b| b.buffer.clone()).collect(),
+        });
+        Ok(())
+    }
+
+    /// Ends the recording, to be run any number of times.
+    pub fn finish(self) -> Recording {
+        Recording { context: self.context, label: self.label, steps: self.steps }
+    }
+
+    /// Runs what is recorded, once: `finish().submit()`.
+    pub fn submit(self) -> Result<Submission> {
+        self.finish().submit()
+    }
+}
+
+/// The number and types of the tensors, their device, and that none is written under two names. Returns the types behind the
+/// kernel's aliases.
+fn check_bindings(kernel: &'static Kernel, context: &Context, bound: &[Bound<'_>]) -> Result<Vec<(&'static str, Element)>> {
+    let name = kernel.name;
+    if bound.len() != kernel.bindings.len() {
+        let (expected, found) = (format!("{} tensors", kernel.bindings.len()), bound.len().to_string());
+        return Err(Error::Signature { kernel: name, what: "bindings", expected, found });
+    }
+    let mut floats: Vec<(&'static str, Element)> = Vec::new();
+    for (i, (binding, b)) in kernel.bindings.iter().zip(bound).enumerate() {
+        if !b.context.same_device(context) {
+            return Err(Error::OtherDevice { kernel: name, binding: binding.name });
+        }
+        let mismatch = |expected| Err(Error::ElementType { kernel: name, binding: binding.name, expected, found: b.element });
+        match (binding.ty, b.element) {
+            (Type::U32, Element::U32 | Element::I8) | (Type::I32, Element::I32) | (Type::F32, Element::F32) => {}
+            (Type::U32, _) => return mismatch("u32 words"),
+            (Type::I32, _) => return mismatch("i32"),
+            (Type::F32, _) => return mismatch("f32"),
+            (Type::Float(alias), element @ (Element::F32 | Element::F16)) => match floats.iter().find(|(known, _)| *known == alias) {
+                Some(&(_, first)) if first != element => return mismatch("the float type of an earlier binding"),
+                Some(_) => {}
+                None => floats.push((alias, element)),
+            },
+            (Type::Float(_), _) => return mismatch("f32 or f16"),
+        }
+        for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {
+            if i != j && binding.access == Access::ReadWrite && Arc::ptr_eq(b.buffer, o.buffer) {
+                return Err(Error::Aliasing { kernel: name, written: binding.name, other: other.name });
+            }
+        }
+    }
+    Ok(floats)
+}
+
+/// Recorded work: plain data that can be run again and again. It holds on to the buffers it names.
+pub struct Recording {
+    pub(crate) context: Context,
+    pub(crate) label: &'static str,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Recording {
+    /// Runs it once: one command encoder, one compute pass, one submission. Dispatches see the results of earlier ones.
+    pub fn submit(&self) -> Result<Submission> {
+        let index = self.context.submit_with(self.label, |encoder| {
+            let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
+            self.encode(&mut encoder.begin_compute_pass(&descriptor));
+        })?;
+        Ok(Submission { context: self.context.clone(), index })
+    }
+
+    pub(crate) fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
+        for step in &self.steps {
+            step.encode(pass);
+        }
+    }
+
+    /// The recorded kernels, in order.
+    pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
+        self.steps.iter().map(|step| step.kernel)
+    }
+}
+
+impl Step {
+    pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
+        let [x, y, z] = self.workgroups;
+        pass.push_debug_group(self.kernel.name);
+        pass.set_pipeline(&self.pipeline.raw);
+        pass.set_bind_group(0, &self.bind_group, &[]);
+        if !self.params.is_empty() {
+            pass.set_immediates(0, &self.params);
+        }
+        pass.dispatch_workgroups(x, y, z);
+        pass.pop_debug_group();
+    }
+}
+
+/// Work that was handed to the GPU.
+#[must_use = "work may still be running; `wait` for it, or read a result"]
+pub struct Submission {
+    context: Context,
+    index: wgpu::SubmissionIndex,
+}
+
+impl Submission {
+    /// Blocks until it is done.
+    pub fn wait(self) -> Result<()> {
+        let wait = wgpu::PollType::Wait { submission_index: Some(self.index), timeout: None };
+        match self.context.device().poll(wait) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::Gpu { during: "waiting for the GPU".into(), message: error.to_string() }),
+        }
+    }
+}

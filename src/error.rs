@@ -1,0 +1,78 @@
+//! One error type. Its variants are grouped by who can mend them: the environment, the caller, this machine, a shader, run time.
+
+use crate::{Element, ShaderLanguage, Shape};
+
+/// Result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong, with what is needed to mend it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a variant's text names its fields")]
+pub enum Error {
+    // --- the environment
+    /// No adapter fits; `found` lists those that exist.
+    #[error("no suitable GPU adapter: {reason} (adapters found: {found})")]
+    NoAdapter { reason: String, found: String },
+    /// The adapter refused to open a device.
+    #[error("could not open a device on {adapter}: {source}")]
+    NoDevice { adapter: String, source: wgpu::RequestDeviceError },
+
+    // --- the caller
+    /// An operand has the wrong shape.
+    #[error("{op}: {what} has shape {found}, expected {expected}")]
+    Shape { op: &'static str, what: &'static str, expected: String, found: Shape },
+    /// Data and shape disagree about the number of elements, or the shape overflows.
+    #[error("shape {shape} does not hold {found} elements")]
+    Length { shape: Shape, found: usize },
+    /// A kernel was bound to a tensor of another element type.
+    #[error("{kernel}: `{binding}` takes {expected}, found a tensor of {found:?}")]
+    ElementType { kernel: &'static str, binding: &'static str, expected: &'static str, found: Element },
+    /// A kernel was given the wrong number of tensors, or parameters of another layout.
+    #[error("{kernel}: {what}: declared {expected}, given {found}")]
+    Signature { kernel: &'static str, what: &'static str, expected: String, found: String },
+    /// One buffer is bound twice, at least once for writing.
+    #[error("{kernel}: `{written}` is written and is the same buffer as `{other}`")]
+    Aliasing { kernel: &'static str, written: &'static str, other: &'static str },
+    /// Tensors of two devices met in one recording.
+    #[error("{kernel}: `{binding}` lives on another device than the encoder")]
+    OtherDevice { kernel: &'static str, binding: &'static str },
+    /// A value outside its domain; `what` names it.
+    #[error("{op}: {what}")]
+    Invalid { op: &'static str, what: String },
+
+    // --- this machine
+    /// The device lacks a wgpu feature that the crate or a kernel needs.
+    #[error("{what} needs the wgpu feature {feature:?}, which this device was not opened with")]
+    MissingFeature { what: &'static str, feature: wgpu::Features },
+    /// The kernel language cannot run on this backend.
+    #[error("{language:?} kernels cannot run on the {backend:?} backend")]
+    Language { language: ShaderLanguage, backend: wgpu::Backend },
+    /// A tensor is larger than one binding may be.
+    #[error("{what} needs {bytes} bytes in one buffer; this device allows {limit}")]
+    TooLarge { what: String, bytes: u64, limit: u64 },
+    /// More workgroups than a dispatch may have.
+    #[error("{kernel}: a grid of {grid:?} workgroups is over this device's {limit} a dimension")]
+    Grid { kernel: &'static str, grid: [u64; 3], limit: u32 },
+
+    // --- a shader
+    /// A kernel did not compile, or its text does not match its declaration.
+    #[error("kernel `{kernel}` ({language:?}) failed to build:\n{message}")]
+    Shader { kernel: &'static str, language: ShaderLanguage, message: String },
+
+    // --- run time
+    /// The device reported an error (out of memory, validation, internal).
+    #[error("GPU error in {during}: {message}")]
+    Gpu { during: String, message: String },
+    /// Results could not be read back: the device was lost.
+    #[error("readback failed: {0}")]
+    Readback(String),
+
+    // --- files
+    /// A file could not be opened or mapped.
+    #[error("{}: {source}", path.display())]
+    Io { path: std::path::PathBuf, source: std::io::Error },
+    /// A model file is damaged, hostile, or not what it should be.
+    #[error("{}: {message}", path.display())]
+    Format { path: std::path::PathBuf, message: String },
+}

@@ -1,0 +1,113 @@
+//! Quantised activations: one type, two compute layouts, the same integers.
+
+use crate::{Context, Result, Tensor, ternary::row_words};
+
+/// How quantised activations lie in memory. Both are padded with zeros to whole words of [`TernaryMatrix`](crate::TernaryMatrix).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Bytes in order, four a word: for packed integer dot products.
+    Int8,
+    /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a word of codes: for GPUs without
+    /// integer dot products, and for matrix units. See `wgsl/bitnet/layout_half.wgsl`.
+    Half,
+}
+
+impl Layout {
+    /// 32-bit words of codes for one row of `features`.
+    pub(crate) const fn words(self, features: usize) -> usize {
+        row_words(features) * if matches!(self, Self::Int8) { 4 } else { 8 }
+    }
+}
+
+/// Activations on the GPU, quantised to 8 bits a token: x ≈ code / scale.
+#[derive(Clone, Debug)]
+pub struct QuantizedActivations {
+    pub(crate) layout: Layout,
+    /// `[tokens, layout.words(features)]`
+    pub(crate) codes: Tensor<u32>,
+    /// `[tokens]`: a = 127 / max(max|x|, 1e-5), NaN for a row that is not finite.
+    pub(crate) scales: Tensor<f32>,
+    /// `[tokens, 2]`: Σ code, and Σ code·4^(5-f) where f is the field that meets it (the bias of `dot_biased`).
+    pub(crate) sums: Tensor<i32>,
+    tokens: usize,
+    features: usize,
+}
+
+impl QuantizedActivations {
+    /// For a kernel to write.
+    pub(crate) fn uninit(context: &Context, tokens: usize, features: usize, layout: Layout) -> Result<Self> {
+        Ok(Self {
+            layout,
+            codes: Tensor::uninit(context, [tokens, layout.words(features)])?,
+            scales: Tensor::uninit(context, [tokens])?,
+            sums: Tensor::uninit(context, [tokens, 2])?,
+            tokens,
+            features,
+        })
+    }
+
+    pub(super) fn with_scales(&self, scales: Tensor<f32>) -> Self {
+        Self { scales, ..self.clone() }
+    }
+
+    /// Rows.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Columns.
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    /// The compute layout.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Copies codes and scales back.
+    pub async fn read(&self) -> Result<HostActivations> {
+        let (words, scales) = (self.codes.read(), self.scales.read());
+        let (words, scales) = (words.await?, scales.await?);
+        let stride = self.layout.words(self.features);
+        let code = |token: usize, i: usize| match self.layout {
+            Layout::Int8 => bytemuck::cast_slice::<u32, i8>(&words)[token * stride * 4 + i],
+            Layout::Half => {
+                // Group of four codes, field, and which half of which plane: 0 and 2 are in plane 0, 1 and 3 in plane 1.
+                let (group, j) = (i / 4, i % 4);
+                let place = token * stride + j % 2 * (stride / 2) + group;
+                let half = half::f16::from_bits((words[place] >> (16 * (j / 2))) as u16);
+                (half.to_f32() * 4f32.powi((group % 4) as i32)) as i8
+            }
+        };
+        let codes = (0..self.tokens).flat_map(|token| (0..self.features).map(move |i| (token, i)));
+        let codes = codes.map(|(token, i)| code(token, i)).collect();
+        Ok(HostActivations { tokens: self.tokens, features: self.features, codes, scales })
+    }
+}
+
+/// Quantised activations in host memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostActivations {
+    /// Rows.
+    pub tokens: usize,
+    /// Columns.
+    pub features: usize,
+    /// Row-major codes.
+    pub codes: Vec<i8>,
+    /// One a token; x ≈ code / scale. NaN for a row that is not finite.
+    pub scales: Vec<f32>,
+}
+
+impl HostActivations {
+    /// The codes of one token.
+    pub fn row(&self, token: usize) -> &[i8] {
+        &self.codes[token * self.features..][..self.features]
+    }
+
+    /// The numbers that the codes stand for: the CPU twin of [`dequantize_activations`](super::dequantize_activations).
+    pub fn dequantize(&self) -> Vec<f32> {
+        let row = |token: usize| self.row(token).iter().map(move |&code| f32::from(code) / self.scales[token]);
+        (0..self.tokens).flat_map(row).collect()
+    }
+}

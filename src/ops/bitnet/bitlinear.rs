@@ -1,0 +1,240 @@
+//! BitLinear: `x` `[m, k]` quantised to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
+//!
+//! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = acc · (β / a), the quotient correctly rounded: every implementation here
+//! gives the same bits. transformers computes (acc / a) · β, which is at most 2 units in the last place away: each side rounds twice, one of
+//! the two in a result whose significand may be half as large, so neither is off by more than 1.5 of them, and floats lie on a grid.
+
+use super::{HostActivations, Layout, Method, QuantizedActivations, plan, quantize_activations, quantize_activations::check_features};
+use crate::{
+    Encoder, Error, Float, Kernel, PackedTernary, Result, Shape, Tensor, TernaryMatrix,
+    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
+    msl, params, ternary, wgsl,
+};
+use rayon::prelude::*;
+
+params! { struct Params { rows: u32, tokens: u32, words: u32 } }
+params! { struct GroupedParams { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32 } }
+
+const BINDINGS: &[Binding] =
+    &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
+
+const fn kernel(name: &'static str, entry: &'static str, wgsl: Source, msl: Option<Source>) -> Kernel {
+    Kernel { name, entry, params: Params::FIELDS, bindings: BINDINGS, wgsl, msl }
+}
+
+const fn gemv(parts: &'static [Part]) -> Source {
+    Source { parts, workgroup_size: [64, 1, 1], tile: [8, 1, 1], constants: &[("ROWS", 4), ("TOKENS", 1)] }
+}
+
+const fn gemm(parts: &'static [Part]) -> Source {
+    Source { parts, workgroup_size: [256, 1, 1], tile: [64, 64, 1], constants: &[("EACH", 4), ("STEP", 4)] }
+}
+
+pub(super) static GEMV_INT8: Kernel =
+    kernel("bitlinear_gemv_int8", "bitlinear_gemv", gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"]), None);
+
+pub(super) static GEMV_HALF: Kernel = kernel(
+    "bitlinear_gemv_half",
+    "bitlinear_gemv",
+    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"]),
+    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"])),
+);
+
+pub(super) static GEMV_BIASED: Kernel = kernel(
+    "bitlinear_gemv_biased",
+    "bitlinear_gemv",
+    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]),
+    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"])),
+);
+
+pub(super) static GEMM_INT8: Kernel = kernel(
+    "bitlinear_gemm_int8",
+    "bitlinear_gemm",
+    gemm(wgsl!["shared/ids", "shared/exact", "bitnet/tile_int8", "bitnet/bitlinear_gemm"]),
+    None,
+);
+
+pub(super) static GEMM_HALF: Kernel = kernel(
+    "bitlinear_gemm_half",
+    "bitlinear_gemm",
+    gemm(wgsl!["shared/ids", "shared/exact", "bitnet/tile_half", "bitnet/bitlinear_gemm"]),
+    Some(Source {
+        parts: msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm"],
+        workgroup_size: [128, 1, 1],
+        tile: [64, 64, 1],
+        constants: &[],
+    }),
+);
+
+pub(super) static GROUPED: Kernel = Kernel {
+    name: "bitlinear_grouped",
+    entry: "bitlinear_grouped",
+    params: GroupedParams::FIELDS,
+    bindings: &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))],
+    wgsl: Source {
+        parts: wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_grouped"],
+        workgroup_size: [64, 1, 1],
+        tile: [8, 1, 1],
+        constants: &[],
+    },
+    msl: None,
+};
+
+/// `x` `[.., k]` (`f32` or `f16`) times `w` `[n, k]`: quantises `x` per row and multiplies; `y` `[.., n]` has the type of `x`.
+///
+/// # Errors
+/// [`Error::Shape`] if the last dimension of `x` is not `w.columns()`; [`Error::Invalid`] for more than
+/// [`MAX_FEATURES`](super::MAX_FEATURES) input features.
+pub fn bitlinear<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix) -> Result<Tensor<T>> {
+    let (_, features) = x.shape().as_matrix();
+    if features != w.columns() {
+        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
+    }
+    let xq = match w.group() {
+        None => quantize_activations::quantize_activations(encoder, x)?,
+        Some(_) => quantize_activations::quantize_activations_as(encoder, x, Layout::Int8)?,
+    };
+    let mut dims = [0; Shape::MAX_RANK];
+    let y = bitlinear_quantized(encoder, &xq, w)?;
+    // [m, n] under the leading dimensions of x.
+    let rank = x.shape().rank();
+    dims[..rank].copy_from_slice(x.shape().dims());
+    dims[rank - 1] = w.rows();
+    match rank {
+        1 => y.reshape([dims[0]]),
+        3 => y.reshape([dims[0], dims[1], dims[2]]),
+        4 => y.reshape(dims),
+        _ => Ok(y),
+    }
+}
+
+/// [`bitlinear`] of activations that are already quantised (several matrices can share them): `[m, n]` in `f32` or `f16`.
+pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    bitlinear_into(encoder, x, w, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_quantized`] into a tensor that the caller owns, `[m, n]`.
+///
+/// # Errors
+/// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be exact, or for a matrix that is scaled by groups
+/// and activations not in [`Layout::Int8`].
+pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>) -> Result<()> {
+    let op = "bitlinear";
+    let (m, n, k) = (x.tokens(), w.rows(), w.columns());
+    if x.features() != k {
+        return Err(Error::Shape { op, what: "x", expected: format!("[m, {k}]"), found: [m, x.features()].into() });
+    }
+    if y.shape().as_matrix() != (m, n) {
+        return Err(Error::Shape { op, what: "y", expected: format!("[{m}, {n}]"), found: y.shape() });
+    }
+    check_features(op, k, x.layout, encoder)?;
+    let method = plan::plan(m, x.layout, w.group().is_some(), encoder.context().capabilities());
+    if method == Method::Grouped && x.layout != Layout::Int8 {
+        let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
+        return Err(Error::Invalid { op, what });
+    }
+    let (rows, tokens, words) = (n as u32, m as u32, w.row_words() as u32);
+    let kernel = match method {
+        Method::GemvInt8 => &GEMV_INT8,
+        Method::GemvHalf => &GEMV_HALF,
+        Method::GemvBiased => &GEMV_BIASED,
+        Method::GemmInt8 => &GEMM_INT8,
+        Method::GemmHalf => &GEMM_HALF,
+        Method::Grouped => {
+            let size = w.group().unwrap_or(k);
+            let (groups, group_words) = (ternary::groups(k, w.group()) as u32, (size / ternary::CODES_PER_WORD) as u32);
+            let params = GroupedParams { rows, tokens, words, groups, group_words };
+            return encoder.dispatch(&GROUPED, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, y], [n, m, 1]);
+        }
+    };
+    let params = Params { rows, tokens, words };
+    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], [n, m, 1])
+}
+
+/// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks; exact on every device.
+pub fn accumulators(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<f32>> {
+    let context = encoder.context();
+    let ones = |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
+    let x = x.with_scales(ones(x.scales.shape())?);
+    let w = w.with_scales(ones(w.scales.shape())?);
+    bitlinear_quantized(encoder, &x, &w)
+}
+
+/// The CPU twin of [`bitlinear`], on all cores: the same bits (but for matrices scaled by groups, where a float sum remains). `x` is
+/// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than [`MAX_FEATURES`](super::MAX_FEATURES) features.
+pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
+    let xq = quantize_activations::quantize_activations_cpu(x, tokens, w.columns())?;
+    Ok(bitlinear_quantized_cpu(&xq, w)?.into_iter().map(T::from_f32).collect())
+}
+
+/// The CPU twin of [`bitlinear_quantized`].
+pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
+    let scales = w.row_scales();
+    let groups = ternary::groups(w.columns(), w.group());
+    let group = w.group().unwrap_or(w.columns()).max(1);
+    by_rows(x, w, |row, token, weights, codes| match w.group() {
+        None => dot(weights, codes) as f32 * (scales[row] / x.scales[token]),
+        Some(_) => {
+            let sums = weights.chunks(group).zip(codes.chunks(group)).map(|(weights, codes)| dot(weights, codes) as f32);
+            sums.zip(&scales[row * groups..]).map(|(sum, scale)| sum * scale).sum::<f32>() / x.scales[token]
+        }
+    })
+}
+
+/// The CPU twin of [`accumulators`], `[tokens, rows]`.
+pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
+    by_rows(x, w, |_, _, weights, codes| dot(weights, codes))
+}
+
+/// Unpacks every row of `w` once, in parallel, and calls `output(row, token, weights, codes)` for each of its outputs; gives `[tokens, rows]`.
+fn by_rows<R: Copy + Default + Send>(
+    x: &HostActivations,
+    w: &PackedTernary,
+    output: impl Fn(usize, usize, &[i16], &[i16]) -> R + Sync,
+) -> Result<Vec<R>> {
+    let (m, n, k) = (x.tokens, w.rows(), w.columns());
+    if x.features != k {
+        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[m, {k}]"), found: [m, x.features].into() });
+    }
+    if k > super::MAX_FEATURES {
+        let what = format!("{k} input features; integer sums are exact in f32 up to {}", super::MAX_FEATURES);
+        return Err(Error::Invalid { op: "bitlinear", what });
+    }
+    // 16 bits on both sides: what processors multiply and add in pairs.
+    let codes: Vec<i16> = x.codes.iter().map(|&code| code.into()).collect();
+    // Rows are the parallel dimension, so a row's outputs are made together and transposed at the end.
+    let mut by_row = vec![R::default(); n * m];
+    let unpack_and_multiply = |weights: &mut Vec<i16>, (row, out): (usize, &mut [R])| {
+        unpack(w.row(row), weights);
+        for (token, out) in out.iter_mut().enumerate() {
+            *out = output(row, token, &weights[..k], &codes[token * k..][..k]);
+        }
+    };
+    by_row.par_chunks_mut(m.max(1)).enumerate().for_each_init(Vec::new, unpack_and_multiply);
+    if m == 1 {
+        return Ok(by_row);
+    }
+    Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
+}
+
+/// The values of a row of words.
+#[multiversion::multiversion(targets = "simd")]
+fn unpack(words: &[u32], values: &mut Vec<i16>) {
+    values.resize(words.len() * ternary::CODES_PER_WORD, 0);
+    for (word, values) in words.iter().zip(values.chunks_exact_mut(ternary::CODES_PER_WORD)) {
+        for (field, values) in values.chunks_exact_mut(4).enumerate() {
+            let bytes = (word >> (2 * field) & 0x0303_0303).to_le_bytes();
+            values.iter_mut().zip(bytes).for_each(|(value, code)| *value = i16::from(code) - 1);
+        }
+    }
+}
+
+#[multiversion::multiversion(targets = "simd")]
+fn dot(weights: &[i16], codes: &[i16]) -> i32 {
+    weights.iter().zip(codes).map(|(&w, &x)| i32::from(w) * i32::from(x)).sum()
+}

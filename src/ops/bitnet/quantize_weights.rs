@@ -1,0 +1,108 @@
+//! Absmean quantisation of a whole tensor: s = 1 / max(mean|W|, 1e-5), Wq = clamp(round(W·s), -1, 1), β = 1 / s.
+//!
+//! The mean needs two dispatches, since a barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
+//! the codes are the same on every device.
+
+use crate::{
+    Encoder, Error, Float, Kernel, PackedTernary, Result, Scales, Tensor, TernaryMatrix,
+    kernel::{Params as _, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+
+params! { struct SumParams { length: u32 } }
+params! { struct Params { rows: u32, columns: u32, words: u32, sums: u32, count: f32 } }
+
+const THREADS: usize = 256;
+/// Elements that one workgroup of `sum_abs` adds up.
+const CHUNK: usize = THREADS * THREADS;
+
+pub(super) static SUM_ABS: Kernel = Kernel {
+    name: "sum_abs",
+    entry: "sum_abs",
+    params: SumParams::FIELDS,
+    bindings: &[read("w", Float("X")), read_write("sums", F32)],
+    wgsl: Source {
+        parts: wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "bitnet/sum_abs"],
+        workgroup_size: [THREADS as u32, 1, 1],
+        tile: [CHUNK as u32, 1, 1],
+        constants: &[],
+    },
+    msl: Some(Source {
+        parts: msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"],
+        workgroup_size: [THREADS as u32, 1, 1],
+        tile: [CHUNK as u32, 1, 1],
+        constants: &[],
+    }),
+};
+
+pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel {
+    name: "quantize_weights",
+    entry: "quantize_weights",
+    params: Params::FIELDS,
+    bindings: &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32)],
+    wgsl: Source {
+        parts: wgsl!["shared/ids", "shared/flat", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"],
+        workgroup_size: [THREADS as u32, 1, 1],
+        tile: [THREADS as u32, 1, 1],
+        constants: &[],
+    },
+    msl: Some(Source {
+        parts: msl!["shared/prelude", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"],
+        workgroup_size: [THREADS as u32, 1, 1],
+        tile: [THREADS as u32, 1, 1],
+        constants: &[],
+    }),
+};
+
+/// Quantises `w` `[rows, columns]` (`f32` or `f16`) with one scale for the tensor.
+///
+/// Weights must be finite: an infinity or a NaN makes the scale useless, here as in the reference.
+pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
+    let (rows, columns) = w.shape().as_matrix();
+    let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns)?;
+    let sums = Tensor::<f32>::uninit(encoder.context(), [w.len().div_ceil(CHUNK)])?;
+    encoder.dispatch(&SUM_ABS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
+    let params = Params {
+        rows: rows as u32,
+        columns: columns as u32,
+        words: matrix.row_words() as u32,
+        sums: sums.len() as u32,
+        count: w.len() as f32,
+    };
+    encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [rows * matrix.row_words(), 1, 1])?;
+    Ok(matrix)
+}
+
+/// The CPU twin: the same codes and scale, bit for bit. `w` is `[rows, columns]`.
+///
+/// # Errors
+/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
+pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedTernary> {
+    use rayon::prelude::*;
+    if rows.checked_mul(columns) != Some(w.len()) {
+        return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
+    }
+    let chunk = |chunk: &[T]| strided_sum(chunk.iter().map(|&v| v.into().abs()));
+    let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
+    let mean = if w.is_empty() { 0.0 } else { strided_sum(sums.into_iter()) / w.len() as f32 };
+    let s = 1.0 / mean.max(1e-5);
+    let code = |row: usize, column: usize| {
+        let value: f32 = w[row * columns + column].into();
+        ((value * s).round_ties_even().clamp(-1.0, 1.0) as i32 + 1) as u32
+    };
+    PackedTernary::from_codes(rows, columns, Scales::Tensor(1.0 / s), code)
+}
+
+/// A workgroup's sum: every thread its stride, then a tree.
+fn strided_sum(values: impl Iterator<Item = f32>) -> f32 {
+    let mut lanes = [0f32; THREADS];
+    values.enumerate().for_each(|(i, value)| lanes[i % THREADS] += value);
+    let mut stride = THREADS / 2;
+    while stride > 0 {
+        for i in 0..stride {
+            lanes[i] += lanes[i + stride];
+        }
+        stride /= 2;
+    }
+    lanes[0]
+}

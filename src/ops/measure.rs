@@ -1,0 +1,60 @@
+//! What this device can do at most: the roof that benchmarks compare themselves with.
+
+use crate::{
+    Clock, Context, Kernel, Result, Tensor,
+    kernel::{Params as _, Source, Type::*, read, read_write},
+    params, wgsl,
+};
+
+params! { struct Params { quads: u32 } }
+
+static READ_BANDWIDTH: Kernel = Kernel {
+    name: "read_bandwidth",
+    entry: "read_bandwidth",
+    params: Params::FIELDS,
+    bindings: &[read("source", U32), read_write("sink", U32)],
+    wgsl: Source { parts: wgsl!["shared/ids", "measure/read_bandwidth"], workgroup_size: [256, 1, 1], tile: [1, 1, 1], constants: &[] },
+    msl: None,
+};
+
+pub(super) static KERNELS: &[&Kernel] = &[&READ_BANDWIDTH];
+
+/// The measured limit of a device, for [`Roof::share`].
+#[derive(Clone, Copy, Debug)]
+pub struct Roof {
+    /// Bytes a second that a kernel reads from a buffer larger than the caches.
+    pub bytes_per_second: f64,
+    /// The clock behind it.
+    pub clock: Clock,
+}
+
+impl Roof {
+    /// Measures the read bandwidth: the best of a few runs over a buffer of 1 GiB (on a processor that plays a GPU, 64 MiB), or as much as the
+    /// device binds.
+    pub async fn measure(context: &Context) -> Result<Self> {
+        let capabilities = context.capabilities();
+        let bytes: u64 = if capabilities.software { 64 << 20 } else { 1 << 30 };
+        let quads = (bytes.min(capabilities.max_binding_bytes) / 16) as usize;
+        let workgroups = if capabilities.software { 8 } else { 4096 };
+        let source = Tensor::<u32>::zeros(context, [4 * quads])?;
+        let sink = Tensor::<u32>::uninit(context, [4 * 256 * workgroups])?;
+        let mut encoder = context.encoder("roof");
+        encoder.dispatch(&READ_BANDWIDTH, &Params { quads: quads as u32 }, &[&source, &sink], [workgroups, 1, 1])?;
+        let recording = encoder.finish();
+        let mut best: Option<Self> = None;
+        for _ in 0..8 {
+            let (clock, time) = recording.time(4).await?;
+            let bytes_per_second = (16 * quads) as f64 / time.as_secs_f64();
+            if best.is_none_or(|best| bytes_per_second > best.bytes_per_second) {
+                best = Some(Self { bytes_per_second, clock });
+            }
+        }
+        Ok(best.unwrap_or(Self { bytes_per_second: 0.0, clock: Clock::Host }))
+    }
+
+    /// What share of the roof `bytes` in `seconds` is; `None` where it is above the roof, and so no measurement of this device's memory.
+    pub fn share(&self, bytes: usize, seconds: f64) -> Option<f64> {
+        let share = bytes as f64 / seconds / self.bytes_per_second;
+        (share <= 1.0).then_some(share)
+    }
+}

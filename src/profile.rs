@@ -1,0 +1,128 @@
+//! How long kernels take, and by which clock.
+
+use crate::{Error, Recording, Result, readback};
+use std::{fmt, time::Duration};
+
+/// Where a time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The GPU's timestamps, at the bounds of a compute pass.
+    Gpu,
+    /// The host's clock around submission and completion: an upper bound, with the cost of both in it.
+    Host,
+}
+
+/// One kernel's share of a [`Profile`].
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// How long it ran.
+    pub time: Duration,
+}
+
+/// The time of every step of a recording.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The clock behind every time in it.
+    pub clock: Clock,
+    /// In recorded order.
+    pub steps: Vec<StepTime>,
+}
+
+impl Profile {
+    /// The sum over all steps.
+    pub fn total(&self) -> Duration {
+        self.steps.iter().map(|step| step.time).sum()
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        for step in &self.steps {
+            writeln!(f, "{:>10.1} µs  {}", us(step.time), step.kernel)?;
+        }
+        write!(f, "{:>10.1} µs  in all, by the {:?} clock", us(self.total()), self.clock)
+    }
+}
+
+impl Recording {
+    /// Runs it once with every step in a pass of its own, and times each. GPUs that time only pass bounds (Apple's) can do no
+    /// finer; where timestamps are missing or read zero (macOS 26, gfx-rs/wgpu #9414), each step is submitted and waited for
+    /// alone, and [`Profile::clock`] says so.
+    pub async fn profile(&self) -> Result<Profile> {
+        let time = |times: Vec<Duration>| {
+            let named = self.steps.iter().zip(times);
+            named.map(|(step, time)| StepTime { kernel: step.kernel.name, time }).collect()
+        };
+        let groups: Vec<_> = (0..self.steps.len()).map(|i| i..i + 1).collect();
+        if let Some(times) = self.timestamps(&groups, 1).await? {
+            return Ok(Profile { clock: Clock::Gpu, steps: time(times) });
+        }
+        let times = groups.iter().map(|group| self.host_time(group.clone(), 1)).collect::<Result<_>>()?;
+        Ok(Profile { clock: Clock::Host, steps: time(times) })
+    }
+
+    /// Runs it `times` times in one submission and returns the mean time of one run: what a benchmark reports. Waits for
+    /// completion; the caller warms up.
+    pub async fn time(&self, times: u32) -> Result<(Clock, Duration)> {
+        let all = 0..self.steps.len();
+        if let Some(total) = self.timestamps(std::slice::from_ref(&all), times).await? {
+            return Ok((Clock::Gpu, total[0] / times.max(1)));
+        }
+        Ok((Clock::Host, self.host_time(all, times)? / times.max(1)))
+    }
+
+    /// The time of each group of steps, a pass a group; `None` where the GPU has no usable clock.
+    async fn timestamps(&self, groups: &[std::ops::Range<usize>], times: u32) -> Result<Option<Vec<Duration>>> {
+        // wgpu allows 4096 queries in a set.
+        if !self.context.capabilities().timestamps || groups.is_empty() || groups.len() > 2048 {
+            return Ok(None);
+        }
+        let (device, count) = (self.context.device(), 2 * groups.len() as u32);
+        let descriptor = wgpu::QuerySetDescriptor { label: Some("profile"), ty: wgpu::QueryType::Timestamp, count };
+        let queries = device.create_query_set(&descriptor);
+        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let ticks = self.context.allocate(8 * u64::from(count), usage, "profile")?;
+        self.context.submit_with("profile", |encoder| {
+            for (i, group) in (0u32..).zip(groups) {
+                let timestamp_writes = wgpu::ComputePassTimestampWrites {
+                    query_set: &queries,
+                    beginning_of_pass_write_index: Some(2 * i),
+                    end_of_pass_write_index: Some(2 * i + 1),
+                };
+                let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: Some(timestamp_writes) };
+                let mut pass = encoder.begin_compute_pass(&descriptor);
+                for _ in 0..times {
+                    self.steps[group.clone()].iter().for_each(|step| step.encode(&mut pass));
+                }
+            }
+            encoder.resolve_query_set(&queries, 0..count, &ticks, 0);
+        })?;
+        let staging = readback::read(&self.context, &ticks, 8 * u64::from(count)).await?;
+        let staging = staging.ok_or_else(|| Error::Readback("no timestamps".into()))?;
+        let ticks: Vec<u64> = staging.to_vec(count as usize)?;
+        let nanoseconds = f64::from(self.context.queue().get_timestamp_period());
+        let spans: Vec<_> = ticks.chunks(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+        if spans.iter().all(|&span| span == 0) {
+            return Ok(None);
+        }
+        Ok(Some(spans.iter().map(|&span| Duration::from_secs_f64(span as f64 * nanoseconds * 1e-9)).collect()))
+    }
+
+    fn host_time(&self, group: std::ops::Range<usize>, times: u32) -> Result<Duration> {
+        let start = std::time::Instant::now();
+        let index = self.context.submit_with("profile", |encoder| {
+            let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
+            let mut pass = encoder.begin_compute_pass(&descriptor);
+            for _ in 0..times {
+                self.steps[group.clone()].iter().for_each(|step| step.encode(&mut pass));
+            }
+        })?;
+        let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
+        let waited = self.context.device().poll(wait);
+        waited.map_err(|e| Error::Gpu { during: "waiting for the GPU".into(), message: e.to_string() })?;
+        Ok(start.elapsed())
+    }
+}

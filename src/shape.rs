@@ -1,0 +1,74 @@
+//! The dimensions of a tensor.
+
+use std::fmt;
+
+/// Up to four dimensions, outermost first; tensors are row-major and contiguous.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    dims: [usize; Self::MAX_RANK],
+    rank: usize,
+}
+
+impl Shape {
+    /// The most dimensions a shape can have.
+    pub const MAX_RANK: usize = 4;
+
+    /// The dimensions, outermost first.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank]
+    }
+
+    /// How many dimensions.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many elements; `None` where the product overflows.
+    pub fn checked_len(&self) -> Option<usize> {
+        self.dims().iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))
+    }
+
+    /// As (rows, columns): all but the last dimension, and the last. A scalar is 1 × 1.
+    pub fn as_matrix(&self) -> (usize, usize) {
+        match self.dims().split_last() {
+            Some((&columns, rows)) => (rows.iter().product(), columns),
+            None => (1, 1),
+        }
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(from: [usize; N]) -> Self {
+        const { assert!(N <= Self::MAX_RANK) };
+        let mut dims = [0; Self::MAX_RANK];
+        dims[..N].copy_from_slice(&from);
+        Self { dims, rank: N }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shape;
+
+    #[test]
+    fn lengths() {
+        assert_eq!(Shape::from([]).checked_len(), Some(1));
+        assert_eq!(Shape::from([3, 0, 7]).checked_len(), Some(0));
+        assert_eq!(Shape::from([usize::MAX, 2]).checked_len(), None);
+        assert_eq!(Shape::from([2, 3, 5]).as_matrix(), (6, 5));
+        assert_eq!(Shape::from([5]).as_matrix(), (1, 5));
+        assert_eq!(Shape::from([2, 3]).to_string(), "[2, 3]");
+    }
+}

@@ -1,0 +1,65 @@
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for many tokens t. A workgroup of 16 × 16 threads makes TILE_X rows × TILE_Y
+// tokens, a thread EACH × EACH of them, 16 apart; STEP words of every row and token are in workgroup memory at a time.
+struct Params { rows: u32, tokens: u32, words: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> codes: array<u32>;
+@group(0) @binding(1) var<storage, read> w_scale: array<f32>;
+@group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> x_scale: array<f32>;
+@group(0) @binding(4) var<storage, read> x_sum: array<vec2<i32>>;
+@group(0) @binding(5) var<storage, read_write> y: array<Y>;
+
+// [plane][word of the step][row or token]: neighbouring threads read neighbouring rows.
+var<workgroup> w_tile: array<vec4<u32>, PLANES * STEP * TILE_X>;
+var<workgroup> x_tile: array<vec4<u32>, PLANES * STEP * TILE_Y>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn bitlinear_gemm(ids: Ids) {
+    let row0 = ids.group.x * TILE_X;
+    let token0 = ids.group.y * TILE_Y;
+    let tx = ids.local % 16u;
+    let ty = ids.local / 16u;
+    var acc: array<Acc, EACH * EACH>;
+
+    for (var first = 0u; first < params.words; first += STEP) {
+        // Rows and tokens that do not exist are read as the last one, and not written.
+        for (var i = ids.local; i < STEP * TILE_X; i += THREADS) {
+            let row = min(row0 + i / STEP, params.rows - 1u);
+            let word = codes[row * params.words + first + i % STEP];
+            for (var p = 0u; p < PLANES; p += 1u) { w_tile[(p * STEP + i % STEP) * TILE_X + i / STEP] = decode(word, p); }
+        }
+        for (var i = ids.local; i < STEP * TILE_Y; i += THREADS) {
+            let token = min(token0 + i / STEP, params.tokens - 1u);
+            for (var p = 0u; p < PLANES; p += 1u) {
+                x_tile[(p * STEP + i % STEP) * TILE_Y + i / STEP] = x[(token * PLANES + p) * params.words + first + i % STEP];
+            }
+        }
+        workgroupBarrier();
+        for (var s = 0u; s < PLANES * STEP; s += 1u) {
+            var w: array<vec4<u32>, EACH>;
+            for (var i = 0u; i < EACH; i += 1u) { w[i] = w_tile[s * TILE_X + tx + 16u * i]; }
+            for (var j = 0u; j < EACH; j += 1u) {
+                let a = x_tile[s * TILE_Y + ty + 16u * j];
+                for (var i = 0u; i < EACH; i += 1u) { acc[j * EACH + i] = dot_tile(w[i], a, acc[j * EACH + i]); }
+            }
+        }
+        workgroupBarrier();
+    }
+
+    for (var j = 0u; j < EACH; j += 1u) {
+        let token = token0 + ty + 16u * j;
+        if token >= params.tokens { break; }
+        // Neighbouring rows mostly share their scale, and the quotient is dear.
+        var scale = 0.0;
+        var factor = 0.0;
+        for (var i = 0u; i < EACH; i += 1u) {
+            let row = row0 + tx + 16u * i;
+            if row >= params.rows { break; }
+            if i == 0u || w_scale[row] != scale {
+                scale = w_scale[row];
+                factor = exact_quotient(scale, x_scale[token]);
+            }
+            y[token * params.rows + row] = Y(finish(acc[j * EACH + i], x_sum[token]) * factor);
+        }
+    }
+}

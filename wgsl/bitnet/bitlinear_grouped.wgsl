@@ -1,0 +1,30 @@
+// y[t, r] = Σ_g (Σ_{k in g} xq[t, k]·Wq[r, k]) · w_scale[r, g] / x_scale[t]: scales by groups of columns. A team makes a row; int8 layout.
+// A word's sum is an exact integer, their scaled sum is a float: its last bits hang on the order.
+struct Params { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> codes: array<u32>;
+@group(0) @binding(1) var<storage, read> w_scale: array<f32>;
+@group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> x_scale: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<Y>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn bitlinear_grouped(ids: Ids) {
+    let t = team(ids);
+    let token = ids.group.y;
+    for (var block = t.index; block < TILE_X; block += t.count) {
+        let row = ids.group.x * TILE_X + block;
+        let last = min(row, params.rows - 1u);
+        var sum = 0.0;
+        for (var i = t.lane; i < params.words; i += t.lanes) {
+            let a = x[token * params.words + i];
+            // Codes are value + 1; the padding beyond the last group has activations 0.
+            let ones = dot4I8Packed(a.x, 0x01010101u) + dot4I8Packed(a.y, 0x01010101u)
+                + dot4I8Packed(a.z, 0x01010101u) + dot4I8Packed(a.w, 0x01010101u);
+            let group = min(i / params.group_words, params.groups - 1u);
+            sum = fma(f32(dot_plane(codes[last * params.words + i], 0u, a, -ones)), w_scale[last * params.groups + group], sum);
+        }
+        sum = team_sum_f32(sum, ids);
+        if t.lane == 0u && row < params.rows { y[token * params.rows + row] = Y(exact_quotient(sum, x_scale[token])); }
+    }
+}

@@ -1,0 +1,19 @@
+// y = code / scale: a thread four codes.
+struct Params { tokens: u32, features: u32, words: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> x: array<u32>;
+@group(0) @binding(1) var<storage, read> x_scale: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<Y>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn dequantize_activations(ids: Ids) {
+    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+    let token = place / (params.words * 4u);
+    let group = place % (params.words * 4u);
+    if token >= params.tokens { return; }
+    let codes = load(token, group);
+    for (var j = 0u; j < 4u; j += 1u) {
+        let i = group * 4u + j;
+        if i < params.features { y[token * params.features + i] = Y(exact_quotient(f32(codes[j]), x_scale[token])); }
+    }
+}

@@ -1,0 +1,14 @@
+// Sixteen codes times sixteen int8 activations, by packed integer dot products. Exact for k < 2^17.
+alias Acc = i32;
+const PLANES: u32 = 1u;
+const FIELDS: u32 = 0x03030303u;
+
+fn dot_plane(word: u32, plane: u32, x: vec4<u32>, acc: i32) -> i32 {
+    return acc + dot4I8Packed(word & FIELDS, x.x) + dot4I8Packed((word >> 2u) & FIELDS, x.y)
+        + dot4I8Packed((word >> 4u) & FIELDS, x.z) + dot4I8Packed((word >> 6u) & FIELDS, x.w);
+}
+
+fn team_sum(acc: i32, ids: Ids) -> i32 { return team_sum_i32(acc, ids); }
+
+// Codes are value + 1: the sum of the activations is one too many.
+fn finish(sum: i32, x_sum: vec2<i32>) -> f32 { return f32(sum - x_sum.x); }

@@ -1,0 +1,28 @@
+// Absmean quantisation: s = 1 / max(mean|W|, 1e-5), code = clamp(round(W·s), -1, 1) + 1, scale = 1 / s. A thread makes a word.
+struct Params { rows: u32, columns: u32, words: u32, sums: u32, count: f32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> w: array<X>;
+@group(0) @binding(1) var<storage, read> sums: array<f32>;
+@group(0) @binding(2) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(3) var<storage, read_write> w_scale: array<f32>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn quantize_weights(ids: Ids) {
+    // Every workgroup adds up the chunks' sums again, in the same order: cheaper than a dispatch more.
+    var sum = 0.0;
+    for (var i = ids.local; i < params.sums; i += THREADS) { sum += sums[i]; }
+    let mean = exact_quotient(fixed_tree(sum, ids.local), params.count);
+    let s = exact_quotient(1.0, max(mean, 1e-5));
+
+    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+    let row = place / params.words;
+    if row >= params.rows { return; }
+    let first = place % params.words * 16u;
+    var word = ZEROS;
+    for (var e = 0u; e < 16u && first + e < params.columns; e += 1u) {
+        let value = i32(clamp(round(f32(w[row * params.columns + first + e]) * s), -1.0, 1.0));
+        word = insertBits(word, u32(value + 1), code_bit(e), 2u);
+    }
+    codes[place] = word;
+    if first == 0u { w_scale[row] = exact_quotient(1.0, s); }
+}

@@ -1,0 +1,17 @@
+// Sums of |w| over chunks of THREADS² numbers, a workgroup a chunk. The order of the additions is fixed (each thread its stride, then a
+// tree in fixed_tree.wgsl), so every device gets the same bits.
+struct Params { length: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> w: array<X>;
+@group(0) @binding(1) var<storage, read_write> sums: array<f32>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn sum_abs(ids: Ids) {
+    let chunk = flat_group(ids.group, ids.groups);
+    let first = chunk * THREADS * THREADS;
+    if first >= params.length { return; }
+    var sum = 0.0;
+    for (var i = first + ids.local; i < min(first + THREADS * THREADS, params.length); i += THREADS) { sum += abs(f32(w[i])); }
+    sum = fixed_tree(sum, ids.local);
+    if ids.local == 0u { sums[chunk] = sum; }
+}

@@ -1,0 +1,13 @@
+// What the GEMM keeps in workgroup memory in the int8 layout: sixteen elements in a vec4 of packed bytes.
+alias Acc = i32;
+const PLANES: u32 = 1u;
+
+fn decode(word: u32, plane: u32) -> vec4<u32> {
+    return vec4<u32>(word, word >> 2u, word >> 4u, word >> 6u) & vec4<u32>(0x03030303u);
+}
+
+fn dot_tile(w: vec4<u32>, x: vec4<u32>, acc: i32) -> i32 {
+    return acc + dot4I8Packed(w.x, x.x) + dot4I8Packed(w.y, x.y) + dot4I8Packed(w.z, x.z) + dot4I8Packed(w.w, x.w);
+}
+
+fn finish(sum: i32, x_sum: vec2<i32>) -> f32 { return f32(sum - x_sum.x); }

@@ -1,0 +1,51 @@
+// Sums and maxima over a team (the lanes that share a row of work) and over the whole workgroup, by subgroup operations.
+// reduce_portable.wgsl has the same interface without them. Every thread of the workgroup must call these together.
+struct Ids {
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) subgroups: u32,
+    @builtin(subgroup_invocation_id) lane: u32,
+    @builtin(subgroup_size) lanes: u32,
+}
+
+struct Team { index: u32, count: u32, lane: u32, lanes: u32 }
+
+fn team(ids: Ids) -> Team { return Team(ids.subgroup, ids.subgroups, ids.lane, ids.lanes); }
+
+fn team_sum_i32(v: i32, ids: Ids) -> i32 { return subgroupAdd(v); }
+fn team_sum_f32(v: f32, ids: Ids) -> f32 { return subgroupAdd(v); }
+
+// One word a subgroup, of at least four lanes.
+var<workgroup> scratch: array<u32, (THREADS + 3u) / 4u>;
+
+fn group_max_u32(v: u32, ids: Ids) -> u32 {
+    let part = subgroupMax(v);
+    if ids.lane == 0u { scratch[ids.subgroup] = part; }
+    workgroupBarrier();
+    var total = 0u;
+    for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total = max(total, scratch[i]); }
+    workgroupBarrier();
+    return subgroupMax(total);
+}
+
+fn group_sum_i32(v: i32, ids: Ids) -> i32 {
+    let part = subgroupAdd(v);
+    if ids.lane == 0u { scratch[ids.subgroup] = bitcast<u32>(part); }
+    workgroupBarrier();
+    var total = 0i;
+    for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total += bitcast<i32>(scratch[i]); }
+    workgroupBarrier();
+    return subgroupAdd(total);
+}
+
+fn group_sum_f32(v: f32, ids: Ids) -> f32 {
+    let part = subgroupAdd(v);
+    if ids.lane == 0u { scratch[ids.subgroup] = bitcast<u32>(part); }
+    workgroupBarrier();
+    var total = 0.0;
+    for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total += bitcast<f32>(scratch[i]); }
+    workgroupBarrier();
+    return subgroupAdd(total);
+}
