@@ -1,0 +1,50 @@
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for few tokens t. A SIMD-group makes ROWS rows of TOKENS tokens: each lane takes
+// every 32nd word of the rows and the activations that belong to it.
+struct Params { uint rows, tokens, words; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void bitlinear_gemv(
+    constant Params& params      [[buffer(0)]],
+    device const uint* codes     [[buffer(1)]],
+    device const float* w_scale  [[buffer(2)]],
+    device const uint4* x        [[buffer(3)]],
+    device const float* x_scale  [[buffer(4)]],
+    device const int2* x_sum     [[buffer(5)]],
+    device Y* y                  [[buffer(6)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint lane   [[thread_index_in_simdgroup]],
+    uint simd   [[simdgroup_index_in_threadgroup]])
+{
+    const uint row0 = group.x * TILE_X + simd * ROWS;
+    const uint token0 = group.y * TOKENS;
+    if (row0 >= params.rows) return;
+    // Rows and tokens that do not exist are read as the last one, and not written. Indices are 32-bit sums from the buffers' own pointers,
+    // which the load instruction adds for nothing; a pointer for every row costs 64-bit sums.
+    uint first[ROWS];
+    for (uint r = 0; r < ROWS; ++r) first[r] = min(row0 + r, params.rows - 1u) * params.words;
+    uint even[TOKENS];
+    for (uint j = 0; j < TOKENS; ++j) even[j] = min(token0 + j, params.tokens - 1u) * 2u * params.words;
+
+    Acc acc[TOKENS][ROWS] = {};
+    for (uint i = lane; i < params.words; i += 32) {
+        uint word[ROWS];
+        for (uint r = 0; r < ROWS; ++r) word[r] = codes[first[r] + i];
+        for (uint j = 0; j < TOKENS; ++j) {
+            const uint4 a = x[even[j] + i];
+            const uint4 b = x[even[j] + params.words + i];
+            for (uint r = 0; r < ROWS; ++r) acc[j][r] = dot_plane(word[r] >> 8, b, dot_plane(word[r], a, acc[j][r]));
+        }
+    }
+    for (uint j = 0; j < TOKENS; ++j) {
+        // Lane r keeps and writes row r, so the scaling is done for all rows at once.
+        Acc sum = 0;
+        for (uint r = 0; r < ROWS; ++r) {
+            const Acc total = simd_sum(acc[j][r]);
+            if (lane == r) sum = total;
+        }
+        const uint row = row0 + lane;
+        const uint token = token0 + j;
+        if (lane < ROWS && row < params.rows && token < params.tokens)
+            y[token * params.rows + row] = Y(finish(sum, x_sum[token]) * exact_quotient(w_scale[row], x_scale[token]));
+    }
+}

@@ -1,0 +1,23 @@
+// y = code / scale: a thread four codes.
+struct Params { uint tokens, features, words; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void dequantize_activations(
+    constant Params& params      [[buffer(0)]],
+    device const uint* x         [[buffer(1)]],
+    device const float* x_scale  [[buffer(2)]],
+    device Y* y                  [[buffer(3)]],
+    uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint local   [[thread_index_in_threadgroup]])
+{
+    const uint at = flat_group(group, groups) * THREADS + local;
+    const uint token = at / (params.words * 4u);
+    const uint first = at % (params.words * 4u);
+    if (token >= params.tokens) return;
+    const int4 codes = load(x, params.words, token, first);
+    for (uint j = 0; j < 4; ++j) {
+        const uint i = first * 4u + j;
+        if (i < params.features) y[token * params.features + i] = Y(exact_quotient(float(codes[j]), x_scale[token]));
+    }
+}

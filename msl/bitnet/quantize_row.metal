@@ -1,0 +1,32 @@
+// Quantises one row per threadgroup; the formula and what happens to rows that are not finite: wgsl/bitnet/quantize_row.wgsl.
+// `value(i)` gives the numbers of the row.
+template <typename Value>
+static void quantize_row(Value value, uint features, uint words, device uint* x, device float* x_scale, device int2* x_sum,
+                         uint token, threadgroup uint* scratch, Ids ids)
+{
+    uint bits = 0;
+    for (uint i = ids.local; i < features; i += THREADS) bits = max(bits, as_type<uint>(value(i)) & 0x7fffffffu);
+    bits = group_max(bits, scratch, ids);
+    const bool finite = bits < 0x7f800000u;
+    const float scale = exact_quotient(1.0f, max(as_type<float>(finite ? bits : 0u), 1e-5f)) * 127.0f;
+
+    int sum = 0;
+    int weighted = 0;
+    for (uint group = ids.local; group < words * 4u; group += THREADS) {
+        int4 codes = int4(0);
+        for (uint j = 0; j < 4; ++j) {
+            const uint i = group * 4u + j;
+            if (finite && i < features) codes[j] = int(clamp(rint(value(i) * scale), -128.0f, 127.0f));
+        }
+        store(x, words, token, group, codes);
+        const int total = codes.x + codes.y + codes.z + codes.w;
+        sum += total;
+        weighted += total * int(1024u >> (2u * (group & 3u)));
+    }
+    sum = group_sum(sum, scratch, ids);
+    weighted = group_sum(weighted, scratch, ids);
+    if (ids.local == 0) {
+        x_scale[token] = as_type<float>(finite ? as_type<uint>(scale) : 0x7fc00000u);
+        x_sum[token] = int2(sum, weighted);
+    }
+}

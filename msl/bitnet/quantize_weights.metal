@@ -1,0 +1,32 @@
+// Absmean quantisation; see wgsl/bitnet/quantize_weights.wgsl. A thread makes a word.
+struct Params { uint rows, columns, words, sums; float count; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void quantize_weights(
+    constant Params& params   [[buffer(0)]],
+    device const X* w         [[buffer(1)]],
+    device const float* sums  [[buffer(2)]],
+    device uint* codes        [[buffer(3)]],
+    device float* w_scale     [[buffer(4)]],
+    uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint local   [[thread_index_in_threadgroup]])
+{
+    threadgroup float tree[THREADS];
+    float sum = 0.0f;
+    for (uint i = local; i < params.sums; i += THREADS) sum += sums[i];
+    const float mean = exact_quotient(fixed_tree(sum, tree, local), params.count);
+    const float s = exact_quotient(1.0f, max(mean, 1e-5f));
+
+    const uint at = flat_group(group, groups) * THREADS + local;
+    const uint row = at / params.words;
+    if (row >= params.rows) return;
+    const uint first = at % params.words * 16u;
+    uint word = ZEROS;
+    for (uint e = 0; e < 16 && first + e < params.columns; ++e) {
+        const int value = int(clamp(rint(float(w[row * params.columns + first + e]) * s), -1.0f, 1.0f));
+        word = (word & ~(3u << code_bit(e))) | (uint(value + 1) << code_bit(e));
+    }
+    codes[at] = word;
+    if (first == 0) w_scale[row] = exact_quotient(1.0f, s);
+}

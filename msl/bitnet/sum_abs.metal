@@ -1,0 +1,21 @@
+// Sums of |w| over chunks of THREADS² numbers, a threadgroup a chunk, in a fixed order.
+struct Params { uint length; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void sum_abs(
+    constant Params& params  [[buffer(0)]],
+    device const X* w        [[buffer(1)]],
+    device float* sums       [[buffer(2)]],
+    uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint local   [[thread_index_in_threadgroup]])
+{
+    threadgroup float tree[THREADS];
+    const uint chunk = flat_group(group, groups);
+    const uint first = chunk * THREADS * THREADS;
+    if (first >= params.length) return;
+    float sum = 0.0f;
+    for (uint i = first + local; i < min(first + THREADS * THREADS, params.length); i += THREADS) sum += fabs(float(w[i]));
+    sum = fixed_tree(sum, tree, local);
+    if (local == 0) sums[chunk] = sum;
+}

@@ -1,0 +1,32 @@
+// Sums and maxima over a threadgroup of at most 1024 threads; all of them call together, and all get the result.
+#define SIMDS (THREADS / 32u)
+
+static inline uint group_max(uint v, threadgroup uint* scratch, Ids ids) {
+    const uint part = simd_max(v);
+    if (ids.lane == 0) scratch[ids.simd] = part;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint other = ids.lane < SIMDS ? scratch[ids.lane] : 0u;
+    const uint total = simd_max(other);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return total;
+}
+
+static inline int group_sum(int v, threadgroup uint* scratch, Ids ids) {
+    const int part = simd_sum(v);
+    if (ids.lane == 0) scratch[ids.simd] = as_type<uint>(part);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const int other = ids.lane < SIMDS ? as_type<int>(scratch[ids.lane]) : 0;
+    const int total = simd_sum(other);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return total;
+}
+
+static inline float group_sum_float(float v, threadgroup uint* scratch, Ids ids) {
+    const float part = simd_sum(v);
+    if (ids.lane == 0) scratch[ids.simd] = as_type<uint>(part);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const float other = ids.lane < SIMDS ? as_type<float>(scratch[ids.lane]) : 0.0f;
+    const float total = simd_sum(other);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return total;
+}
