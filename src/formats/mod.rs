@@ -1,1 +1,11 @@
-//! Readers of ternary checkpoints.
+//! Readers of ternary checkpoints: [`SafeTensors`] for single files, [`Checkpoint`] for a model directory with its configuration.
+//!
+//! Files are mapped, not read, and checked before anything in them is believed: a damaged or hostile file gives an [`Error`](crate::Error)
+//! that names the tensor and the offset.
+
+mod checkpoint;
+mod mapped;
+mod safetensors;
+
+pub use checkpoint::{Checkpoint, ScaleRule};
+pub use safetensors::{SafeTensors, TensorBytes};

@@ -59,6 +59,10 @@ pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel {
 /// Weights must be finite: an infinity or a NaN makes the scale useless, here as in the reference.
 pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
     let (rows, columns) = w.shape().as_matrix();
+    if w.is_empty() {
+        // Nothing to dispatch, but its scales must be something.
+        return quantize_weights_cpu::<T>(&[], rows, columns)?.upload(encoder.context());
+    }
     let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns)?;
     let sums = Tensor::<f32>::uninit(encoder.context(), [w.len().div_ceil(CHUNK)])?;
     encoder.dispatch(&SUM_ABS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;

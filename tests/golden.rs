@@ -1,0 +1,118 @@
+//! A real model against transformers: codes and accumulators equal, outputs within 2 units in the last place, on the CPU and on the GPU in every
+//! layout. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
+#![cfg(feature = "formats")]
+
+mod common;
+
+use bitnet_wgpu::{
+    Context, bitnet,
+    bitnet::{HostActivations, Layout},
+    formats::{Checkpoint, SafeTensors},
+};
+use common::{block_on, contexts};
+use std::path::PathBuf;
+
+/// One linear layer's recorded input and results.
+#[derive(Clone)]
+struct Golden {
+    name: String,
+    tokens: usize,
+    x: Vec<f32>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    y: Vec<f32>,
+}
+
+fn model() -> PathBuf {
+    std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| "assets/tales-22m".into(), PathBuf::from)
+}
+
+fn goldens() -> Vec<Golden> {
+    let file = SafeTensors::open(model().join("golden/bitlinear.safetensors")).unwrap();
+    let read = |name: String| {
+        let tensor = file.tensor(&name).unwrap();
+        match tensor.dtype {
+            safetensors::Dtype::I8 => tensor.bytes.iter().map(|&b| f32::from(b as i8)).collect(),
+            // Sums are below 2^24.
+            safetensors::Dtype::I32 => tensor.bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32).collect(),
+            _ => tensor.to_f32().unwrap(),
+        }
+    };
+    let names = file.names();
+    let layers = names.iter().filter_map(|name| name.strip_suffix(".acc"));
+    let golden = |name: &str| Golden {
+        name: format!("model.{name}"),
+        tokens: file.tensor(&format!("{name}.x")).unwrap().shape[0],
+        x: read(format!("{name}.x")),
+        codes: read(format!("{name}.xq")).into_iter().map(|v| v as i8).collect(),
+        scales: read(format!("{name}.xscale")),
+        sums: read(format!("{name}.acc")).into_iter().map(|v| v as i32).collect(),
+        y: read(format!("{name}.y")),
+    };
+    let goldens: Vec<_> = layers.map(golden).collect();
+    assert!(!goldens.is_empty(), "no goldens");
+    goldens
+}
+
+impl Golden {
+    /// The first token alone: a GEMV, where all of them are a GEMM.
+    fn first_token(&self) -> Self {
+        let mut one = Self { tokens: 1, ..self.clone() };
+        one.x.truncate(self.x.len() / self.tokens);
+        one.codes.truncate(self.codes.len() / self.tokens);
+        one.scales.truncate(1);
+        one.sums.truncate(self.sums.len() / self.tokens);
+        one.y.truncate(self.y.len() / self.tokens);
+        one
+    }
+}
+
+/// Floats between the two.
+fn ulps(a: f32, b: f32) -> u32 {
+    let ordered = |v: f32| if v.is_sign_negative() { -((v.to_bits() & 0x7fff_ffff) as i64) } else { v.to_bits() as i64 };
+    (ordered(a) - ordered(b)).unsigned_abs() as u32
+}
+
+fn compare(golden: &Golden, whose: &str, xq: &HostActivations, sums: &[i32], y: &[f32]) {
+    let name = &golden.name;
+    assert!(xq.codes == golden.codes, "{name}: codes of {whose}");
+    assert!(xq.scales == golden.scales, "{name}: scales of {whose}");
+    assert!(sums == golden.sums, "{name}: sums of {whose}");
+    assert_eq!(y.len(), golden.y.len());
+    let worst = y.iter().zip(&golden.y).map(|(&a, &b)| ulps(a, b)).max().unwrap_or(0);
+    assert!(worst <= 2, "{name}: an output of {whose} is {worst} units in the last place off");
+}
+
+fn on_gpu(context: &Context, layout: Layout, golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (HostActivations, Vec<i32>, Vec<f32>) {
+    let mut encoder = context.encoder("golden");
+    let x = context.upload(&golden.x, [golden.tokens, w.columns()]).unwrap();
+    let w = w.upload(context).unwrap();
+    let xq = bitnet::quantize_activations_as(&mut encoder, &x, layout).unwrap();
+    let sums = bitnet::accumulators(&mut encoder, &xq, &w).unwrap();
+    let y = bitnet::bitlinear_quantized(&mut encoder, &xq, &w).unwrap();
+    let _ = encoder.submit().unwrap();
+    let sums = block_on(sums.read()).unwrap().into_iter().map(|sum| sum as i32).collect();
+    (block_on(xq.read()).unwrap(), sums, block_on(y.read()).unwrap())
+}
+
+#[test]
+fn every_linear_equals_transformers() {
+    let checkpoint = Checkpoint::open(model()).unwrap();
+    for golden in goldens().into_iter().flat_map(|golden| [golden.first_token(), golden]) {
+        let rows = golden.y.len() / golden.tokens;
+        let w = checkpoint.linear_with_rows(&golden.name, rows).unwrap();
+        let xq = bitnet::quantize_activations_cpu(&golden.x, golden.tokens, w.columns()).unwrap();
+        let sums = bitnet::accumulators_cpu(&xq, &w).unwrap();
+        compare(&golden, "the CPU", &xq, &sums, &bitnet::bitlinear_quantized_cpu(&xq, &w).unwrap());
+        for context in contexts() {
+            for layout in [Layout::Int8, Layout::Half] {
+                for half_subnormals in [true, false] {
+                    let context = context.restricted(|c| c.half_subnormals &= half_subnormals);
+                    let (xq, sums, y) = on_gpu(&context, layout, &golden, &w);
+                    compare(&golden, &format!("{layout:?}, {:?}", context.capabilities()), &xq, &sums, &y);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The core: recording, replay, the pool, readback, threads, and what bad input gives.
+
+mod common;
+
+use bitnet_wgpu::{
+    Bind, Context, Error, Kernel, PackedTernary, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
+    kernel::{Part, Source, Type::*, read, read_write},
+    params,
+};
+use common::{block_on, context, rng, ternary};
+use std::{future::Future, thread};
+
+params! { struct AddParams { length: u32, addend: u32 } }
+
+const ADD_TEXT: &[Part] = &[Part::new(
+    "add",
+    "struct Params { length: u32, addend: u32 }
+    var<immediate> params: Params;
+    @group(0) @binding(0) var<storage, read> x: array<u32>;
+    @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+    @compute @workgroup_size(WG_X, WG_Y, WG_Z)
+    fn add(@builtin(global_invocation_id) id: vec3<u32>) {
+        if id.x < params.length { y[id.x] = x[id.x] + params.addend; }
+    }",
+)];
+
+/// A kernel of a user's own.
+static ADD: Kernel = Kernel {
+    name: "add",
+    entry: "add",
+    params: <AddParams as bitnet_wgpu::kernel::Params>::FIELDS,
+    bindings: &[read("x", U32), read_write("y", U32)],
+    wgsl: Source { parts: ADD_TEXT, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
+    msl: None,
+};
+
+fn add(encoder: &mut bitnet_wgpu::Encoder, x: &Tensor<u32>, y: &Tensor<u32>, addend: u32) -> Result<()> {
+    encoder.dispatch(&ADD, &AddParams { length: x.len() as u32, addend }, &[x, y], [x.len(), 1, 1])
+}
+
+#[test]
+fn a_recording_replays() {
+    let context = context();
+    let (a, b) = (context.upload(&[1u32, 2, 3], [3]).unwrap(), Tensor::zeros(context, [3]).unwrap());
+    let mut encoder = context.encoder("replay");
+    add(&mut encoder, &a, &b, 10).unwrap();
+    add(&mut encoder, &b, &a, 1).unwrap();
+    assert_eq!(encoder.len(), 2);
+    let recording = encoder.finish();
+    assert_eq!(recording.kernels().map(|k| k.name).collect::<Vec<_>>(), ["add", "add"]);
+    assert_eq!(block_on(a.read()).unwrap(), [1, 2, 3], "nothing runs before submit");
+    for _ in 0..3 {
+        recording.submit().unwrap().wait().unwrap();
+    }
+    assert_eq!(block_on(a.read()).unwrap(), [34, 35, 36]);
+}
+
+#[test]
+fn a_recording_keeps_its_buffers() {
+    // The recorded tensors are dropped; fresh tensors of the same size must not get their buffers before the recording runs.
+    let context = context();
+    let y = Tensor::<u32>::zeros(context, [1000]).unwrap();
+    let mut encoder = context.encoder("alive");
+    {
+        let x = context.upload(&[7u32; 1000], [1000]).unwrap();
+        add(&mut encoder, &x, &y, 1).unwrap();
+    }
+    let others: Vec<_> = (0..8).map(|_| context.upload(&[99u32; 1000], [1000]).unwrap()).collect();
+    let _ = encoder.submit().unwrap();
+    assert_eq!(block_on(y.read()).unwrap(), [8; 1000]);
+    drop(others);
+}
+
+#[test]
+fn writing_two_names_of_a_buffer_is_refused() {
+    let context = context();
+    let x = context.upload(&[1u32], [1]).unwrap();
+    let error = add(&mut context.encoder("alias"), &x, &x.clone(), 1).unwrap_err();
+    assert!(matches!(error, Error::Aliasing { kernel: "add", written: "y", other: "x" }), "{error}");
+    // Reading one buffer twice is fine.
+    let w = ternary(&mut rng(1), 4, 4).upload(context).unwrap();
+    let x = context.upload(&[1f32; 4], [1, 4]).unwrap();
+    bitnet::bitlinear(&mut context.encoder("same"), &x, &w).unwrap();
+}
+
+#[test]
+fn signatures_are_checked() {
+    let context = context();
+    let (x, f) = (context.upload(&[1u32], [1]).unwrap(), context.upload(&[1f32], [1]).unwrap());
+    let mut encoder = context.encoder("signature");
+    let params = AddParams { length: 1, addend: 1 };
+    let mut dispatch = |bindings: &[&dyn Bind]| encoder.dispatch(&ADD, &params, bindings, [1, 1, 1]).unwrap_err();
+    assert!(matches!(dispatch(&[&x]), Error::Signature { what: "bindings", .. }));
+    assert!(matches!(dispatch(&[&f, &x]), Error::ElementType { binding: "x", .. }));
+    let error = encoder.dispatch(&ADD, &(), &[&x, &x], [1, 1, 1]).unwrap_err();
+    assert!(matches!(error, Error::Signature { what: "params", .. }), "{error}");
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn a_broken_kernel_is_a_typed_error() {
+    static BROKEN: Kernel = Kernel {
+        name: "broken",
+        entry: "broken",
+        params: &[],
+        bindings: &[read_write("y", U32)],
+        wgsl: Source {
+            parts: &[Part::new("broken", "@compute @workgroup_size(1) fn broken() { nonsense }")],
+            workgroup_size: [1, 1, 1],
+            tile: [1, 1, 1],
+            constants: &[],
+        },
+        msl: None,
+    };
+    let y = context().upload(&[1u32], [1]).unwrap();
+    let error = context().encoder("broken").dispatch(&BROKEN, &(), &[&y], [1, 1, 1]).unwrap_err();
+    assert!(matches!(error, Error::Shader { kernel: "broken", .. }), "{error}");
+}
+
+#[test]
+fn shapes_are_checked_where_they_are_given() {
+    let context = context();
+    let mut encoder = context.encoder("shapes");
+    let error = |result: Result<Tensor<f32>>| result.unwrap_err().to_string();
+    assert!(matches!(context.upload(&[1f32; 3], [2, 2]).unwrap_err(), Error::Length { found: 3, .. }));
+    assert!(matches!(Tensor::<f32>::uninit(context, [usize::MAX, 2]).unwrap_err(), Error::Length { .. }));
+    let w = ternary(&mut rng(1), 5, 8).upload(context).unwrap();
+    let x = context.upload(&[1f32; 14], [2, 7]).unwrap();
+    let text = error(bitnet::bitlinear(&mut encoder, &x, &w));
+    assert!(text.contains("[2, 7]") && text.contains("[.., 8]"), "{text}");
+    let xq = bitnet::quantize_activations(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap()).unwrap();
+    let y = Tensor::<f32>::zeros(context, [2, 6]).unwrap();
+    let text = bitnet::bitlinear_into(&mut encoder, &xq, &w, &y).unwrap_err().to_string();
+    assert!(text.contains("[2, 6]") && text.contains("[2, 5]"), "{text}");
+    let gain = context.upload(&[1f32; 3], [3]).unwrap();
+    let text = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5).unwrap_err().to_string();
+    assert!(text.contains("[3]") && text.contains("[7]"), "{text}");
+    let odd = error(bitnet::relu2_gate(&mut encoder, &x));
+    assert!(odd.contains("[2, 7]"), "{odd}");
+    assert!(x.reshape([3, 5]).is_err());
+}
+
+#[test]
+fn sums_that_would_not_be_exact_are_refused() {
+    let k = bitnet::MAX_FEATURES + 1;
+    let w = PackedTernary::from_values(1, k, &vec![0; k], Scales::Tensor(1.0)).unwrap();
+    let x = vec![0f32; k];
+    let cpu = bitnet::bitlinear_cpu(&x, 1, &w).unwrap_err().to_string();
+    let x = context().upload(&x, [1, k]).unwrap();
+    let gpu = bitnet::bitlinear(&mut context().encoder("long"), &x, &w.upload(context()).unwrap()).unwrap_err().to_string();
+    for text in [cpu, gpu] {
+        assert!(text.contains("131072") && text.contains("exact"), "{text}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_device_is_refused() {
+    let small = context().restricted(|c| c.max_binding_bytes = 1 << 20);
+    let error = small.upload(&vec![0f32; 1 << 19], [1 << 19]).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { bytes, limit, .. } if bytes == 1 << 21 && limit == 1 << 20), "{error}");
+    // And the device's own limit, with nothing allocated.
+    let limit = context().capabilities().max_binding_bytes as usize;
+    assert!(matches!(Tensor::<f32>::uninit(context(), [limit]).unwrap_err(), Error::TooLarge { .. }));
+    let plain = context().restricted(|c| c.f16 = false);
+    let x = plain.upload(&[f16::ONE; 4], [1, 4]).unwrap();
+    let error = bitnet::quantize_activations(&mut plain.encoder("f16"), &x).unwrap_err();
+    assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::SHADER_F16, .. }), "{error}");
+    // A two-dimensional grid cannot be folded.
+    let narrow = context().restricted(|c| c.max_workgroups = 2);
+    let x = narrow.upload(&vec![1f32; 9 * 4], [9, 4]).unwrap();
+    let w = ternary(&mut rng(1), 300, 4).upload(&narrow).unwrap();
+    let error = bitnet::bitlinear(&mut narrow.encoder("grid"), &x, &w).unwrap_err();
+    assert!(matches!(error, Error::Grid { limit: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_folded_grid_computes_the_same() {
+    let narrow = context().restricted(|c| c.max_workgroups = 40);
+    let x: Vec<f32> = (0..1000).map(|i| (i as f32).sin()).collect();
+    let mut encoder = narrow.encoder("folded");
+    let w = bitnet::quantize_weights(&mut encoder, &narrow.upload(&x, [100, 10]).unwrap()).unwrap();
+    let dense = bitnet::dequantize_weights::<f32>(&mut encoder, &w).unwrap();
+    let xq = bitnet::quantize_activations(&mut encoder, &narrow.upload(&x, [100, 10]).unwrap()).unwrap();
+    let _ = encoder.submit().unwrap();
+    assert_eq!(block_on(dense.read()).unwrap(), bitnet::quantize_weights_cpu(&x, 100, 10).unwrap().dequantize());
+    assert_eq!(block_on(xq.read()).unwrap(), bitnet::quantize_activations_cpu(&x, 100, 10).unwrap());
+}
+
+#[test]
+fn languages_that_cannot_run_are_refused() {
+    assert!(context().with_language(ShaderLanguage::Wgsl).is_ok());
+    let metal = context().capabilities().languages.contains(&ShaderLanguage::Msl);
+    assert_eq!(context().with_language(ShaderLanguage::Msl).is_ok(), metal);
+}
+
+#[test]
+fn tensors_of_every_type_come_back() {
+    fn check<T: bitnet_wgpu::ElementType + PartialEq + std::fmt::Debug>(data: &[T]) {
+        // Odd lengths of small types end inside a word.
+        for length in 0..data.len() {
+            let tensor = context().upload(&data[..length], [length]).unwrap();
+            assert_eq!(block_on(tensor.read()).unwrap(), &data[..length]);
+            tensor.write(&data[1..=length]).unwrap();
+            assert_eq!(block_on(tensor.read()).unwrap(), &data[1..=length]);
+            assert!(tensor.write(data).is_err());
+        }
+    }
+    check(&[1f32, -0.0, 3.5, f32::MIN_POSITIVE, 9.0]);
+    check(&[f16::ONE, f16::NEG_ONE, f16::MAX, f16::ZERO, f16::EPSILON]);
+    check(&[1i8, -128, 127, 0, 5, 6, -7]);
+    check(&[u32::MAX, 0, 1, 2]);
+    check(&[i32::MIN, -1, 0, 1]);
+}
+
+#[test]
+fn two_threads_share_a_context() {
+    let context = context();
+    let w = ternary(&mut rng(2), 100, 70);
+    let gpu = w.upload(context).unwrap();
+    let work = |seed: u32| {
+        let own = context.clone();
+        for i in 0..40 {
+            let x: Vec<f32> = (0..140).map(|j| ((j * (i + seed)) as f32).sin()).collect();
+            let mut encoder = own.encoder("thread");
+            let y = bitnet::bitlinear(&mut encoder, &own.upload(&x, [2, 70]).unwrap(), &gpu).unwrap();
+            let _ = encoder.submit().unwrap();
+            assert_eq!(block_on(y.read()).unwrap(), bitnet::bitlinear_cpu(&x, 2, &w).unwrap());
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (1..=3).map(|seed| scope.spawn(move || work(seed))).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn read_futures_can_be_dropped_at_any_time() {
+    // A context of its own, so that the pool's counters are this test's.
+    let context = block_on(Context::new()).unwrap();
+    let x = context.upload(&[5u32; 5000], [5000]).unwrap();
+    for i in 0..200 {
+        let mut future = Box::pin(x.read());
+        if i % 2 == 0 {
+            // Polled once, then dropped: pending, or already there.
+            let _ = future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        }
+        drop(future);
+        if i % 10 == 0 {
+            assert_eq!(block_on(x.read()).unwrap(), [5; 5000]);
+        }
+    }
+    assert_eq!(block_on(x.read()).unwrap(), [5; 5000]);
+    assert!(context.pool_stats().used_bytes < 2 << 20, "{:?}", context.pool_stats());
+}
+
+#[test]
+fn a_read_outlives_its_tensor_and_moves_to_another_thread() {
+    let future = context().upload(&[1u32, 2], [2]).unwrap().read();
+    assert_eq!(thread::spawn(|| block_on(future)).join().unwrap().unwrap(), [1, 2]);
+}
+
+#[test]
+fn ten_thousand_submissions_take_no_more_memory() {
+    let context = block_on(Context::new()).unwrap();
+    let w = ternary(&mut rng(3), 16, 64).upload(&context).unwrap();
+    let step = |wait: bool| {
+        let x = context.upload(&[1f32; 64], [1, 64]).unwrap();
+        let mut encoder = context.encoder("many");
+        bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
+        let submission = encoder.submit().unwrap();
+        if wait {
+            submission.wait().unwrap();
+        }
+    };
+    (0..1000).for_each(|i| step(i % 100 == 99));
+    let (pool, resident) = (context.pool_stats(), resident_bytes());
+    (0..9000).for_each(|i| step(i % 100 == 99));
+    let after = context.pool_stats();
+    assert_eq!((after.misses, after.used_bytes, after.free_bytes), (pool.misses, pool.used_bytes, pool.free_bytes));
+    assert!(after.hits >= pool.hits + 9000);
+    if let (Some(before), Some(after)) = (resident, resident_bytes()) {
+        assert!(after < before + (16 << 20), "resident memory grew from {before} to {after} bytes");
+    }
+    context.trim_pool();
+    assert_eq!(context.pool_stats().free_bytes, 0);
+}
+
+/// What the process holds, where /proc tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}
+
+#[test]
+fn an_apps_own_device_will_do() {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
+    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
+    let (features, limits) = Context::device_needs(&adapter);
+    let open = |required_features, required_limits| {
+        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+        block_on(adapter.request_device(&descriptor)).unwrap()
+    };
+    let (device, queue) = open(features, limits.clone());
+    let own = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
+    let x = own.upload(&[1u32, 2], [2]).unwrap();
+    let y = Tensor::zeros(&own, [2]).unwrap();
+    let mut encoder = own.encoder("own");
+    add(&mut encoder, &x, &y, 1).unwrap();
+    let _ = encoder.submit().unwrap();
+    assert_eq!(block_on(y.read()).unwrap(), [2, 3]);
+    // Tensors of two devices do not mix.
+    let foreign = context().upload(&[1u32, 2], [2]).unwrap();
+    assert!(matches!(add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err(), Error::OtherDevice { binding: "x", .. }));
+    // A device without what we need is refused, by name.
+    let limits = wgpu::Limits { max_immediate_size: 0, ..limits };
+    let (device, queue) = open(features - wgpu::Features::IMMEDIATES, limits);
+    let error = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap_err();
+    assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::IMMEDIATES, .. }), "{error}");
+}
+
+#[test]
+fn times_come_with_their_clock() {
+    let context = context();
+    let w = ternary(&mut rng(4), 64, 64).upload(context).unwrap();
+    let x = context.upload(&[1f32; 64], [1, 64]).unwrap();
+    for restricted in [context.clone(), context.restricted(|c| c.timestamps = false)] {
+        let mut encoder = restricted.encoder("profile");
+        bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
+        let recording = encoder.finish();
+        let profile = block_on(recording.profile()).unwrap();
+        assert_eq!(profile.steps.len(), 2);
+        assert!(profile.steps[1].kernel.starts_with("bitlinear_gemv"));
+        if !restricted.capabilities().timestamps {
+            assert_eq!(profile.clock, bitnet_wgpu::Clock::Host);
+            assert!(profile.total().as_nanos() > 0);
+        }
+        assert!(profile.to_string().contains("quantize_activations"));
+        let (_, time) = block_on(recording.time(3)).unwrap();
+        assert!(time.as_nanos() > 0);
+    }
+}
