@@ -11,7 +11,7 @@ kernel void bitlinear_gemv(
     device const float* x_scale  [[buffer(4)]],
     device const int2* x_sum     [[buffer(5)]],
     device Y* y                  [[buffer(6)]],
-    uint3 group [[threadgroup_position_in_grid]],
+    uint2 group [[threadgroup_position_in_grid]],
     uint lane   [[thread_index_in_simdgroup]],
     uint simd   [[simdgroup_index_in_threadgroup]])
 {
@@ -25,21 +25,22 @@ kernel void bitlinear_gemv(
     uint even[TOKENS];
     for (uint j = 0; j < TOKENS; ++j) even[j] = min(token0 + j, params.tokens - 1u) * 2u * params.words;
 
-    Acc acc[TOKENS][ROWS] = {};
+    Acc acc[TOKENS * ROWS];
+    for (uint o = 0; o < TOKENS * ROWS; ++o) acc[o] = 0;
     for (uint i = lane; i < params.words; i += 32) {
         uint word[ROWS];
         for (uint r = 0; r < ROWS; ++r) word[r] = codes[first[r] + i];
         for (uint j = 0; j < TOKENS; ++j) {
             const uint4 a = x[even[j] + i];
             const uint4 b = x[even[j] + params.words + i];
-            for (uint r = 0; r < ROWS; ++r) acc[j][r] = dot_plane(word[r] >> 8, b, dot_plane(word[r], a, acc[j][r]));
+            for (uint r = 0; r < ROWS; ++r) acc[j * ROWS + r] = dot_word(word[r], a, b, acc[j * ROWS + r]);
         }
     }
     for (uint j = 0; j < TOKENS; ++j) {
         // Lane r keeps and writes row r, so the scaling is done for all rows at once.
         Acc sum = 0;
         for (uint r = 0; r < ROWS; ++r) {
-            const Acc total = simd_sum(acc[j][r]);
+            const Acc total = simd_sum(acc[j * ROWS + r]);
             if (lane == r) sum = total;
         }
         const uint row = row0 + lane;

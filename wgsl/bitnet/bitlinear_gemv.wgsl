@@ -15,15 +15,18 @@ fn bitlinear_gemv(ids: Ids) {
     let token0 = ids.group.y * TOKENS;
     for (var block = t.index * ROWS; block < TILE_X; block += t.count * ROWS) {
         let row0 = ids.group.x * TILE_X + block;
+        // Rows and tokens that do not exist are read as the last one, and not written.
+        var row_start: array<u32, ROWS>;
+        for (var r = 0u; r < ROWS; r += 1u) { row_start[r] = min(row0 + r, params.rows - 1u) * params.words; }
+        var x_start: array<u32, TOKENS>;
+        for (var j = 0u; j < TOKENS; j += 1u) { x_start[j] = min(token0 + j, params.tokens - 1u) * PLANES * params.words; }
         var acc: array<Acc, ROWS * TOKENS>;
         for (var i = t.lane; i < params.words; i += t.lanes) {
             var word: array<u32, ROWS>;
-            // Rows and tokens that do not exist are read as the last one, and not written.
-            for (var r = 0u; r < ROWS; r += 1u) { word[r] = codes[min(row0 + r, params.rows - 1u) * params.words + i]; }
+            for (var r = 0u; r < ROWS; r += 1u) { word[r] = codes[row_start[r] + i]; }
             for (var j = 0u; j < TOKENS; j += 1u) {
-                let token = min(token0 + j, params.tokens - 1u);
                 for (var p = 0u; p < PLANES; p += 1u) {
-                    let a = x[(token * PLANES + p) * params.words + i];
+                    let a = x[x_start[j] + p * params.words + i];
                     for (var r = 0u; r < ROWS; r += 1u) { acc[j * ROWS + r] = dot_plane(word[r], p, a, acc[j * ROWS + r]); }
                 }
             }

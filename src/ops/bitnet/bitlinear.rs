@@ -23,7 +23,7 @@ const fn kernel(name: &'static str, entry: &'static str, wgsl: Source, msl: Opti
 }
 
 const fn gemv(parts: &'static [Part]) -> Source {
-    Source { parts, workgroup_size: [64, 1, 1], tile: [8, 1, 1], constants: &[("ROWS", 4), ("TOKENS", 1)] }
+    Source { parts, workgroup_size: [64, 1, 1], tile: [16, 1, 1], constants: &[("ROWS", 8), ("TOKENS", 1)] }
 }
 
 const fn gemm(parts: &'static [Part]) -> Source {
