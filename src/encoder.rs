@@ -142,15 +142,9 @@ impl Recording {
     pub fn submit(&self) -> Result<Submission> {
         let index = self.context.submit_with(self.label, |encoder| {
             let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
-            self.encode(&mut encoder.begin_compute_pass(&descriptor));
+            encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
         })?;
         Ok(Submission { context: self.context.clone(), index })
-    }
-
-    pub(crate) fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
-        for step in &self.steps {
-            step.encode(pass);
-        }
     }
 
     /// The recorded kernels, in order.
@@ -159,15 +153,30 @@ impl Recording {
     }
 }
 
+/// Encodes `steps` in order, all of them `times` times.
+pub(crate) fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
+    let mut last = None;
+    for _ in 0..times {
+        for step in steps {
+            step.encode(pass, last);
+            last = Some(step);
+        }
+    }
+}
+
 impl Step {
-    pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
+    /// Encodes it after `last`, whose pipeline and parameters are still set.
+    fn encode(&self, pass: &mut wgpu::ComputePass<'_>, last: Option<&Self>) {
         let [x, y, z] = self.workgroups;
+        let same_pipeline = last.is_some_and(|last| Arc::ptr_eq(&last.pipeline, &self.pipeline));
         pass.push_debug_group(self.kernel.name);
-        pass.set_pipeline(&self.pipeline.raw);
-        pass.set_bind_group(0, &self.bind_group, &[]);
-        if !self.params.is_empty() {
+        if !same_pipeline {
+            pass.set_pipeline(&self.pipeline.raw);
+        }
+        if !self.params.is_empty() && !last.is_some_and(|last| same_pipeline && last.params == self.params) {
             pass.set_immediates(0, &self.params);
         }
+        pass.set_bind_group(0, &self.bind_group, &[]);
         pass.dispatch_workgroups(x, y, z);
         pass.pop_debug_group();
     }

@@ -1,6 +1,6 @@
 //! How long kernels take, and by which clock.
 
-use crate::{Error, Recording, Result, readback};
+use crate::{Error, Recording, Result, encoder::encode, readback};
 use std::{fmt, time::Duration};
 
 /// Where a time comes from.
@@ -93,10 +93,7 @@ impl Recording {
                     end_of_pass_write_index: Some(2 * i + 1),
                 };
                 let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: Some(timestamp_writes) };
-                let mut pass = encoder.begin_compute_pass(&descriptor);
-                for _ in 0..times {
-                    self.steps[group.clone()].iter().for_each(|step| step.encode(&mut pass));
-                }
+                encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
             }
             encoder.resolve_query_set(&queries, 0..count, &ticks, 0);
         })?;
@@ -115,10 +112,7 @@ impl Recording {
         let start = std::time::Instant::now();
         let index = self.context.submit_with("profile", |encoder| {
             let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
-            let mut pass = encoder.begin_compute_pass(&descriptor);
-            for _ in 0..times {
-                self.steps[group.clone()].iter().for_each(|step| step.encode(&mut pass));
-            }
+            encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
         })?;
         let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
         let waited = self.context.device().poll(wait);

@@ -8,7 +8,9 @@ static void quantize_row(Value value, uint features, uint words, device uint* x,
     for (uint i = ids.local; i < features; i += THREADS) bits = max(bits, as_type<uint>(value(i)) & 0x7fffffffu);
     bits = group_max(bits, scratch, ids);
     const bool finite = bits < 0x7f800000u;
-    const float scale = exact_quotient(1.0f, max(as_type<float>(finite ? bits : 0u), 1e-5f)) * 127.0f;
+    const float largest = max(as_type<float>(finite ? bits : 0u), 1e-5f);
+    const float shrink = largest >= 0x1p126f ? 0x1p-32f : 1.0f;
+    const float scale = exact_quotient(1.0f, largest * shrink) * 127.0f * shrink;
 
     int sum = 0;
     int weighted = 0;

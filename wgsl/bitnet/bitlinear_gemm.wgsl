@@ -1,5 +1,5 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for many tokens t. A workgroup of 16 × 16 threads makes TILE_X rows × TILE_Y
-// tokens, a thread EACH × EACH of them, 16 apart; STEP words of every row and token are in workgroup memory at a time.
+// tokens, a thread 4 × 4 of them, 16 apart; STEP words of every row and token are in workgroup memory at a time.
 struct Params { rows: u32, tokens: u32, words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
@@ -13,13 +13,38 @@ var<immediate> params: Params;
 var<workgroup> w_tile: array<vec4<u32>, PLANES * STEP * TILE_X>;
 var<workgroup> x_tile: array<vec4<u32>, PLANES * STEP * TILE_Y>;
 
+// Four rows of one token.
+fn dot_rows(w0: vec4<u32>, w1: vec4<u32>, w2: vec4<u32>, w3: vec4<u32>, a: vec4<u32>, acc: vec4<Acc>) -> vec4<Acc> {
+    return vec4<Acc>(dot_tile(w0, a, acc.x), dot_tile(w1, a, acc.y), dot_tile(w2, a, acc.z), dot_tile(w3, a, acc.w));
+}
+
+fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
+    if token >= params.tokens { return; }
+    // Neighbouring rows mostly share their scale, and the quotient is dear.
+    var scale = 0.0;
+    var factor = 0.0;
+    for (var i = 0u; i < 4u; i += 1u) {
+        let row = row0 + 16u * i;
+        if row >= params.rows { return; }
+        if i == 0u || w_scale[row] != scale {
+            scale = w_scale[row];
+            factor = exact_quotient(scale, x_scale[token]);
+        }
+        y[token * params.rows + row] = Y(finish(acc[i], x_sum[token]) * factor);
+    }
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn bitlinear_gemm(ids: Ids) {
     let row0 = ids.group.x * TILE_X;
     let token0 = ids.group.y * TILE_Y;
     let tx = ids.local % 16u;
     let ty = ids.local / 16u;
-    var acc: array<Acc, EACH * EACH>;
+    // One variable a token: registers, where an array might go to memory.
+    var acc0: vec4<Acc>;
+    var acc1: vec4<Acc>;
+    var acc2: vec4<Acc>;
+    var acc3: vec4<Acc>;
 
     for (var first = 0u; first < params.words; first += STEP) {
         // Rows and tokens that do not exist are read as the last one, and not written.
@@ -36,30 +61,21 @@ fn bitlinear_gemm(ids: Ids) {
         }
         workgroupBarrier();
         for (var s = 0u; s < PLANES * STEP; s += 1u) {
-            var w: array<vec4<u32>, EACH>;
-            for (var i = 0u; i < EACH; i += 1u) { w[i] = w_tile[s * TILE_X + tx + 16u * i]; }
-            for (var j = 0u; j < EACH; j += 1u) {
-                let a = x_tile[s * TILE_Y + ty + 16u * j];
-                for (var i = 0u; i < EACH; i += 1u) { acc[j * EACH + i] = dot_tile(w[i], a, acc[j * EACH + i]); }
-            }
+            let at = s * TILE_X + tx;
+            let w0 = w_tile[at];
+            let w1 = w_tile[at + 16u];
+            let w2 = w_tile[at + 32u];
+            let w3 = w_tile[at + 48u];
+            acc0 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty], acc0);
+            acc1 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 16u], acc1);
+            acc2 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 32u], acc2);
+            acc3 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 48u], acc3);
         }
         workgroupBarrier();
     }
 
-    for (var j = 0u; j < EACH; j += 1u) {
-        let token = token0 + ty + 16u * j;
-        if token >= params.tokens { break; }
-        // Neighbouring rows mostly share their scale, and the quotient is dear.
-        var scale = 0.0;
-        var factor = 0.0;
-        for (var i = 0u; i < EACH; i += 1u) {
-            let row = row0 + tx + 16u * i;
-            if row >= params.rows { break; }
-            if i == 0u || w_scale[row] != scale {
-                scale = w_scale[row];
-                factor = exact_quotient(scale, x_scale[token]);
-            }
-            y[token * params.rows + row] = Y(finish(acc[j * EACH + i], x_sum[token]) * factor);
-        }
-    }
+    write_rows(token0 + ty, row0 + tx, acc0);
+    write_rows(token0 + ty + 16u, row0 + tx, acc1);
+    write_rows(token0 + ty + 32u, row0 + tx, acc2);
+    write_rows(token0 + ty + 48u, row0 + tx, acc3);
 }

@@ -2,6 +2,11 @@
 // activations' weighted sum. A word's sum is an exact float, the rest is integer: exact for k <= 32768.
 alias Acc = i32;
 const PLANES: u32 = 2u;
+
+// One word a lane and turn: k = 2560 is five turns of 32 words, but 1.25 turns of 32 quads.
+alias Words = u32;
+const WORDS: u32 = 1u;
+fn word(w: Words, c: u32) -> u32 { return w; }
 const BIAS: u32 = 0x64006400u;
 
 fn dot_pair(field: u32, x: u32, acc: f32) -> f32 {

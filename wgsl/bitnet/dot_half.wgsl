@@ -4,6 +4,11 @@
 alias Acc = f32;
 const PLANES: u32 = 2u;
 
+// One word a lane and turn: k = 2560 is five turns of 32 words, but 1.25 turns of 32 quads.
+alias Words = u32;
+const WORDS: u32 = 1u;
+fn word(w: Words, c: u32) -> u32 { return w; }
+
 fn dot_pair(field: u32, x: u32, acc: f32) -> f32 {
     let w = unpack2x16float(field);
     let a = unpack2x16float(x);

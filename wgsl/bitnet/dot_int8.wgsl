@@ -1,6 +1,12 @@
 // Sixteen codes times sixteen int8 activations, by packed integer dot products. Exact for k < 2^17.
 alias Acc = i32;
 const PLANES: u32 = 1u;
+
+// Four words a lane and turn: 16-byte loads.
+alias Words = vec4<u32>;
+const WORDS: u32 = 4u;
+fn word(w: Words, c: u32) -> u32 { return w[c]; }
+
 const FIELDS: u32 = 0x03030303u;
 
 fn dot_plane(word: u32, plane: u32, x: vec4<u32>, acc: i32) -> i32 {

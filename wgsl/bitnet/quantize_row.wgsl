@@ -14,8 +14,10 @@ fn quantize_row(token: u32, ids: Ids) {
     }
     bits = group_max_u32(bits, ids);
     let finite = bits < NOT_FINITE;
-    // As PyTorch computes 127 / t: the reciprocal first.
-    let scale = exact_quotient(1.0, max(bitcast<f32>(select(0u, bits, finite)), 1e-5)) * 127.0;
+    // As PyTorch computes 127 / t: the reciprocal first. Reciprocals of numbers from 2^126 on would be subnormal, which GPUs may flush.
+    let largest = max(bitcast<f32>(select(0u, bits, finite)), 1e-5);
+    let shrink = select(1.0, 0x1p-32f, largest >= 0x1p126f);
+    let scale = exact_quotient(1.0, largest * shrink) * 127.0 * shrink;
 
     var sum = 0i;
     var weighted = 0i;

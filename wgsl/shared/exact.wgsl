@@ -1,6 +1,8 @@
 // x / y, correctly rounded on every device. Vulkan allows a division to be 2.5 units in the last place off, and Metal compiles with
 // fast math; a last bit of a scale moves quantised codes, so it is settled in integers: with 24-bit significands, the remainder
 // x·2^s - q·y is small and so exact modulo 2^32. A quotient of floats is never halfway between two of them.
+
+// Up to two units nearer; a power of two on the way takes a second call.
 fn nearer(q: u32, x: u32, y: u32) -> u32 {
     let significand_x = (x & 0x7fffffu) | 0x800000u;
     let significand_y = (y & 0x7fffffu) | 0x800000u;
@@ -9,9 +11,10 @@ fn nearer(q: u32, x: u32, y: u32) -> u32 {
     let remainder = bitcast<i32>((significand_x << (shift & 31u)) - significand_q * significand_y);
     // Below a power of two the floats lie twice as dense.
     let below = select(2, 4, (q & 0x7fffffu) == 0u);
-    if 2 * remainder > i32(significand_y) { return q + 1u; }
-    if below * remainder < -i32(significand_y) { return q - 1u; }
-    return q;
+    let y1 = i32(significand_y);
+    let up = u32(2 * remainder > y1) + u32(2 * remainder > 3 * y1);
+    let down = u32(below * remainder < -y1) + u32(below * remainder < -3 * y1);
+    return q + up - down;
 }
 
 fn is_normal(bits: u32) -> bool { return bits >= 0x00800000u && bits < 0x7f800000u; }
@@ -23,6 +26,6 @@ fn exact_quotient(x: f32, y: f32) -> f32 {
     let bits_y = bitcast<u32>(y) & 0x7fffffffu;
     var bits_q = q & 0x7fffffffu;
     if !is_normal(bits_x) || !is_normal(bits_y) || !is_normal(bits_q) { return bitcast<f32>(q); }
-    bits_q = nearer(nearer(nearer(bits_q, bits_x, bits_y), bits_x, bits_y), bits_x, bits_y);
+    bits_q = nearer(nearer(bits_q, bits_x, bits_y), bits_x, bits_y);
     return bitcast<f32>(bits_q | (q & 0x80000000u));
 }

@@ -27,7 +27,7 @@ const fn gemv(parts: &'static [Part]) -> Source {
 }
 
 const fn gemm(parts: &'static [Part]) -> Source {
-    Source { parts, workgroup_size: [256, 1, 1], tile: [64, 64, 1], constants: &[("EACH", 4), ("STEP", 4)] }
+    Source { parts, workgroup_size: [256, 1, 1], tile: [64, 64, 1], constants: &[("STEP", 4)] }
 }
 
 pub(super) static GEMV_INT8: Kernel =

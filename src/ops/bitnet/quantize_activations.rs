@@ -91,6 +91,8 @@ pub fn quantize_activations_cpu<T: Float>(x: &[T], tokens: usize, features: usiz
     Ok(quantized)
 }
 
+const TWO_TO_126: f32 = f32::from_bits((126 + 127) << 23);
+
 /// Quantises one row and appends it.
 pub(super) fn quantize_row(row: impl Iterator<Item = f32> + Clone, out: &mut HostActivations) {
     // Bits of floats >= 0 order like integers, with NaN above infinity; `f32::max` would lose a NaN.
@@ -100,8 +102,10 @@ pub(super) fn quantize_row(row: impl Iterator<Item = f32> + Clone, out: &mut Hos
         out.scales.push(f32::NAN);
         return;
     }
-    // As PyTorch computes 127 / t: the reciprocal first.
-    let scale = 1.0 / max.max(1e-5) * 127.0;
+    // As PyTorch computes 127 / t: the reciprocal first. Reciprocals of numbers from 2^126 on would be subnormal, which GPUs may flush.
+    let largest = max.max(1e-5);
+    let shrink = if largest >= TWO_TO_126 { 1.0 / 4_294_967_296.0 } else { 1.0 };
+    let scale = 1.0 / (largest * shrink) * 127.0 * shrink;
     out.codes.extend(row.map(|v| (v * scale).round_ties_even().clamp(-128.0, 127.0) as i8));
     out.scales.push(scale);
 }
