@@ -169,7 +169,10 @@ impl Step {
     fn encode(&self, pass: &mut wgpu::ComputePass<'_>, last: Option<&Self>) {
         let [x, y, z] = self.workgroups;
         let same_pipeline = last.is_some_and(|last| Arc::ptr_eq(&last.pipeline, &self.pipeline));
-        pass.push_debug_group(self.kernel.name);
+        // For captures; release builds open devices without debug labels.
+        if cfg!(debug_assertions) {
+            pass.push_debug_group(self.kernel.name);
+        }
         if !same_pipeline {
             pass.set_pipeline(&self.pipeline.raw);
         }
@@ -178,7 +181,9 @@ impl Step {
         }
         pass.set_bind_group(0, &self.bind_group, &[]);
         pass.dispatch_workgroups(x, y, z);
-        pass.pop_debug_group();
+        if cfg!(debug_assertions) {
+            pass.pop_debug_group();
+        }
     }
 }
 

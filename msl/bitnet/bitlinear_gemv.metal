@@ -1,5 +1,5 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for few tokens t. A SIMD-group makes ROWS rows of TOKENS tokens: each lane takes
-// every 32nd word of the rows and the activations that belong to it.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for one token t a row of threadgroups. A SIMD-group makes ROWS rows:
+// each lane takes every 32nd word of the rows and the activations that belong to it.
 struct Params { uint rows, tokens, words; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -16,36 +16,32 @@ kernel void bitlinear_gemv(
     uint simd   [[simdgroup_index_in_threadgroup]])
 {
     const uint row0 = group.x * TILE_X + simd * ROWS;
-    const uint token0 = group.y * TOKENS;
+    const uint token = group.y;
     if (row0 >= params.rows) return;
-    // Rows and tokens that do not exist are read as the last one, and not written. Indices are 32-bit sums from the buffers' own pointers,
-    // which the load instruction adds for nothing; a pointer for every row costs 64-bit sums.
+    // Rows that do not exist are read as the last one, and not written. Indices are 32-bit sums from the buffers' own pointers, which the load
+    // instruction adds for nothing; a pointer for every row costs 64-bit sums.
     uint first[ROWS];
     for (uint r = 0; r < ROWS; ++r) first[r] = min(row0 + r, params.rows - 1u) * params.words;
-    uint even[TOKENS];
-    for (uint j = 0; j < TOKENS; ++j) even[j] = min(token0 + j, params.tokens - 1u) * 2u * params.words;
+    const uint even = token * 2u * params.words;
+    const uint odd = even + params.words;
 
-    Acc acc[TOKENS * ROWS];
-    for (uint o = 0; o < TOKENS * ROWS; ++o) acc[o] = 0;
+    Acc acc[ROWS];
+    for (uint r = 0; r < ROWS; ++r) acc[r] = 0;
     for (uint i = lane; i < params.words; i += 32) {
         uint word[ROWS];
         for (uint r = 0; r < ROWS; ++r) word[r] = codes[first[r] + i];
-        for (uint j = 0; j < TOKENS; ++j) {
-            const uint4 a = x[even[j] + i];
-            const uint4 b = x[even[j] + params.words + i];
-            for (uint r = 0; r < ROWS; ++r) acc[j * ROWS + r] = dot_word(word[r], a, b, acc[j * ROWS + r]);
-        }
+        const uint4 a = x[even + i];
+        const uint4 b = x[odd + i];
+        for (uint r = 0; r < ROWS; ++r) acc[r] = dot_word(word[r], a, b, acc[r]);
     }
-    for (uint j = 0; j < TOKENS; ++j) {
-        // Lane r keeps and writes row r, so the scaling is done for all rows at once.
-        Acc sum = 0;
-        for (uint r = 0; r < ROWS; ++r) {
-            const Acc total = simd_sum(acc[j * ROWS + r]);
-            if (lane == r) sum = total;
-        }
-        const uint row = row0 + lane;
-        const uint token = token0 + j;
-        if (lane < ROWS && row < params.rows && token < params.tokens)
-            y[token * params.rows + row] = Y(finish(sum, x_sum[token]) * exact_quotient(w_scale[row], x_scale[token]));
+
+    // Lane r keeps and writes row r, so the scaling is done for all rows at once.
+    Acc sum = 0;
+    for (uint r = 0; r < ROWS; ++r) {
+        const Acc total = simd_sum(acc[r]);
+        if (lane == r) sum = total;
     }
+    const uint row = row0 + lane;
+    if (lane < ROWS && row < params.rows)
+        y[token * params.rows + row] = Y(finish(sum, x_sum[token]) * exact_quotient(w_scale[row], x_scale[token]));
 }

@@ -1,6 +1,6 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for few tokens t. A team of lanes makes ROWS rows × TOKENS tokens: each
-// lane takes every lanes-th group of words of the rows and the activations that belong to it. How many words a group has and how a word is
-// multiplied is a part of its own (dot_*).
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for one token t a row of workgroups. A team of lanes makes ROWS rows: each lane
+// takes every lanes-th group of WORDS words of the rows, and the activations that belong to it, TURNS groups at a time so that as many loads
+// are under way. How a word is multiplied is a part of its own (dot_*).
 struct Params { rows: u32, tokens: u32, words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<Words>;
@@ -10,46 +10,65 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read> x_sum: array<vec2<i32>>;
 @group(0) @binding(5) var<storage, read_write> y: array<Y>;
 
-@compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn bitlinear_gemv(ids: Ids) {
-    let t = team(ids);
-    let token0 = ids.group.y * TOKENS;
-    let groups = params.words / WORDS;
-    for (var block = t.index * ROWS; block < TILE_X; block += t.count * ROWS) {
-        let row0 = ids.group.x * TILE_X + block;
-        // Lane r scales and writes row r. Its scale is asked for early, to be there when the sums are.
-        let row = row0 + t.lane;
-        let scale = w_scale[min(row, params.rows - 1u)];
-        // Rows and tokens that do not exist are read as the last one, and not written.
-        var row_start: array<u32, ROWS>;
-        for (var r = 0u; r < ROWS; r += 1u) { row_start[r] = min(row0 + r, params.rows - 1u) * groups; }
-        var x_start: array<u32, TOKENS>;
-        for (var j = 0u; j < TOKENS; j += 1u) { x_start[j] = min(token0 + j, params.tokens - 1u) * PLANES * params.words; }
+var<workgroup> sums: array<Acc, TILE_X>;
 
-        var acc: array<Acc, ROWS * TOKENS>;
-        for (var i = t.lane; i < groups; i += t.lanes) {
-            var w: array<Words, ROWS>;
-            for (var r = 0u; r < ROWS; r += 1u) { w[r] = codes[row_start[r] + i]; }
-            for (var j = 0u; j < TOKENS; j += 1u) {
-                for (var c = 0u; c < WORDS; c += 1u) {
-                    for (var p = 0u; p < PLANES; p += 1u) {
-                        let a = x[x_start[j] + p * params.words + i * WORDS + c];
-                        for (var r = 0u; r < ROWS; r += 1u) { acc[j * ROWS + r] = dot_plane(word(w[r], c), p, a, acc[j * ROWS + r]); }
-                    }
+// TURNS groups, `lanes` apart from `first` on. `guarded`, a constant of the call, says that some may not exist.
+fn take_turns(first: u32, lanes: u32, guarded: bool, x_start: u32, row_start: ptr<function, array<u32, ROWS>>, acc: ptr<function, array<Acc, ROWS>>) {
+    let groups = params.words / WORDS;
+    var w: array<array<Words, ROWS>, TURNS>;
+    for (var u = 0u; u < TURNS; u += 1u) {
+        let at = first + u * lanes;
+        if !guarded || at < groups {
+            for (var r = 0u; r < ROWS; r += 1u) { w[u][r] = codes[(*row_start)[r] + at]; }
+        }
+    }
+    for (var u = 0u; u < TURNS; u += 1u) {
+        let at = first + u * lanes;
+        if !guarded || at < groups {
+            for (var c = 0u; c < WORDS; c += 1u) {
+                for (var p = 0u; p < PLANES; p += 1u) {
+                    let a = x[x_start + p * params.words + at * WORDS + c];
+                    for (var r = 0u; r < ROWS; r += 1u) { (*acc)[r] = dot_plane(word(w[u][r], c), p, a, (*acc)[r]); }
                 }
             }
         }
-
-        for (var j = 0u; j < TOKENS; j += 1u) {
-            var sum = Acc(0);
-            for (var r = 0u; r < ROWS; r += 1u) {
-                let total = team_sum(acc[j * ROWS + r], ids);
-                if t.lane == r { sum = total; }
-            }
-            let token = token0 + j;
-            if t.lane < ROWS && row < params.rows && token < params.tokens {
-                y[token * params.rows + row] = Y(finish(sum, x_sum[token]) * exact_quotient(scale, x_scale[token]));
-            }
-        }
     }
+}
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn bitlinear_gemv(ids: Ids) {
+    let t = team(ids);
+    let token = ids.group.y;
+    // Thread i will scale and write row i of the tile. What it needs is asked for now, to be there when the sums are.
+    let row = ids.group.x * TILE_X + ids.local;
+    let writes = ids.local < TILE_X && row < params.rows;
+    var beta = 0.0;
+    var a = 1.0;
+    var x_total = vec2<i32>();
+    if writes {
+        beta = w_scale[row];
+        a = x_scale[token];
+        x_total = x_sum[token];
+    }
+
+    let groups = params.words / WORDS;
+    for (var block = t.index * ROWS; block < TILE_X; block += t.count * ROWS) {
+        // Rows that do not exist are read as the last one, and not written.
+        var row_start: array<u32, ROWS>;
+        for (var r = 0u; r < ROWS; r += 1u) { row_start[r] = min(ids.group.x * TILE_X + block + r, params.rows - 1u) * groups; }
+        let x_start = token * PLANES * params.words;
+        var acc: array<Acc, ROWS>;
+        var i = 0u;
+        for (; i + TURNS * t.lanes <= groups; i += TURNS * t.lanes) { take_turns(i + t.lane, t.lanes, false, x_start, &row_start, &acc); }
+        take_turns(i + t.lane, t.lanes, true, x_start, &row_start, &acc);
+        // Lane r keeps the sum of row r; a team has at least eight lanes.
+        var sum = Acc(0);
+        for (var r = 0u; r < ROWS; r += 1u) {
+            let total = team_sum(acc[r], ids);
+            if t.lane == r { sum = total; }
+        }
+        if t.lane < ROWS { sums[block + t.lane] = sum; }
+    }
+    workgroupBarrier();
+    if writes { y[token * params.rows + row] = Y(finish(sums[ids.local], x_total) * exact_quotient(beta, a)); }
 }

@@ -2,9 +2,9 @@
 alias Acc = i32;
 const PLANES: u32 = 1u;
 
-// Four words a lane and turn: 16-byte loads.
-alias Words = vec4<u32>;
-const WORDS: u32 = 4u;
+// Two words a lane and turn: 8-byte loads.
+alias Words = vec2<u32>;
+const WORDS: u32 = 2u;
 fn word(w: Words, c: u32) -> u32 { return w[c]; }
 
 const FIELDS: u32 = 0x03030303u;

@@ -22,29 +22,36 @@ const fn kernel(name: &'static str, entry: &'static str, wgsl: Source, msl: Opti
     Kernel { name, entry, params: Params::FIELDS, bindings: BINDINGS, wgsl, msl }
 }
 
-const fn gemv(parts: &'static [Part]) -> Source {
-    Source { parts, workgroup_size: [64, 1, 1], tile: [16, 1, 1], constants: &[("ROWS", 8), ("TOKENS", 1)] }
+/// A team of 32 lanes makes `rows` rows; teams of other sizes take turns at the tile.
+const fn gemv(parts: &'static [Part], threads: u32, rows: u32, constants: &'static [(&'static str, u32)]) -> Source {
+    Source { parts, workgroup_size: [threads, 1, 1], tile: [threads / 32 * rows, 1, 1], constants }
 }
 
 const fn gemm(parts: &'static [Part]) -> Source {
     Source { parts, workgroup_size: [256, 1, 1], tile: [64, 64, 1], constants: &[("STEP", 4)] }
 }
 
+const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"];
+
 pub(super) static GEMV_INT8: Kernel =
-    kernel("bitlinear_gemv_int8", "bitlinear_gemv", gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"]), None);
+    kernel("bitlinear_gemv_int8", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 128, 2, &[("ROWS", 2), ("TURNS", 4)]), None);
+
+/// For matrices of so many rows that all of the GPU is busy anyway.
+pub(super) static GEMV_INT8_TALL: Kernel =
+    kernel("bitlinear_gemv_int8_tall", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 128, 4, &[("ROWS", 4), ("TURNS", 4)]), None);
 
 pub(super) static GEMV_HALF: Kernel = kernel(
     "bitlinear_gemv_half",
     "bitlinear_gemv",
-    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"]),
-    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"])),
+    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8), ("TURNS", 1)]),
+    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8)])),
 );
 
 pub(super) static GEMV_BIASED: Kernel = kernel(
     "bitlinear_gemv_biased",
     "bitlinear_gemv",
-    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]),
-    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"])),
+    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8), ("TURNS", 1)]),
+    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8)])),
 );
 
 pub(super) static GEMM_INT8: Kernel = kernel(
@@ -130,7 +137,7 @@ pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations,
         return Err(Error::Shape { op, what: "y", expected: format!("[{m}, {n}]"), found: y.shape() });
     }
     check_features(op, k, x.layout, encoder)?;
-    let method = plan::plan(m, x.layout, w.group().is_some(), encoder.context().capabilities());
+    let method = plan::plan(m, n, x.layout, w.group().is_some(), encoder.context().capabilities());
     if method == Method::Grouped && x.layout != Layout::Int8 {
         let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
         return Err(Error::Invalid { op, what });
@@ -138,6 +145,7 @@ pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations,
     let (rows, tokens, words) = (n as u32, m as u32, w.row_words() as u32);
     let kernel = match method {
         Method::GemvInt8 => &GEMV_INT8,
+        Method::GemvInt8Tall => &GEMV_INT8_TALL,
         Method::GemvHalf => &GEMV_HALF,
         Method::GemvBiased => &GEMV_BIASED,
         Method::GemmInt8 => &GEMM_INT8,

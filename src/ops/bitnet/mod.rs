@@ -25,6 +25,7 @@ pub use rms_norm_quantize::{rms_norm_quantize, rms_norm_quantize_as, rms_norm_qu
 
 pub(super) static KERNELS: &[&crate::Kernel] = &[
     &bitlinear::GEMV_INT8,
+    &bitlinear::GEMV_INT8_TALL,
     &bitlinear::GEMV_HALF,
     &bitlinear::GEMV_BIASED,
     &bitlinear::GEMM_INT8,

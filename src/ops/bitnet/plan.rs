@@ -11,11 +11,16 @@ pub const MAX_FEATURES: usize = (1 << 17) - 1;
 /// Up to this many tokens the weights' bytes are the cost, and a GEMV reads them fewest times.
 const GEMV_TOKENS: usize = 8;
 
+/// From so many rows on a GEMV keeps a large GPU busy with four rows a team; fewer are better spread thin.
+const TALL_ROWS: usize = 8192;
+
 /// How a BitLinear is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Few tokens: a team of lanes a row, by packed integer dot products.
     GemvInt8,
+    /// The same for many rows.
+    GemvInt8Tall,
     /// Few tokens, half layout, on masked fields as subnormal halves.
     GemvHalf,
     /// Few tokens, half layout, where subnormal halves are flushed.
@@ -48,15 +53,16 @@ pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLang
     if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) { Layout::Half } else { Layout::Int8 }
 }
 
-/// The kernel for `tokens` activations in `layout`, times a matrix that is scaled by groups or not.
-pub fn plan(tokens: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> Method {
-    match (layout, grouped, tokens <= GEMV_TOKENS) {
-        (_, true, _) => Method::Grouped,
-        (Layout::Int8, _, true) => Method::GemvInt8,
-        (Layout::Int8, _, false) => Method::GemmInt8,
-        (Layout::Half, _, true) if capabilities.half_subnormals => Method::GemvHalf,
-        (Layout::Half, _, true) => Method::GemvBiased,
-        (Layout::Half, _, false) => Method::GemmHalf,
+/// The kernel for `tokens` activations in `layout`, times a matrix of `rows` that is scaled by groups or not.
+pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> Method {
+    match (layout, tokens <= GEMV_TOKENS) {
+        _ if grouped => Method::Grouped,
+        (Layout::Int8, true) if rows >= TALL_ROWS => Method::GemvInt8Tall,
+        (Layout::Int8, true) => Method::GemvInt8,
+        (Layout::Int8, false) => Method::GemmInt8,
+        (Layout::Half, true) if capabilities.half_subnormals => Method::GemvHalf,
+        (Layout::Half, true) => Method::GemvBiased,
+        (Layout::Half, false) => Method::GemmHalf,
     }
 }
 
@@ -86,12 +92,13 @@ mod tests {
     #[test]
     fn methods() {
         let mut apple = Capabilities::example(true);
-        assert_eq!(plan(1, Layout::Half, false, &apple), Method::GemvHalf);
-        assert_eq!(plan(128, Layout::Half, false, &apple), Method::GemmHalf);
-        assert_eq!(plan(1, Layout::Int8, false, &apple), Method::GemvInt8);
-        assert_eq!(plan(128, Layout::Int8, false, &apple), Method::GemmInt8);
-        assert_eq!(plan(128, Layout::Int8, true, &apple), Method::Grouped);
+        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvHalf);
+        assert_eq!(plan(128, 2560, Layout::Half, false, &apple), Method::GemmHalf);
+        assert_eq!(plan(8, 2560, Layout::Int8, false, &apple), Method::GemvInt8);
+        assert_eq!(plan(1, 13824, Layout::Int8, false, &apple), Method::GemvInt8Tall);
+        assert_eq!(plan(9, 13824, Layout::Int8, false, &apple), Method::GemmInt8);
+        assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), Method::Grouped);
         apple.half_subnormals = false;
-        assert_eq!(plan(1, Layout::Half, false, &apple), Method::GemvBiased);
+        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvBiased);
     }
 }

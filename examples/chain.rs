@@ -1,0 +1,45 @@
+//! A feed-forward block of a real model in one submission, recorded once and replayed for every token: norm + quantise, gate and up as one fused
+//! matrix, relu² · up, norm + quantise, down. `cargo run --release --example chain`
+
+mod support;
+
+use bitnet_wgpu::{PackedTernary, Result, Tensor, bitnet, formats::Checkpoint};
+
+fn main() -> Result<()> {
+    let checkpoint = Checkpoint::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m"))?;
+    let context = support::open()?;
+    let linear = |name: &str| checkpoint.linear(&format!("model.layers.0.mlp.{name}_proj"));
+    let gain = |name: &str| checkpoint.tensors().tensor(&format!("model.layers.0.{name}.weight"))?.to_f32();
+    let gate_up = PackedTernary::concat(&[&linear("gate")?, &linear("up")?])?;
+    let down = linear("down")?;
+    let (hidden, inner) = (down.rows(), down.columns());
+    let (norm, sub_norm) = (gain("post_attention_layernorm")?, gain("mlp.ffn_sub_norm")?);
+
+    let x = Tensor::<f32>::zeros(&context, [1, hidden])?;
+    let mut encoder = context.encoder("feed-forward");
+    let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &context.upload(&norm, [hidden])?, 1e-5)?;
+    let both = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &gate_up.upload(&context)?)?;
+    let gated = bitnet::relu2_gate(&mut encoder, &both)?;
+    let gq = bitnet::rms_norm_quantize(&mut encoder, &gated, &context.upload(&sub_norm, [inner])?, 1e-5)?;
+    let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &gq, &down.upload(&context)?)?;
+    let block = encoder.finish();
+    println!("{:?}", block.kernels().map(|kernel| kernel.name).collect::<Vec<_>>());
+
+    let mut rng = support::rng();
+    for token in 0..3 {
+        let input = support::activations(&mut rng, hidden);
+        x.write(&input)?;
+        let _ = block.submit()?;
+        let y = pollster::block_on(y.read())?;
+
+        let both = bitnet::bitlinear_quantized_cpu(&bitnet::rms_norm_quantize_cpu(&input, 1, &norm, 1e-5)?, &gate_up)?;
+        let gated = bitnet::rms_norm_quantize_cpu(&bitnet::relu2_gate_cpu(&both, inner), 1, &sub_norm, 1e-5)?;
+        let expected = bitnet::bitlinear_quantized_cpu(&gated, &down)?;
+        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
+        let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b)) / largest(&mut expected.iter().copied());
+        println!("token {token}: y = {:?} ..., off the CPU by {off:.0e} of the largest", &y[..3]);
+    }
+    let (clock, time) = pollster::block_on(block.time(100))?;
+    println!("{time:?} a block, by the {clock:?} clock; {:?}", context.pool_stats());
+    Ok(())
+}

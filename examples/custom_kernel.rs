@@ -1,0 +1,53 @@
+//! A kernel of your own beside the crate's: declare it once, dispatch it like the others. `cargo run --release --example custom_kernel`
+
+use bitnet_wgpu::{
+    Context, Kernel, Result, Tensor, bitnet, contract,
+    kernel::{Params as _, Part, Source, Type::*, read, read_write},
+    params,
+};
+
+params! { struct Params { length: u32, factor: f32 } }
+
+// In a crate of its own the text would be in wgsl/silu.wgsl, and this `wgsl!["silu"]`.
+const TEXT: &[Part] = &[Part::new(
+    "silu",
+    "struct Params { length: u32, factor: f32 }
+    var<immediate> params: Params;
+    @group(0) @binding(0) var<storage, read> x: array<X>;
+    @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+
+    @compute @workgroup_size(WG_X, WG_Y, WG_Z)
+    fn silu(@builtin(global_invocation_id) id: vec3<u32>) {
+        if id.x >= params.length { return; }
+        let v = f32(x[id.x]);
+        y[id.x] = params.factor * v / (1.0 + exp(-v));
+    }",
+)];
+
+static SILU: Kernel = Kernel {
+    name: "silu",
+    entry: "silu",
+    params: Params::FIELDS,
+    // `X` is f32 or f16, as the tensor that is bound has it.
+    bindings: &[read("x", Float("X")), read_write("y", F32)],
+    wgsl: Source { parts: TEXT, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
+    msl: None,
+};
+
+fn main() -> Result<()> {
+    // In a test of yours: the text agrees with the declaration.
+    for variant in SILU.variants() {
+        contract::check(&SILU, &variant).expect("the shader is what Rust declares");
+    }
+    let context = pollster::block_on(Context::new())?;
+    let x = context.upload(&[-2.0f32, -1.0, 0.0, 1.0, 2.0], [5])?;
+    let y = Tensor::<f32>::uninit(&context, [5])?;
+    let mut encoder = context.encoder("custom");
+    encoder.dispatch(&SILU, &Params { length: 5, factor: 2.0 }, &[&x, &y], [5, 1, 1])?;
+    // And on with the crate's own.
+    let quantized = bitnet::quantize_activations(&mut encoder, &y)?;
+    encoder.submit()?.wait()?;
+    println!("2 · silu = {:?}", pollster::block_on(y.read())?);
+    println!("as int8: {:?}", pollster::block_on(quantized.read())?.codes);
+    Ok(())
+}

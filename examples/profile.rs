@@ -1,0 +1,25 @@
+//! Where the time goes: every kernel of a recording on its own, by the GPU's clock where it has one. `cargo run --release --example profile`
+
+mod support;
+
+use bitnet_wgpu::{Result, bitnet};
+
+fn main() -> Result<()> {
+    let context = support::open()?;
+    let mut rng = support::rng();
+    let (rows, columns) = (2560, 2560);
+    let w = support::ternary(&mut rng, rows, columns).upload(&context)?;
+    for tokens in [1, 64] {
+        let x = context.upload(&support::activations(&mut rng, tokens * columns), [tokens, columns])?;
+        let gain = context.upload(&vec![1.0; columns], [columns])?;
+        let mut encoder = context.encoder("profile");
+        let xq = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5)?;
+        let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w)?;
+        let _ = bitnet::bitlinear(&mut encoder, &y, &w)?;
+        let recording = encoder.finish();
+        // The first run compiles and warms up.
+        recording.submit()?.wait()?;
+        println!("{tokens} tokens × {rows} × {columns}\n{}\n", pollster::block_on(recording.profile())?);
+    }
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! Quantise a matrix, multiply, read back. `cargo run --release --example quickstart`
+
+use bitnet_wgpu::{Context, bitnet};
+
+fn main() -> bitnet_wgpu::Result<()> {
+    let context = pollster::block_on(Context::new())?;
+    println!("{context:?}");
+
+    // Weights [out, in] and one row of activations [1, in].
+    let (rows, columns) = (1024, 2048);
+    let weights: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.37).sin() * 0.05).collect();
+    let x: Vec<f32> = (0..columns).map(|i| (i as f32 * 0.11).cos()).collect();
+
+    // Record: nothing runs before `submit`.
+    let mut encoder = context.encoder("quickstart");
+    let w = bitnet::quantize_weights(&mut encoder, &context.upload(&weights, [rows, columns])?)?;
+    let y = bitnet::bitlinear(&mut encoder, &context.upload(&x, [1, columns])?, &w)?;
+    encoder.submit()?.wait()?;
+
+    let y = pollster::block_on(y.read())?;
+    println!("y = {:?} ...", &y[..4]);
+
+    // The same on the CPU, to the bit.
+    let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
+    println!("equal to the CPU: {}", y == bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    println!("{} bytes of weights are now {}", 4 * weights.len(), w.code_bytes());
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! What the examples share: a device, random numbers, and how figures are printed.
+#![allow(dead_code, reason = "each example uses its part")]
+
+use bitnet_wgpu::{Context, PackedTernary, Result, Scales, measure::Roof};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+/// Opens the device and says which it is.
+pub fn open() -> Result<Context> {
+    env_logger::init();
+    let context = pollster::block_on(Context::new())?;
+    let c = context.capabilities();
+    println!("{} · {} · {:?} · kernels in {:?}", c.adapter, c.driver, c.backend, context.language());
+    Ok(context)
+}
+
+pub fn rng() -> StdRng {
+    StdRng::seed_from_u64(1)
+}
+
+pub fn activations(rng: &mut StdRng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| rng.random_range(-2.0..2.0)).collect()
+}
+
+pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
+    let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
+    PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02)).expect("values are ternary")
+}
+
+/// Gigabytes a second and the share of the roof, or that there is none to state.
+pub fn rate(roof: &Roof, bytes: usize, seconds: f64) -> String {
+    match roof.share(bytes, seconds) {
+        Some(share) => format!("{:7.1} GB/s {:5.1} %", bytes as f64 / seconds / 1e9, 100.0 * share),
+        // The data was in a cache, so this is no figure of the memory's.
+        None => "      above the roof".into(),
+    }
+}
