@@ -3,7 +3,7 @@
 
 mod support;
 
-use bitnet_wgpu::{PackedTernary, Result, bitnet, formats::Checkpoint, measure::Roof};
+use bitnet_wgpu::{Result, bitnet, formats::Checkpoint, measure::Roof};
 use std::time::{Duration, Instant};
 
 fn main() -> Result<()> {
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
             let y = bitnet::bitlinear_quantized_cpu(&xq, &w)?;
             let print = |on: &str, equal: bool, y: &[f32], time: Duration| {
                 let shape = format!("{} × {}", w.rows(), w.columns());
-                let (equal, error) = (if equal { "equal" } else { "DIFFER" }, error(&x, &w, y));
+                let (equal, error) = (if equal { "equal" } else { "DIFFER" }, support::error(&x, &w, y));
                 let rate = support::rate(&roof, 4 * w.words().len(), time.as_secs_f64());
                 println!("{name:<38} {shape:>12} {tokens:>6} {on:>6} {equal:>6} {error:.1e} {:8.1} µs {rate}", time.as_secs_f64() * 1e6);
             };
@@ -49,13 +49,4 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The relative error that quantising the activations makes: against the same weights times float activations, in the 2-norm.
-fn error(x: &[f32], w: &PackedTernary, y: &[f32]) -> f64 {
-    let dense = w.dequantize();
-    let rows = x.chunks(w.columns()).flat_map(|x| dense.chunks(w.columns()).map(move |row| (row, x)));
-    let exact = rows.map(|(row, x)| row.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum::<f64>());
-    let (off, norm) = exact.zip(y).fold((0.0, 0.0), |(off, norm), (e, &y)| (off + (e - f64::from(y)).powi(2), norm + e * e));
-    (off / norm).sqrt()
 }

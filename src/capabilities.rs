@@ -22,7 +22,7 @@ pub struct Capabilities {
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
-    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs have no such instruction.
+    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs have no such instruction, nor have processors that play a GPU.
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
     pub half_subnormals: bool,
@@ -51,7 +51,8 @@ impl Capabilities {
             languages: if passthrough { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
             subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= 8,
             f16: features.contains(wgpu::Features::SHADER_F16),
-            fast_packed_dot: !apple,
+            // lavapipe expands it: its halves are twice as fast (docs/performance.md).
+            fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             // A binding's size is a multiple of four.

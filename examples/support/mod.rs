@@ -34,3 +34,12 @@ pub fn rate(roof: &Roof, bytes: usize, seconds: f64) -> String {
         None => "      above the roof".into(),
     }
 }
+
+/// The relative error that quantising the activations makes: against the same weights times float activations, in the 2-norm.
+pub fn error(x: &[f32], w: &PackedTernary, y: &[f32]) -> f64 {
+    let dense = w.dequantize();
+    let rows = x.chunks(w.columns()).flat_map(|x| dense.chunks(w.columns()).map(move |row| (row, x)));
+    let exact = rows.map(|(row, x)| row.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum::<f64>());
+    let (off, norm) = exact.zip(y).fold((0.0, 0.0), |(off, norm), (e, &y)| (off + (e - f64::from(y)).powi(2), norm + e * e));
+    (off / norm).sqrt()
+}

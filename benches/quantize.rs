@@ -1,0 +1,39 @@
+//! The quantisers: bytes read and written against the roof. `cargo bench --bench quantize`
+
+mod support;
+
+use bitnet_wgpu::{bitnet, bitnet::Layout};
+use criterion::{Criterion, criterion_group, criterion_main};
+use support::{activations, bench, device, rng};
+
+fn weights(criterion: &mut Criterion) {
+    let (context, _) = device();
+    let mut group = support::group(criterion, "quantize_weights");
+    let (rows, columns) = (2560, 6912);
+    let w = context.upload(&activations(&mut rng(), rows * columns), [rows, columns]).expect("it fits");
+    let mut encoder = context.encoder("weights");
+    bitnet::quantize_weights(&mut encoder, &w).expect("it quantises");
+    // Read twice, a sixteenth written.
+    bench(&mut group, "absmean", &format!("{rows}x{columns}"), &encoder.finish(), 1, rows * columns * 8 + rows * columns / 4);
+}
+
+fn tokens(criterion: &mut Criterion) {
+    let (context, _) = device();
+    let mut group = support::group(criterion, "quantize_activations");
+    for (m, k) in [(1, 2560), (1, 6912), (512, 2560)] {
+        let x = context.upload(&activations(&mut rng(), m * k), [m, k]).expect("it fits");
+        let gain = context.upload(&vec![1.0; k], [k]).expect("it fits");
+        for layout in [Layout::Int8, Layout::Half] {
+            let bytes = m * k * if layout == Layout::Int8 { 5 } else { 6 };
+            let mut encoder = context.encoder("activations");
+            bitnet::quantize_activations_as(&mut encoder, &x, layout).expect("it quantises");
+            bench(&mut group, &format!("{layout:?}"), &format!("{m}x{k}"), &encoder.finish(), 1, bytes);
+            let mut encoder = context.encoder("norm");
+            bitnet::rms_norm_quantize_as(&mut encoder, &x, &gain, 1e-5, layout).expect("it quantises");
+            bench(&mut group, &format!("rms_norm {layout:?}"), &format!("{m}x{k}"), &encoder.finish(), 1, bytes + 4 * k);
+        }
+    }
+}
+
+criterion_group!(benches, weights, tokens);
+criterion_main!(benches);

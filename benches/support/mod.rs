@@ -1,0 +1,64 @@
+//! How everything here is timed: work is recorded once, run many times in one submission, waited for, and set against the device's roof.
+#![allow(dead_code, reason = "each benchmark uses its part")]
+
+use bitnet_wgpu::{Context, PackedTernary, Recording, Scales, measure::Roof};
+use criterion::{BenchmarkGroup, BenchmarkId, Throughput, measurement::WallTime};
+use pollster::block_on;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::{sync::LazyLock, time::Duration};
+
+/// The layers of BitNet b1.58 2B4T, as they are dispatched (rows × columns): q + k + v, o, gate + up, down.
+pub const LAYERS: [(usize, usize); 4] = [(3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912)];
+
+/// The device, and its measured roof.
+pub fn device() -> &'static (Context, Roof) {
+    static DEVICE: LazyLock<(Context, Roof)> = LazyLock::new(|| {
+        let context = block_on(Context::new()).expect("a GPU driver");
+        let roof = block_on(Roof::measure(&context)).expect("the roof can be measured");
+        println!("{context:?}; reads {:.1} GB/s by the {:?} clock", roof.bytes_per_second / 1e9, roof.clock);
+        (context, roof)
+    });
+    &DEVICE
+}
+
+pub fn group<'a>(criterion: &'a mut criterion::Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.sample_size(10).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
+    group
+}
+
+/// Times `recording`, which does the same work `copies` times on different data; `bytes` is what one of them must read. Refuses a figure above
+/// the roof: it would be of a cache.
+pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, recording: &Recording, copies: usize, bytes: usize) {
+    let (_, roof) = device();
+    block_on(recording.time(1)).expect("it runs");
+    let (clock, time) = block_on(recording.time(3)).expect("it runs");
+    let seconds = time.as_secs_f64() / copies as f64;
+    match roof.share(bytes, seconds) {
+        Some(share) => println!("{name} {shape}: {:.2} µs ({clock:?} clock), {:.1} % of the roof", seconds * 1e6, share * 100.0),
+        None => panic!("{name} {shape}: {:.0} GB/s is above the roof", bytes as f64 / seconds / 1e9),
+    }
+    group.throughput(Throughput::Bytes(bytes as u64));
+    group.bench_function(BenchmarkId::new(name, shape), |bencher| {
+        bencher.iter_custom(|iterations| {
+            // One iteration is one of the copies.
+            let (runs, rest) = (iterations.div_ceil(copies as u64), iterations);
+            let runs = u32::try_from(runs).expect("not so many iterations");
+            let (_, time) = block_on(recording.time(runs)).expect("it runs");
+            time.mul_f64(rest as f64 / copies as f64)
+        });
+    });
+}
+
+pub fn rng() -> StdRng {
+    StdRng::seed_from_u64(1)
+}
+
+pub fn activations(rng: &mut StdRng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| rng.random_range(-2.0..2.0)).collect()
+}
+
+pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
+    let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
+    PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02)).expect("values are ternary")
+}
