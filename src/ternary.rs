@@ -208,7 +208,12 @@ impl PackedTernary {
 
     /// The words of one row.
     pub(crate) fn row(&self, row: usize) -> &[u32] {
-        &self.words[row * row_words(self.columns)..][..row_words(self.columns)]
+        &self.words[row * self.row_words()..][..self.row_words()]
+    }
+
+    /// Words in a row.
+    pub(crate) fn row_words(&self) -> usize {
+        row_words(self.columns)
     }
 
     /// The scale of every group of a row; one where scales do not go by groups.

@@ -184,26 +184,24 @@ pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Res
 pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
     let scales = w.row_scales();
     let groups = ternary::groups(w.columns(), w.group());
-    let group = w.group().unwrap_or(w.columns()).max(1);
-    by_rows(x, w, |row, token, weights, codes| match w.group() {
-        None => dot(weights, codes) as f32 * (scales[row] / x.scales[token]),
-        Some(_) => {
-            let sums = weights.chunks(group).zip(codes.chunks(group)).map(|(weights, codes)| dot(weights, codes) as f32);
-            sums.zip(&scales[row * groups..]).map(|(sum, scale)| sum * scale).sum::<f32>() / x.scales[token]
-        }
+    by_rows(x, w, |row, token, sum| match w.group() {
+        None => sum(0) as f32 * (scales[row] / x.scales[token]),
+        Some(_) => (0..groups).map(|g| sum(g) as f32 * scales[row * groups + g]).sum::<f32>() / x.scales[token],
     })
 }
 
 /// The CPU twin of [`accumulators`], `[tokens, rows]`.
 pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
-    by_rows(x, w, |_, _, weights, codes| dot(weights, codes))
+    let groups = ternary::groups(w.columns(), w.group());
+    by_rows(x, w, |_, _, sum| (0..groups).map(sum).sum())
 }
 
-/// Unpacks every row of `w` once, in parallel, and calls `output(row, token, weights, codes)` for each of its outputs; gives `[tokens, rows]`.
+/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(g)` is Σ xq·Wq over the g-th group of columns; gives
+/// `[tokens, rows]`.
 fn by_rows<R: Copy + Default + Send>(
     x: &HostActivations,
     w: &PackedTernary,
-    output: impl Fn(usize, usize, &[i16], &[i16]) -> R + Sync,
+    output: impl Fn(usize, usize, &dyn Fn(usize) -> i32) -> R + Sync,
 ) -> Result<Vec<R>> {
     let (m, n, k) = (x.tokens, w.rows(), w.columns());
     if x.features != k {
@@ -213,36 +211,55 @@ fn by_rows<R: Copy + Default + Send>(
         let what = format!("{k} input features; integer sums are exact in f32 up to {}", super::MAX_FEATURES);
         return Err(Error::Invalid { op: "bitlinear", what });
     }
-    // 16 bits on both sides: what processors multiply and add in pairs.
-    let codes: Vec<i16> = x.codes.iter().map(|&code| code.into()).collect();
+    // Four codes a byte.
+    let group_bytes = w.group().map_or(w.row_words() * 4, |size| size / 4).max(1);
+    let tokens: Vec<_> = (0..m).map(|token| Fields::of(x.row(token), w.row_words(), group_bytes)).collect();
     // Rows are the parallel dimension, so a row's outputs are made together and transposed at the end.
     let mut by_row = vec![R::default(); n * m];
-    let unpack_and_multiply = |weights: &mut Vec<i16>, (row, out): (usize, &mut [R])| {
-        unpack(w.row(row), weights);
-        for (token, out) in out.iter_mut().enumerate() {
-            *out = output(row, token, &weights[..k], &codes[token * k..][..k]);
+    by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, outputs)| {
+        let bytes: &[u8] = bytemuck::cast_slice(w.row(row));
+        for (token, out) in outputs.iter_mut().enumerate() {
+            *out = output(row, token, &|group| tokens[token].sum(bytes, group, group_bytes));
         }
-    };
-    by_row.par_chunks_mut(m.max(1)).enumerate().for_each_init(Vec::new, unpack_and_multiply);
+    });
     if m == 1 {
         return Ok(by_row);
     }
     Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
 }
 
-/// The values of a row of words.
-#[multiversion::multiversion(targets = "simd")]
-fn unpack(words: &[u32], values: &mut Vec<i16>) {
-    values.resize(words.len() * ternary::CODES_PER_WORD, 0);
-    for (word, values) in words.iter().zip(values.chunks_exact_mut(ternary::CODES_PER_WORD)) {
-        for (field, values) in values.chunks_exact_mut(4).enumerate() {
-            let bytes = (word >> (2 * field) & 0x0303_0303).to_le_bytes();
-            values.iter_mut().zip(bytes).for_each(|(value, code)| *value = i16::from(code) - 1);
+/// A token's activations by the field of a byte of codes that they meet, and their sums over groups of columns.
+struct Fields {
+    fields: [Vec<i16>; 4],
+    group_sums: Vec<i32>,
+}
+
+impl Fields {
+    fn of(codes: &[i8], words: usize, group_bytes: usize) -> Self {
+        let mut fields = [(); 4].map(|()| vec![0; 4 * words]);
+        for (k, &code) in codes.iter().enumerate() {
+            let (word, e) = (k / ternary::CODES_PER_WORD, k % ternary::CODES_PER_WORD);
+            fields[e / 4][4 * word + e % 4] = i16::from(code);
         }
+        let group_sums = codes.chunks(4 * group_bytes).map(|group| group.iter().map(|&code| i32::from(code)).sum()).collect();
+        Self { fields, group_sums }
+    }
+
+    /// Σ x·(code - 1) over a group: the sum with raw codes, less the sum of the activations.
+    fn sum(&self, bytes: &[u8], group: usize, group_bytes: usize) -> i32 {
+        let range = (group * group_bytes).min(bytes.len())..((group + 1) * group_bytes).min(bytes.len());
+        let fields = self.fields.each_ref().map(|field| &field[range.clone()]);
+        dot(&bytes[range], fields) - self.group_sums.get(group).copied().unwrap_or(0)
     }
 }
 
+/// Compiled for several instruction sets; in a form that compilers turn into 16-bit multiply-adds.
 #[multiversion::multiversion(targets = "simd")]
-fn dot(weights: &[i16], codes: &[i16]) -> i32 {
-    weights.iter().zip(codes).map(|(&w, &x)| i32::from(w) * i32::from(x)).sum()
+fn dot(bytes: &[u8], [a, b, c, d]: [&[i16]; 4]) -> i32 {
+    let product = |code: u8, x: i16| i32::from(i16::from(code & 3)) * i32::from(x);
+    let mut sum = 0;
+    for (i, &byte) in bytes.iter().enumerate() {
+        sum += product(byte, a[i]) + product(byte >> 2, b[i]) + product(byte >> 4, c[i]) + product(byte >> 6, d[i]);
+    }
+    sum
 }
