@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(size_class(0), 256);
         for bytes in (256..100_000).chain([1 << 31, (1 << 31) + 1]) {
             let class = size_class(bytes);
-            assert!(class >= bytes && class <= bytes + bytes / 4 && class % 4 == 0, "{bytes} -> {class}");
+            assert!(class >= bytes && class <= bytes + bytes / 4 && class.is_multiple_of(4), "{bytes} -> {class}");
             assert_eq!(size_class(class), class);
         }
     }

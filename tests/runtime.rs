@@ -167,7 +167,7 @@ fn what_does_not_fit_the_device_is_refused() {
     assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::SHADER_F16, .. }), "{error}");
     // A two-dimensional grid cannot be folded.
     let narrow = context().restricted(|c| c.max_workgroups = 2);
-    let x = narrow.upload(&vec![1f32; 9 * 4], [9, 4]).unwrap();
+    let x = narrow.upload(&[1f32; 9 * 4], [9, 4]).unwrap();
     let w = ternary(&mut rng(1), 300, 4).upload(&narrow).unwrap();
     let error = bitnet::bitlinear(&mut narrow.encoder("grid"), &x, &w).unwrap_err();
     assert!(matches!(error, Error::Grid { limit: 2, .. }), "{error}");
