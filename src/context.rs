@@ -233,20 +233,21 @@ impl Context {
         self.submit_with("clear", |encoder| encoder.clear_buffer(buffer, 0, None)).map(drop)
     }
 
-    /// Submits what `record` puts into a command encoder, and has the poll thread see to its callbacks.
+    /// Submits what `record` puts into a command encoder.
     pub(crate) fn submit_with(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
         let device = &self.shared.device;
-        let index = guarded(
-            device,
-            || format!("`{label}`"),
-            || {
-                let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) });
-                record(&mut encoder);
-                self.shared.queue.submit([encoder.finish()])
-            },
-        )?;
-        self.shared.poll.watch(index.clone());
-        Ok(index)
+        let encode = || {
+            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) });
+            record(&mut encoder);
+            self.shared.queue.submit([encoder.finish()])
+        };
+        guarded(device, || format!("`{label}`"), encode)
+    }
+
+    /// Has the poll thread see to the callbacks of a submission. Plain submissions are not its business: two threads that wait for one take
+    /// a millisecond longer.
+    pub(crate) fn watch(&self, index: wgpu::SubmissionIndex) {
+        self.shared.poll.watch(index);
     }
 }
 

@@ -91,7 +91,7 @@ fn submit_read(context: &Context, source: &wgpu::Buffer, bytes: u64) -> Result<R
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let buffer = context.allocate(bytes, usage, "readback")?;
     let (sender, receiver) = oneshot_channel();
-    context.submit_with("readback", |encoder| {
+    let index = context.submit_with("readback", |encoder| {
         encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
         let staging = buffer.clone();
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..bytes, move |mapped| {
@@ -103,5 +103,6 @@ fn submit_read(context: &Context, source: &wgpu::Buffer, bytes: u64) -> Result<R
             let _ = sender.send(result);
         });
     })?;
+    context.watch(index);
     Ok(receiver)
 }
