@@ -1,0 +1,115 @@
+// Switching between stacks, and telling the sanitizers of it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+#define MSL_ASAN
+#endif
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define MSL_ASAN
+#endif
+#endif
+// MSL_TSAN is defined from outside: the runtime is not itself compiled for the thread sanitizer.
+#ifdef MSL_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef MSL_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+// Memory that may and may not be touched, where a sanitizer watches.
+inline void forbid(const void* from, size_t bytes) {
+#ifdef MSL_ASAN
+    __asan_poison_memory_region(from, bytes);
+#endif
+    (void)from, (void)bytes;
+}
+inline void allow(const void* from, size_t bytes) {
+#ifdef MSL_ASAN
+    __asan_unpoison_memory_region(from, bytes);
+#endif
+    (void)from, (void)bytes;
+}
+
+// A point of execution that can be left and entered again: a fiber's, or the scheduler's own.
+struct Context {
+#ifdef __x86_64__
+    void* stack_pointer;
+#else
+    ucontext_t machine;
+#endif
+    unsigned char* stack;
+    size_t stack_bytes;
+    void* sanitizer;
+};
+
+#ifdef __x86_64__
+// Saves what a called function must keep on the stack, and takes the same from the other stack.
+extern "C" void msl_switch(void** save, void* to);
+asm(R"(
+.text
+.type msl_switch,@function
+msl_switch:
+    pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+    ret
+.size msl_switch,.-msl_switch
+)");
+#endif
+
+// Makes `context` start at `body`, which must never return, on a stack that is set.
+inline void prepare(Context& context, void (*body)()) {
+    allow(context.stack, context.stack_bytes);
+#ifdef __x86_64__
+    void** top = (void**)(context.stack + context.stack_bytes);
+    *--top = nullptr; // where `body` would return to, and the alignment that a call has
+    *--top = (void*)body;
+    for (int i = 0; i < 6; ++i) *--top = nullptr;
+    context.stack_pointer = top;
+#else
+    getcontext(&context.machine);
+    context.machine.uc_stack.ss_sp = context.stack;
+    context.machine.uc_stack.ss_size = context.stack_bytes;
+    makecontext(&context.machine, body, 0);
+#endif
+#ifdef MSL_TSAN
+    context.sanitizer = __tsan_create_fiber(0);
+#else
+    context.sanitizer = nullptr;
+#endif
+}
+
+// For the last word of a fiber's life.
+inline void destroy(Context& context) {
+#ifdef MSL_TSAN
+    __tsan_destroy_fiber(context.sanitizer);
+#endif
+    (void)context;
+}
+
+// Leaves `from`, enters `to`; returns when somebody enters `from` again. `last`: nobody will.
+inline void enter(Context& from, Context& to, bool last = false) {
+#ifdef MSL_TSAN
+    __tsan_switch_to_fiber(to.sanitizer, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef MSL_ASAN
+    __sanitizer_start_switch_fiber(last ? nullptr : &from.sanitizer, to.stack, to.stack_bytes);
+#endif
+#ifdef __x86_64__
+    msl_switch(&from.stack_pointer, to.stack_pointer);
+#else
+    swapcontext(&from.machine, &to.machine);
+#endif
+#ifdef MSL_ASAN
+    __sanitizer_finish_switch_fiber(from.sanitizer, nullptr, nullptr);
+#endif
+    (void)last;
+}

@@ -1,0 +1,2 @@
+use crate::Error;
+pub fn check(_: &str) -> Result<(), Error> { Ok(()) }
