@@ -25,7 +25,7 @@ pub fn dequantize_activations(kernel: &'static Kernel) -> Vec<Problem> {
             let inputs = vec![Data::U32(packed), Data::F32(x.scales.clone())];
             let y = Data::floats(element, &x.dequantize());
             let case = format!("{tokens} × {features} {element:?}");
-            problems.push(Problem::exact(kernel, case, params, inputs, vec![y], [tokens * words * 4, 1, 1]).folded(5));
+            problems.push(Problem::exact(kernel, case, params, inputs, vec![y], [tokens * words * 4, 1, 1]).folded());
         }
     }
     problems
@@ -56,7 +56,7 @@ pub fn dequantize_weights(kernel: &'static Kernel) -> Vec<Problem> {
                 let inputs = vec![Data::U32(w.words().to_vec()), Data::F32(scales.clone())];
                 let y = Data::floats(element, &w.dequantize());
                 let case = format!("{n} × {k} {element:?}, groups of {group_size}");
-                problems.push(Problem::exact(kernel, case, params, inputs, vec![y], [n * words, 1, 1]).folded(3));
+                problems.push(Problem::exact(kernel, case, params, inputs, vec![y], [n * words, 1, 1]).folded());
             }
         }
     }
@@ -78,7 +78,7 @@ pub fn relu2_gate(kernel: &'static Kernel) -> Vec<Problem> {
             let y = Data::F32(bitnet::relu2_gate_cpu(&x.to_f32(), features));
             let params = Gate { tokens: tokens as u32, features: features as u32 };
             let case = format!("{tokens} × {features} {element:?}");
-            problems.push(Problem::exact(kernel, case, params, vec![x], vec![y], [tokens * features, 1, 1]).folded(6));
+            problems.push(Problem::exact(kernel, case, params, vec![x], vec![y], [tokens * features, 1, 1]).folded());
         }
     }
     problems

@@ -71,9 +71,11 @@ impl Problem {
         }
     }
 
-    /// The same where a grid must be folded after `max_workgroups`.
-    pub fn folded(self, max_workgroups: u32) -> Self {
-        Self { max_workgroups, case: format!("{}, folded at {max_workgroups}", self.case), ..self }
+    /// The same on a device that allows so short a grid only that this one must be folded, and hangs over.
+    pub fn folded(self) -> Self {
+        let groups = self.extent[0].div_ceil(self.kernel.wgsl.tile[0] as usize);
+        let max_workgroups = groups.isqrt() as u32 + 1;
+        Self { max_workgroups, case: format!("{}, grid folded at {max_workgroups}", self.case), ..self }
     }
 
     /// The variant of the kernel that takes these data.

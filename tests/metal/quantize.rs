@@ -66,7 +66,7 @@ pub fn activations(kernel: &'static Kernel) -> Vec<Problem> {
             let params = Rows { tokens: tokens as u32, features: features as u32, words: row_words(features) as u32 };
             let outputs = vec![Data::U32(packed), Data::F32(host.scales.clone()), Data::I32(sums)];
             let case = format!("{tokens} × {features} {element:?}");
-            problems.push(Problem::exact(kernel, case, params, vec![x], outputs, [tokens, 1, 1]).folded(4));
+            problems.push(Problem::exact(kernel, case, params, vec![x], outputs, [tokens, 1, 1]).folded());
         }
     }
     problems
@@ -109,7 +109,7 @@ pub fn sums_of(kernel: &'static Kernel) -> Vec<Problem> {
         let case = format!("{rows} × {columns} {:?}", w.element());
         let sums = sums_of_chunks(&w.to_f32());
         let length = w.len();
-        Problem::exact(kernel, case, Sums { length: length as u32 }, vec![w], vec![Data::F32(sums)], [length, 1, 1]).folded(2)
+        Problem::exact(kernel, case, Sums { length: length as u32 }, vec![w], vec![Data::F32(sums)], [length, 1, 1]).folded()
     };
     matrices().into_iter().map(problem).collect()
 }
@@ -124,7 +124,7 @@ pub fn weights(kernel: &'static Kernel) -> Vec<Problem> {
         let packed = bitnet::quantize_weights_cpu(&w.to_f32(), rows, columns).unwrap();
         let bitnet_wgpu::Scales::Tensor(scale) = *packed.scales() else { panic!("one scale for the tensor") };
         let outputs = vec![Data::U32(packed.words().to_vec()), Data::F32(vec![scale; rows])];
-        Problem::exact(kernel, case, params, vec![w, Data::F32(sums)], outputs, [rows * words, 1, 1]).folded(3)
+        Problem::exact(kernel, case, params, vec![w, Data::F32(sums)], outputs, [rows * words, 1, 1]).folded()
     };
     matrices().into_iter().map(problem).collect()
 }

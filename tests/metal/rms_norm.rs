@@ -38,7 +38,7 @@ pub fn problems(kernel: &'static Kernel) -> Vec<Problem> {
             };
             let case = format!("{tokens} × {features} {element:?}");
             let inputs = vec![x, Data::F32(gain)];
-            problems.push(Problem::new(kernel, case, params, inputs, outputs, [tokens, 1, 1], Box::new(judge)).folded(4));
+            problems.push(Problem::new(kernel, case, params, inputs, outputs, [tokens, 1, 1], Box::new(judge)).folded());
         }
     }
     problems

@@ -8,6 +8,10 @@ namespace metal {
     inline t clamp(t x, t low, t high) { return min(max(x, low), high); }
 MSL_ORDERED(int) MSL_ORDERED(uint) MSL_ORDERED(float)
 #undef MSL_ORDERED
+template <class T, int N> inline vec<T, N> clamp(vec<T, N> x, T low, T high) {
+    for (int i = 0; i < N; ++i) x.d[i] = clamp(x.d[i], low, high);
+    return x;
+}
 
 inline float fabs(float x) { return __builtin_fabsf(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
