@@ -48,7 +48,7 @@ pub fn program(text: &str, entry: &str, threads: u32) -> Result<PathBuf, Error> 
         write(&Path::new(CACHE).join(&cpp), &format!("#include \"metal.h\"\n{}\n{}", unit.cpp, wrapper(kernel)))?;
         // Every kernel needs the runtime, be it only to be run.
         let link = [cpp.as_ref(), "-Wl,--no-as-needed".as_ref(), runtime.as_ref(), "-Wl,-rpath,$ORIGIN".as_ref()];
-        compiler.link(&compiler.program, &[&["-w", "-I", &format!("{HERE}/metal")].map(OsStr::new)[..], &link].concat(), library)
+        compiler.link(&compiler.program, &[&["-w", "-I", &support("metal")].map(OsStr::new)[..], &link].concat(), library)
     })
 }
 
@@ -56,7 +56,7 @@ pub fn program(text: &str, entry: &str, threads: u32) -> Result<PathBuf, Error> 
 pub fn preprocess(metal: &Path) -> Result<String, Error> {
     let mut command = Compiler::get()?.command();
     command.args(["-E", "-x", "c++", "-std=c++17", "-undef", "-nostdinc", "-D__METAL__", "-D__METAL_VERSION__=310", "-I"]);
-    run(command.arg(format!("{HERE}/metal")).arg(metal.file_name().unwrap_or_default()))
+    run(command.arg(support("metal")).arg(metal.file_name().unwrap_or_default()))
 }
 
 /// Writes `text` to a file of the cache.
@@ -69,10 +69,15 @@ pub fn cache_path(entry: &str, content: &impl std::hash::Hash, extension: &str) 
     Path::new(CACHE).join(format!("{}.{extension}", name(entry, content)))
 }
 
+/// Where the files that go with this crate are.
+pub fn support(folder: &str) -> String {
+    format!("{HERE}/{folder}")
+}
+
 /// Runs a command in the cache; gives what it prints.
 pub fn run(command: &mut Command) -> Result<String, Error> {
     // Sanitizers that are preloaded are for the tests only.
-    let output = command.current_dir(CACHE).env_remove("LD_PRELOAD").output();
+    let output = command.current_dir(CACHE).env_remove("LD_PRELOAD").env("LC_ALL", "C").output();
     let output = output.map_err(|source| Error::Io { what: format!("running {:?}", command.get_program()), source })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
