@@ -37,6 +37,20 @@ inline void allow(const void* from, size_t bytes) {
     (void)from, (void)bytes;
 }
 
+// What one has done before releasing something, another sees who acquires it after: for the thread sanitizer.
+inline void release(void* what) {
+#ifdef MSL_TSAN
+    __tsan_release(what);
+#endif
+    (void)what;
+}
+inline void acquire(void* what) {
+#ifdef MSL_TSAN
+    __tsan_acquire(what);
+#endif
+    (void)what;
+}
+
 // A point of execution that can be left and entered again: a fiber's, or the scheduler's own.
 struct Context {
 #ifdef __x86_64__

@@ -96,6 +96,7 @@ void fiber_body() {
 #endif
     current->dispatch.entry(&current->running->place, current->buffers.data());
     current->running->state = State::Returned;
+    release(&current->buffers);
     enter(current->running->context, current->scheduler, true);
 }
 
@@ -163,7 +164,7 @@ bool Runtime::release_simd(unsigned simd) {
     Simd& s = simds[simd];
     ++s.turn;
     std::vector<unsigned char> order = ordered<unsigned char>(LANES);
-    std::copy(order.begin(), order.end(), s.order);
+    copy(s.order, order.data(), LANES);
     return true;
 }
 
@@ -247,14 +248,9 @@ struct CatchFaults {
 
 // Waits; what was written before is seen after.
 static void wait_and_order(State state, void* with, const char* file, int line) {
-#ifdef MSL_TSAN
-    __tsan_release(with);
-#endif
-    (void)with;
+    release(with);
     wait(state, file, line);
-#ifdef MSL_TSAN
-    __tsan_acquire(with);
-#endif
+    acquire(with);
 }
 
 void msl_barrier(const char* file, int line) { wait_and_order(State::AtBarrier, current, file, line); }
@@ -318,6 +314,7 @@ int msl_run(const msl_dispatch* dispatch, char* message, unsigned long message_b
         for (Fiber& fiber : runtime.fibers) destroy(fiber.context);
     }
     current = nullptr;
+    acquire(&runtime.buffers);
     for (unsigned i = 0; i < dispatch->buffer_count; ++i)
         if (!buffers[i].read(dispatch->buffers[i].data)) runtime.fail(MSL_OUT_OF_BOUNDS, "something is written beside buffer %u", i);
     snprintf(message, message_bytes, "%s", runtime.message);
