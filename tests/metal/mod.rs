@@ -12,7 +12,7 @@ mod translate;
 
 pub use data::{Data, Leeway};
 pub use problem::Problem;
-pub use run::{ORDERS, Host, on_device};
+pub use run::{Host, leeway, on_device, orders, threadgroups_limit};
 pub use translate::metal as naga_metal;
 
 /// The problems of a kernel.

@@ -78,6 +78,11 @@ impl Problem {
         Self { max_workgroups, case: format!("{}, grid folded at {max_workgroups}", self.case), ..self }
     }
 
+    /// How many threadgroups its Metal is run by.
+    pub fn threadgroups(&self) -> usize {
+        self.kernel.grid(ShaderLanguage::Msl, self.extent, self.max_workgroups).iter().product::<u64>() as usize
+    }
+
     /// The variant of the kernel that takes these data.
     pub fn variant(&self, language: ShaderLanguage, subgroups: bool) -> Variant {
         let mut floats: Vec<(&'static str, Element)> = Vec::new();
