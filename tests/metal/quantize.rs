@@ -94,7 +94,8 @@ const THREADS: usize = 256;
 /// Every thread's stride, then halves onto each other.
 fn sums_of_chunks(w: &[f32]) -> Vec<f32> {
     let chunk = |chunk: &[f32]| {
-        let mut parts: Vec<f32> = (0..THREADS).map(|i| chunk.iter().skip(i).step_by(THREADS).map(|v| v.abs()).fold(0.0, |s, v| s + v)).collect();
+        let mut parts: Vec<f32> =
+            (0..THREADS).map(|i| chunk.iter().skip(i).step_by(THREADS).map(|v| v.abs()).fold(0.0, |s, v| s + v)).collect();
         while parts.len() > 1 {
             let upper = parts.split_off(parts.len() / 2);
             parts.iter_mut().zip(upper).for_each(|(low, high)| *low += high);

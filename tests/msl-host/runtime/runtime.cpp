@@ -307,11 +307,12 @@ int msl_run(const msl_dispatch* dispatch, char* message, unsigned long message_b
 #endif
     current = &runtime;
     const CatchFaults faults;
+    Retired retired;
     for (unsigned threadgroup : runtime.ordered(dispatch->threadgroups[0] * dispatch->threadgroups[1] * dispatch->threadgroups[2])) {
         if (runtime.fault) break;
         runtime.start(threadgroup);
         runtime.run_threadgroup();
-        for (Fiber& fiber : runtime.fibers) destroy(fiber.context);
+        for (const Fiber& fiber : runtime.fibers) retired.add(fiber.context);
     }
     current = nullptr;
     acquire(&runtime.buffers);

@@ -280,8 +280,12 @@ mod tests {
         assert_eq!((kernel.name.as_str(), kernel.max_threads), ("k", Some(64)));
         let parameters: Vec<_> = kernel.parameters.iter().map(|p| (p.name.as_str(), p.reference, &p.source)).collect();
         let lane = Argument::Place("thread_index_in_simdgroup");
-        let expected =
-            [("p", true, &Argument::Buffer(0)), ("x", false, &Argument::Buffer(3)), ("lane", false, &lane), ("t", true, &Argument::Threadgroup)];
+        let expected = [
+            ("p", true, &Argument::Buffer(0)),
+            ("x", false, &Argument::Buffer(3)),
+            ("lane", false, &lane),
+            ("t", true, &Argument::Threadgroup),
+        ];
         assert_eq!(parameters, expected);
         assert!(unit.cpp.contains("typedef float msl_type_"), "{}", unit.cpp);
         assert!(unit.cpp.contains("threadgroup float* b = a;"), "{}", unit.cpp);

@@ -35,7 +35,16 @@ pub fn check(text: &str) -> Result<(), Error> {
     compiler::write(&source, &format!("#include <metal.h>\n{}", unit.cpp))?;
 
     let mut clang = Command::new(std::env::var("MSL_CLANG").unwrap_or("clang++-19".to_owned()));
-    clang.args(["-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", "x86_64-linux-gnu", "-fsyntax-only", "-fno-color-diagnostics"]);
+    clang.args([
+        "-x",
+        "clcpp",
+        "-cl-std=clc++2021",
+        "-cl-no-stdinc",
+        "-target",
+        "x86_64-linux-gnu",
+        "-fsyntax-only",
+        "-fno-color-diagnostics",
+    ]);
     // No doubles.
     clang.args(["-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64", "-Wno-everything"]);
     clang.args(WARNINGS.iter().map(|warning| format!("-Werror={warning}")));

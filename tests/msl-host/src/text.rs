@@ -107,7 +107,16 @@ mod tests {
 
     #[test]
     fn numbers() {
-        let cases = [("1", "1"), ("1u", "1u"), ("0x1f", "0x1f"), ("1.0", "1.0f"), ("1e-5", "1e-5f"), ("2.0f", "2.0f"), ("1024.0h", "half(1024.0f)"), ("2h", "half(2.0f)")];
+        let cases = [
+            ("1", "1"),
+            ("1u", "1u"),
+            ("0x1f", "0x1f"),
+            ("1.0", "1.0f"),
+            ("1e-5", "1e-5f"),
+            ("2.0f", "2.0f"),
+            ("1024.0h", "half(1024.0f)"),
+            ("2h", "half(2.0f)"),
+        ];
         for (metal, cpp) in cases {
             assert_eq!(cpp_number(metal), cpp);
         }

@@ -68,7 +68,8 @@ fn swapped_buffers() {
     let text = spoiled(&spoiled(ROW_SUMS, "buffer(1)", "buffer(9)"), "buffer(2)", "buffer(1)").replace("buffer(9)", "buffer(2)");
     let outcome = run_row_sums(&text, Order::Forward);
     assert!(matches!(outcome, Err(Error::Run { fault: Fault::OutOfBounds, .. })), "{outcome:?}");
-    let text = spoiled(&spoiled(ROW_SUMS, "buffer(1)", "buffer(4)"), "device int* y           [[buffer(3)]],", "device int* y [[buffer(1)]],");
+    let text =
+        spoiled(&spoiled(ROW_SUMS, "buffer(1)", "buffer(4)"), "device int* y           [[buffer(3)]],", "device int* y [[buffer(1)]],");
     let outcome = run_row_sums(&text, Order::Forward);
     assert!(matches!(outcome, Err(Error::Buffers { expected: 5, found: 4 })), "{outcome:?}");
 }
@@ -135,7 +136,10 @@ fn matrices() {
         let product = |at: usize| (0..8).map(|k| x(at / 8, k) * x(at % 8, k)).sum::<usize>() as f32;
         let expected: Vec<u8> = (0..64).flat_map(|at| product(63 - at).powi(2).to_ne_bytes()).collect();
         let mut buffers = [given, vec![0; 256]];
-        Program::compile(text, "matrix_square", [32, 1, 1]).unwrap().dispatch(&mut buffers, [1, 1, 1], order).map(|()| buffers[1] == expected)
+        Program::compile(text, "matrix_square", [32, 1, 1])
+            .unwrap()
+            .dispatch(&mut buffers, [1, 1, 1], order)
+            .map(|()| buffers[1] == expected)
     };
     for order in ORDERS {
         assert!(run(MATRIX_SQUARE, order).unwrap(), "{order:?}");
