@@ -7,7 +7,10 @@ mod metal;
 
 use bitnet_wgpu::{Element, Kernel, ShaderLanguage, catalog};
 use common::contexts;
-use metal::{Host, Leeway, Problem, on_device, problems};
+use metal::{
+    Leeway, Problem, problems,
+    run::{Host, on_device},
+};
 use msl_host::Order;
 
 fn all_problems() -> impl Iterator<Item = (&'static Kernel, Vec<Problem>)> {

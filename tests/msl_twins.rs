@@ -5,7 +5,10 @@ mod common;
 mod metal;
 
 use bitnet_wgpu::{Kernel, ShaderLanguage, catalog};
-use metal::{Host, leeway, orders, problems, threadgroups_limit};
+use metal::{
+    problems,
+    run::{Host, leeway, orders, threadgroups_limit},
+};
 
 /// The kernels with Metal text that start with `prefix`.
 fn kernels(prefix: &str) -> impl Iterator<Item = &'static Kernel> {

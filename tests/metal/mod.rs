@@ -7,12 +7,11 @@ mod elementwise;
 mod problem;
 mod quantize;
 mod rms_norm;
-mod run;
+pub mod run;
 mod translate;
 
 pub use data::{Data, Leeway};
 pub use problem::Problem;
-pub use run::{Host, leeway, on_device, orders, threadgroups_limit};
 pub use translate::metal as naga_metal;
 
 /// The problems of a kernel.
