@@ -18,8 +18,6 @@ pub enum Leeway {
     None,
     /// A half by one unit in the last place: Vulkan leaves open how a conversion to `f16` rounds.
     NeighbouringHalf,
-    /// Floats by so much of their value.
-    Relative(f32),
 }
 
 impl Data {
@@ -82,16 +80,14 @@ impl Data {
         let difference = match (self, wanted) {
             (Self::U32(got), Self::U32(want)) => first_difference(got, want, |g, w| g == w),
             (Self::I32(got), Self::I32(want)) => first_difference(got, want, |g, w| g == w),
-            (Self::F32(got), Self::F32(want)) => first_difference(got, want, |g, w| match leeway {
-                _ if g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()) => true,
-                Leeway::Relative(part) => (g - w).abs() <= part * w.abs(),
-                _ => false,
-            }),
-            (Self::F16(got), Self::F16(want)) => first_difference(got, want, |g, w| match leeway {
-                _ if g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()) => true,
-                Leeway::None => false,
-                _ => (g.to_bits() as i16).abs_diff(w.to_bits() as i16) <= 1,
-            }),
+            (Self::F32(got), Self::F32(want)) => {
+                first_difference(got, want, |g, w| g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()))
+            }
+            (Self::F16(got), Self::F16(want)) => {
+                let ulps = if leeway == Leeway::None { 0 } else { 1 };
+                let same = |g: &f16, w: &f16| (g.to_bits() as i16).abs_diff(w.to_bits() as i16) <= ulps || (g.is_nan() && w.is_nan());
+                first_difference(got, want, same)
+            }
             _ => Some(format!("{:?} for {:?}", self.element(), wanted.element())),
         };
         difference.map_or(Ok(()), Err)

@@ -1,6 +1,6 @@
 //! Where a problem runs: Metal text on the CPU, and WGSL on the device under test.
 
-use super::{Data, Leeway, Problem};
+use super::{Data, Problem};
 use bitnet_wgpu::{Bind, Context, ElementType, ShaderLanguage, Tensor, f16, kernel::Variant};
 use msl_host::{Order, Program};
 use std::collections::HashMap;
@@ -14,11 +14,6 @@ pub fn orders() -> &'static [Order] {
 /// The most threadgroups of a problem: for runs under sanitizers, which take their time.
 pub fn threadgroups_limit() -> usize {
     std::env::var("MSL_TEST_THREADGROUPS").map_or(usize::MAX, |limit| limit.parse().expect("MSL_TEST_THREADGROUPS is a number"))
-}
-
-/// What a run with fast mathematics may miss; else all results are exact.
-pub fn leeway() -> Leeway {
-    std::env::var("MSL_TEST_RELATIVE").map_or(Leeway::None, |part| Leeway::Relative(part.parse().expect("MSL_TEST_RELATIVE is a number")))
 }
 
 /// Metal texts that are compiled for the CPU.

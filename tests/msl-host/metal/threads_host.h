@@ -38,15 +38,20 @@ template <class T, int columns, int rows> struct simdgroup_matrix { T element[2]
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 
+// A lane goes to memory once before it waits for the others and once after: so a missing barrier shows, be it before or after.
+inline uint meet_others(uint i, const char* file, int line) {
+    if (i == 1) msl_exchange(nullptr, 0, file, line);
+    return msl_lane();
+}
+
 template <class T, int C, int R> inline simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T value) { return {{value, value}}; }
 
 template <class T> inline void simdgroup_load(
     simdgroup_matrix<T, 8, 8>& m, const T* from, ulong stride, ulong2 origin = ulong2(0), bool transpose = false, MSL_FROM)
 {
-    const uint lane = msl_exchange(nullptr, 0, file, line).lane;
     from += origin.y * stride + origin.x;
     for (uint i = 0; i < 2; ++i) {
-        const uint row = lane / 4, column = lane % 4 * 2 + i;
+        const uint lane = meet_others(i, file, line), row = lane / 4, column = lane % 4 * 2 + i;
         m.element[i] = transpose ? from[column * stride + row] : from[row * stride + column];
     }
 }
@@ -54,10 +59,9 @@ template <class T> inline void simdgroup_load(
 template <class T> inline void simdgroup_store(
     simdgroup_matrix<T, 8, 8> m, T* to, ulong stride, ulong2 origin = ulong2(0), bool transpose = false, MSL_FROM)
 {
-    const uint lane = msl_exchange(nullptr, 0, file, line).lane;
     to += origin.y * stride + origin.x;
     for (uint i = 0; i < 2; ++i) {
-        const uint row = lane / 4, column = lane % 4 * 2 + i;
+        const uint lane = meet_others(i, file, line), row = lane / 4, column = lane % 4 * 2 + i;
         (transpose ? to[column * stride + row] : to[row * stride + column]) = m.element[i];
     }
 }

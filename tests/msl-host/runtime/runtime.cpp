@@ -259,8 +259,10 @@ void msl_simd_barrier(const char* file, int line) {
     wait_and_order(State::AtSimd, &current->simds[current->running->place.simdgroup_index_in_threadgroup[0]], file, line);
 }
 
+unsigned msl_lane() { return current->running->place.thread_index_in_simdgroup[0]; }
+
 msl_lanes msl_exchange(const void* value, unsigned bytes, const char* file, int line) {
-    const unsigned lane = current->running->place.thread_index_in_simdgroup[0];
+    const unsigned lane = msl_lane();
     Simd& simd = current->simds[current->running->place.simdgroup_index_in_threadgroup[0]];
     const unsigned char* slots = simd.slots[simd.turn % 2];
     copy(simd.slots[simd.turn % 2] + lane * MSL_SLOT_BYTES, value, bytes);

@@ -23,6 +23,7 @@ struct msl_lanes { const unsigned char *slots, *order; unsigned lane; };
 void msl_barrier(const char* file, int line);
 void msl_simd_barrier(const char* file, int line);
 struct msl_lanes msl_exchange(const void* value, unsigned bytes, const char* file, int line);
+unsigned msl_lane(void);
 void* msl_threadgroup_memory(unsigned site, unsigned bytes, const char* name);
 
 // --- what the caller calls

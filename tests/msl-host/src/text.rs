@@ -80,7 +80,8 @@ fn number(text: &str) -> usize {
 /// A number of Metal's in C++: without a suffix a fraction is a `float`, and `h` makes a `half`.
 pub fn cpp_number(text: &str) -> String {
     if text.starts_with("0x") || text.starts_with("0X") {
-        return text.to_owned();
+        let fraction = text.contains(['p', 'P']) && !text.ends_with(['f', 'F']);
+        return if fraction { format!("{text}f") } else { text.to_owned() };
     }
     if let Some(half) = text.strip_suffix(['h', 'H']) {
         return format!("half({half}{}f)", if half.contains('.') { "" } else { ".0" });
@@ -111,6 +112,8 @@ mod tests {
             ("1", "1"),
             ("1u", "1u"),
             ("0x1f", "0x1f"),
+            ("0x1p-3", "0x1p-3f"),
+            ("0x1p3f", "0x1p3f"),
             ("1.0", "1.0f"),
             ("1e-5", "1e-5f"),
             ("2.0f", "2.0f"),
