@@ -1,8 +1,11 @@
 // Switching between stacks, and telling the sanitizers of it.
 #pragma once
+#if defined(__x86_64__) && !defined(MSL_UCONTEXT)
+#define MSL_SWITCH // by our own few instructions; else by the C library, which asks the kernel every time
+#endif
 #include <cstddef>
 #include <vector>
-#ifndef __x86_64__
+#ifndef MSL_SWITCH
 #include <ucontext.h>
 #endif
 
@@ -53,7 +56,7 @@ inline void acquire(void* what) {
 
 // A point of execution that can be left and entered again: a fiber's, or the scheduler's own.
 struct Context {
-#ifdef __x86_64__
+#ifdef MSL_SWITCH
     void* stack_pointer;
 #else
     ucontext_t machine;
@@ -63,7 +66,7 @@ struct Context {
     void* sanitizer;
 };
 
-#ifdef __x86_64__
+#ifdef MSL_SWITCH
 // Saves what a called function must keep on the stack, and takes the same from the other stack.
 extern "C" void msl_switch(void** save, void* to);
 asm(R"(
@@ -82,7 +85,7 @@ msl_switch:
 // Makes `context` start at `body`, which must never return, on a stack that is set.
 inline void prepare(Context& context, void (*body)()) {
     allow(context.stack, context.stack_bytes);
-#ifdef __x86_64__
+#ifdef MSL_SWITCH
     void** top = (void**)(context.stack + context.stack_bytes);
     *--top = nullptr; // where `body` would return to, and the alignment that a call has
     *--top = (void*)body;
@@ -121,7 +124,7 @@ inline void enter(Context& from, Context& to, bool last = false) {
 #ifdef MSL_ASAN
     __sanitizer_start_switch_fiber(last ? nullptr : &from.sanitizer, to.stack, to.stack_bytes);
 #endif
-#ifdef __x86_64__
+#ifdef MSL_SWITCH
     msl_switch(&from.stack_pointer, to.stack_pointer);
 #else
     swapcontext(&from.machine, &to.machine);

@@ -123,12 +123,10 @@ impl Compiler {
             own.chain(extra.split_whitespace().map(str::to_owned)).chain([version]).collect()
         };
         // No fused multiply-adds that the text does not ask for, and every half operation rounded.
-        let mut exact = vec!["-ffp-contract=off", "-fno-strict-aliasing"];
-        if version.contains("clang") {
-            exact.push("-ffloat16-excess-precision=none");
-        } else {
+        let mut exact = vec!["-ffp-contract=off", "-fexcess-precision=16", "-fno-strict-aliasing"];
+        if !version.contains("clang") {
             // naga declares arrays of unknown length with length 1.
-            exact.extend(["-fexcess-precision=16", "-fno-aggressive-loop-optimizations"]);
+            exact.push("-fno-aggressive-loop-optimizations");
         }
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("f16c") {
