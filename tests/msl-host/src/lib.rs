@@ -1,6 +1,6 @@
 //! Compiles Metal kernels for the CPU and runs them, so that hand-written ones can be tested where there is no Apple GPU.
 //!
-//! ```
+//! ```no_run
 //! let text = "
 //!     #include <metal_stdlib>
 //!     using namespace metal;

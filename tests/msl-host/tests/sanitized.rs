@@ -1,4 +1,5 @@
 //! Faults that only sanitizers see. Each of these ends the process; scripts/msl-sanitize runs them one by one and reads what they say.
+#![cfg(target_os = "linux")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What only the strict check sees; scripts/msl-check runs this.
+#![cfg(target_os = "linux")]
 
 mod common;
 
