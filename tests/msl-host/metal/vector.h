@@ -1,8 +1,6 @@
 // Scalars, vectors, and as_type.
 #pragma once
 
-typedef unsigned char uchar;
-typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 

@@ -288,7 +288,7 @@ void* msl_threadgroup_memory(unsigned site, unsigned bytes, const char* name) {
     return at;
 }
 
-int msl_run(const msl_dispatch* dispatch, char* message, unsigned long message_bytes) {
+int msl_run(const msl_dispatch* dispatch, char* message, unsigned long long message_bytes) {
     Runtime runtime(*dispatch);
     std::vector<DeviceBuffer> buffers;
     for (unsigned i = 0; i < dispatch->buffer_count; ++i) {

@@ -28,7 +28,7 @@ void* msl_threadgroup_memory(unsigned site, unsigned bytes, const char* name);
 
 // --- what the caller calls
 
-struct msl_buffer { void* data; unsigned long bytes; };
+struct msl_buffer { void* data; unsigned long long bytes; };
 enum msl_order { MSL_FORWARD, MSL_REVERSE, MSL_RANDOM };
 enum msl_fault {
     MSL_NONE, MSL_DIVERGENT_BARRIER, MSL_DIVERGENT_SIMD, MSL_THREADGROUP_MEMORY, MSL_OUT_OF_BOUNDS,
@@ -40,9 +40,9 @@ struct msl_dispatch {
     unsigned buffer_count;
     unsigned threadgroups[3], threads[3];
     unsigned order;
-    unsigned long seed;
+    unsigned long long seed;
 };
 
 // Runs all threadgroups, one after another. Gives an msl_fault, and what happened in `message`.
-int msl_run(const struct msl_dispatch* dispatch, char* message, unsigned long message_bytes);
+int msl_run(const struct msl_dispatch* dispatch, char* message, unsigned long long message_bytes);
 }

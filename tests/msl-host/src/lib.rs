@@ -25,7 +25,7 @@ mod text;
 
 pub use strict::check;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// Why a kernel could not be compiled or did not run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub enum Order {
 /// A compiled kernel.
 pub struct Program {
     entry: *const c_void,
-    run: unsafe extern "C" fn(*const Dispatch, *mut c_char, c_ulong) -> c_int,
+    run: unsafe extern "C" fn(*const Dispatch, *mut c_char, u64) -> c_int,
     slots: usize,
     workgroup_size: [u32; 3],
     _library: libloading::Library,
@@ -92,7 +92,7 @@ unsafe impl Sync for Program {}
 #[repr(C)]
 struct Buffer {
     data: *mut c_void,
-    bytes: c_ulong,
+    bytes: u64,
 }
 
 /// `msl_dispatch` in `runtime/runtime.h`.
@@ -104,7 +104,7 @@ struct Dispatch {
     threadgroups: [c_uint; 3],
     threads: [c_uint; 3],
     order: c_uint,
-    seed: c_ulong,
+    seed: u64,
 }
 
 impl Program {
@@ -133,8 +133,7 @@ impl Program {
         if buffers.len() != self.slots {
             return Err(Error::Buffers { expected: self.slots, found: buffers.len() });
         }
-        let buffers: Vec<_> =
-            buffers.iter_mut().map(|data| Buffer { data: data.as_mut_ptr().cast(), bytes: data.len() as c_ulong }).collect();
+        let buffers: Vec<_> = buffers.iter_mut().map(|data| Buffer { data: data.as_mut_ptr().cast(), bytes: data.len() as u64 }).collect();
         let (order, seed) = match order {
             Order::Forward => (0, 0),
             Order::Reverse => (1, 0),
@@ -152,7 +151,7 @@ impl Program {
         let mut message = [0; 512];
         // SAFETY: all pointers are to live memory of the size that goes with them. The kernel works on copies; if it writes elsewhere, the
         // pages around them trap.
-        let fault = unsafe { (self.run)(&dispatch, message.as_mut_ptr(), message.len() as c_ulong) };
+        let fault = unsafe { (self.run)(&dispatch, message.as_mut_ptr(), message.len() as u64) };
         let fault = match fault {
             0 => return Ok(()),
             1 => Fault::DivergentBarrier,
