@@ -253,13 +253,14 @@ impl Kernel {
         all
     }
 
-    /// Workgroups that cover `extent` outputs. A one-dimensional grid longer than `limit` is folded into two, so such
-    /// kernels take their place from `flat_group` and check it against their extent.
+    /// Workgroups that cover `extent` outputs. A one-dimensional grid longer than `limit` is folded into two where the kernel
+    /// takes its place from `flat_group`, and checks it against its extent; others would take the second dimension for theirs.
     pub fn grid(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3] {
         let tile = self.source(language).tile;
         let mut grid = [0, 1, 2].map(|i| extent[i].div_ceil(tile[i] as usize) as u64);
         let limit = u64::from(limit);
-        if grid[0] > limit && grid[1] == 1 && grid[2] == 1 {
+        let folds = || self.wgsl.parts.iter().any(|part| part.text.contains("flat_group("));
+        if grid[0] > limit && grid[1] == 1 && grid[2] == 1 && folds() {
             grid = [limit, grid[0].div_ceil(limit), 1];
         }
         grid
@@ -315,5 +316,21 @@ impl Kernel {
             writeln!(text, "// {}\n{}", part.path, part.text)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ShaderLanguage::Wgsl, catalog};
+
+    #[test]
+    fn a_grid_is_folded_for_kernels_that_know_of_it() {
+        for kernel in catalog() {
+            let tile = kernel.wgsl.tile[0] as usize;
+            let long = kernel.grid(Wgsl, [35 * tile, 1, 1], 10);
+            let knows = kernel.wgsl.parts.iter().any(|part| part.path == "wgsl/shared/flat.wgsl");
+            assert_eq!(long, if knows { [10, 4, 1] } else { [35, 1, 1] }, "{}", kernel.name);
+        }
+        assert!(catalog().any(|kernel| kernel.name == "bitlinear_gemv_half" && kernel.grid(Wgsl, [1 << 30, 1, 1], 65_535)[0] > 65_535));
     }
 }

@@ -1,0 +1,34 @@
+//! BitLinear, by GEMV and by GEMM.
+
+use super::{
+    Data, Problem,
+    quantize::{is_half, pack, row_words, rows, sums},
+};
+use crate::common::{SHAPES, rng};
+use bitnet_wgpu::{Element, Kernel, PackedTernary, Scales, bitnet, params};
+use rand::RngExt;
+
+params! { struct Params { rows: u32, tokens: u32, words: u32 } }
+
+pub fn problems(kernel: &'static Kernel) -> Vec<Problem> {
+    // A GEMV takes the tokens that come, though it is meant for few.
+    let mut problems: Vec<_> = SHAPES.iter().flat_map(|&shape| [Element::F32, Element::F16].map(|y| problem(kernel, shape, y))).collect();
+    problems.push(problem(kernel, (2, 9, 2560), Element::F32));
+    problems
+}
+
+fn problem(kernel: &'static Kernel, (m, n, k): (usize, usize, usize), element: Element) -> Problem {
+    let mut rng = rng((m + n + k) as u64);
+    let values: Vec<i8> = (0..n * k).map(|_| rng.random_range(-1..=1)).collect();
+    // Every row has its own scale, so that a wrong row shows.
+    let scales: Vec<f32> = (0..n).map(|_| rng.random_range(0.01..2.0)).collect();
+    let w = PackedTernary::from_values(n, k, &values, Scales::Segments(scales.iter().map(|&scale| (1, scale)).collect())).unwrap();
+    let x = bitnet::quantize_activations_cpu(&rows(13, m, k), m, k).unwrap();
+    let y = Data::floats(element, &bitnet::bitlinear_quantized_cpu(&x, &w).unwrap());
+
+    let packed = (0..m).flat_map(|token| pack(is_half(kernel), x.row(token))).collect();
+    let sums = (0..m).flat_map(|token| sums(x.row(token))).collect();
+    let inputs = vec![Data::U32(w.words().to_vec()), Data::F32(scales), Data::U32(packed), Data::F32(x.scales.clone()), Data::I32(sums)];
+    let params = Params { rows: n as u32, tokens: m as u32, words: row_words(k) as u32 };
+    Problem::exact(kernel, format!("{m} × {n} × {k} {element:?}"), params, inputs, vec![y], [n, m, 1])
+}

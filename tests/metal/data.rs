@@ -1,0 +1,103 @@
+//! Numbers of any element type, compared bit by bit.
+
+use bitnet_wgpu::{Element, bytemuck, f16};
+
+/// The contents of a buffer.
+#[derive(Clone, Debug)]
+pub enum Data {
+    U32(Vec<u32>),
+    I32(Vec<i32>),
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+}
+
+/// By how much a result may miss what is expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Leeway {
+    /// Not at all; any NaN is as good as another.
+    None,
+    /// A half by one unit in the last place: Vulkan leaves open how a conversion to `f16` rounds.
+    NeighbouringHalf,
+}
+
+impl Data {
+    /// The same numbers as floats of `element`.
+    pub fn floats(element: Element, values: &[f32]) -> Self {
+        match element {
+            Element::F16 => Self::F16(values.iter().map(|&v| f16::from_f32(v)).collect()),
+            _ => Self::F32(values.to_vec()),
+        }
+    }
+
+    /// What a kernel sees of it in `f32`.
+    pub fn to_f32(&self) -> Vec<f32> {
+        match self {
+            Self::F32(values) => values.clone(),
+            Self::F16(values) => values.iter().map(|v| v.to_f32()).collect(),
+            _ => panic!("not floats: {self:?}"),
+        }
+    }
+
+    pub fn element(&self) -> Element {
+        match self {
+            Self::U32(_) => Element::U32,
+            Self::I32(_) => Element::I32,
+            Self::F32(_) => Element::F32,
+            Self::F16(_) => Element::F16,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U32(values) => values.len(),
+            Self::I32(values) => values.len(),
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::U32(values) => bytemuck::cast_slice(values),
+            Self::I32(values) => bytemuck::cast_slice(values),
+            Self::F32(values) => bytemuck::cast_slice(values),
+            Self::F16(values) => bytemuck::cast_slice(values),
+        }
+    }
+
+    /// Numbers of the same type and count from bytes.
+    pub fn with_bytes(&self, bytes: &[u8]) -> Self {
+        match self {
+            Self::U32(_) => Self::U32(bytemuck::pod_collect_to_vec(bytes)),
+            Self::I32(_) => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
+            Self::F32(_) => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
+            Self::F16(_) => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
+        }
+    }
+
+    /// Says which number is not what is wanted.
+    pub fn check(&self, wanted: &Self, leeway: Leeway) -> Result<(), String> {
+        let difference = match (self, wanted) {
+            (Self::U32(got), Self::U32(want)) => first_difference(got, want, |g, w| g == w),
+            (Self::I32(got), Self::I32(want)) => first_difference(got, want, |g, w| g == w),
+            (Self::F32(got), Self::F32(want)) => {
+                first_difference(got, want, |g, w| g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()))
+            }
+            (Self::F16(got), Self::F16(want)) => {
+                let ulps = if leeway == Leeway::None { 0 } else { 1 };
+                let same = |g: &f16, w: &f16| (g.to_bits() as i16).abs_diff(w.to_bits() as i16) <= ulps || (g.is_nan() && w.is_nan());
+                first_difference(got, want, same)
+            }
+            _ => Some(format!("{:?} for {:?}", self.element(), wanted.element())),
+        };
+        difference.map_or(Ok(()), Err)
+    }
+}
+
+fn first_difference<T: std::fmt::Debug>(got: &[T], want: &[T], same: impl Fn(&T, &T) -> bool) -> Option<String> {
+    if got.len() != want.len() {
+        return Some(format!("{} numbers for {}", got.len(), want.len()));
+    }
+    let at = got.iter().zip(want).position(|(g, w)| !same(g, w))?;
+    Some(format!("number {at} is {:?}, not {:?}", got[at], want[at]))
+}

@@ -1,0 +1,34 @@
+//! What the Metal tests share: problems, each a kernel with data for it and what it must make of them, and where to run them.
+#![allow(dead_code, reason = "each test uses its part")]
+
+mod bitlinear;
+mod data;
+mod elementwise;
+mod problem;
+mod quantize;
+mod rms_norm;
+pub mod run;
+mod translate;
+
+pub use data::{Data, Leeway};
+pub use problem::Problem;
+pub use translate::metal as naga_metal;
+
+/// The problems of a kernel.
+///
+/// # Panics
+/// For a kernel that has none: whoever adds a kernel with Metal text adds its problems here.
+pub fn problems(kernel: &'static bitnet_wgpu::Kernel) -> Vec<Problem> {
+    match kernel.entry {
+        "bitlinear_gemv" | "bitlinear_gemm" => bitlinear::problems(kernel),
+        "dequantize_activations" => elementwise::dequantize_activations(kernel),
+        "dequantize_weights" => elementwise::dequantize_weights(kernel),
+        "half_subnormals" => elementwise::half_subnormals(kernel),
+        "quantize_activations" => quantize::activations(kernel),
+        "quantize_weights" => quantize::weights(kernel),
+        "relu2_gate" => elementwise::relu2_gate(kernel),
+        "rms_norm_quantize" => rms_norm::problems(kernel),
+        "sum_abs" => quantize::sums_of(kernel),
+        other => panic!("tests/metal has no problems for `{other}`"),
+    }
+}

@@ -1,0 +1,28 @@
+// A kernel's arguments, as objects that become what the parameter is: so its type need not be parsed.
+#pragma once
+
+namespace msl {
+struct Pointer {
+    void* to;
+    template <class T> operator T*() const { return (T*)to; }
+};
+
+struct Reference {
+    void* to;
+    template <class T> operator T&() const { return *(T*)to; }
+};
+
+// A parameter in threadgroup memory.
+struct Shared {
+    unsigned site;
+    const char* name;
+    template <class T> operator T&() const { return *(T*)msl_threadgroup_memory(site, sizeof(T), name); }
+};
+
+struct Place {
+    const unsigned* at;
+    operator uint() const { return at[0]; }
+    operator uint2() const { return uint2(at[0], at[1]); }
+    operator uint3() const { return uint3(at[0], at[1], at[2]); }
+};
+}

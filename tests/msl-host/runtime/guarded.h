@@ -1,0 +1,79 @@
+// Memory whose neighbourhood traps.
+#pragma once
+#include "fiber.h"
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// Unwritten memory is filled with this: as a float it is tiny, as an index far away, and it is not zero.
+constexpr unsigned char FILL = 0xA5;
+
+// Loops of our own, since the thread sanitizer would take memset and memcpy for the kernel's accesses.
+inline void fill(unsigned char* to, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) to[i] = FILL;
+}
+inline void copy(unsigned char* to, const void* from, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) to[i] = ((const unsigned char*)from)[i];
+}
+
+// Makes the thread sanitizer forget who touched whole pages, which are about to be used anew.
+inline void forget(unsigned char* from, size_t bytes) {
+#ifdef MSL_TSAN
+    mmap(from, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+#endif
+    (void)from, (void)bytes;
+}
+
+// Pages with pages around that cannot be touched.
+class Pages {
+public:
+    explicit Pages(size_t bytes) : size_(round_up(bytes)) {
+        base_ = (unsigned char*)mmap(nullptr, size_ + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (base_ == MAP_FAILED || mprotect(base_ + GUARD, size_, PROT_READ | PROT_WRITE)) __builtin_trap();
+    }
+    Pages(Pages&& other) : base_(other.base_), size_(other.size_) { other.base_ = nullptr; }
+    ~Pages() {
+        if (!base_) return;
+        allow(begin(), size_);
+        munmap(base_, size_ + 2 * GUARD);
+    }
+    unsigned char* begin() const { return base_ + GUARD; }
+    unsigned char* end() const { return begin() + size_; }
+
+    static size_t round_up(size_t bytes) {
+        const size_t page = sysconf(_SC_PAGESIZE);
+        return (bytes + page - 1) / page * page;
+    }
+
+private:
+    static constexpr size_t GUARD = 1 << 20;
+    unsigned char* base_;
+    size_t size_;
+};
+
+// A device buffer: a copy of the caller's that ends where the pages do, as nearly as the alignment of vectors lets it.
+class DeviceBuffer {
+public:
+    DeviceBuffer(const void* data, size_t bytes) : bytes_(bytes), padded_((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT), pages_(padded_) {
+        memset(pages_.begin(), FILL, pages_.end() - pages_.begin());
+        memcpy(begin(), data, bytes);
+        forbid(pages_.begin(), begin() - pages_.begin());
+        forbid(begin() + bytes_, padded_ - bytes_);
+    }
+    DeviceBuffer(DeviceBuffer&&) = default;
+    unsigned char* begin() const { return pages_.end() - padded_; }
+
+    // Copies the contents back. Was anything written around them?
+    bool read(void* data) {
+        allow(pages_.begin(), pages_.end() - pages_.begin());
+        memcpy(data, begin(), bytes_);
+        for (const unsigned char* p = pages_.begin(); p < pages_.end(); ++p)
+            if ((p < begin() || p >= begin() + bytes_) && *p != FILL) return false;
+        return true;
+    }
+
+private:
+    static constexpr size_t ALIGNMENT = 16;
+    size_t bytes_, padded_;
+    Pages pages_;
+};

@@ -1,0 +1,48 @@
+// What compiled kernels, the runtime and its caller share.
+#pragma once
+
+enum { MSL_SLOT_BYTES = 16 };
+
+extern "C" {
+// A thread's place, each under the name of its Metal attribute; those with one number have it first.
+struct msl_place {
+    unsigned thread_position_in_grid[3], threads_per_grid[3];
+    unsigned thread_position_in_threadgroup[3], threads_per_threadgroup[3];
+    unsigned threadgroup_position_in_grid[3], threadgroups_per_grid[3];
+    unsigned thread_index_in_threadgroup[1], thread_index_in_simdgroup[1], threads_per_simdgroup[1];
+    unsigned simdgroup_index_in_threadgroup[1], simdgroups_per_threadgroup[1];
+};
+
+typedef void msl_entry_function(const struct msl_place*, void* const* buffers);
+
+// --- what kernels call
+
+// The lanes' values, a slot each; the order in which to combine them; and who asks.
+struct msl_lanes { const unsigned char *slots, *order; unsigned lane; };
+
+void msl_barrier(const char* file, int line);
+void msl_simd_barrier(const char* file, int line);
+struct msl_lanes msl_exchange(const void* value, unsigned bytes, const char* file, int line);
+unsigned msl_lane(void);
+void* msl_threadgroup_memory(unsigned site, unsigned bytes, const char* name);
+
+// --- what the caller calls
+
+struct msl_buffer { void* data; unsigned long long bytes; };
+enum msl_order { MSL_FORWARD, MSL_REVERSE, MSL_RANDOM };
+enum msl_fault {
+    MSL_NONE, MSL_DIVERGENT_BARRIER, MSL_DIVERGENT_SIMD, MSL_THREADGROUP_MEMORY, MSL_OUT_OF_BOUNDS,
+};
+
+struct msl_dispatch {
+    msl_entry_function* entry;
+    const struct msl_buffer* buffers;
+    unsigned buffer_count;
+    unsigned threadgroups[3], threads[3];
+    unsigned order;
+    unsigned long long seed;
+};
+
+// Runs all threadgroups, one after another. Gives an msl_fault, and what happened in `message`.
+int msl_run(const struct msl_dispatch* dispatch, char* message, unsigned long long message_bytes);
+}
