@@ -34,11 +34,11 @@ const fn gemm(parts: &'static [Part]) -> Source {
 const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"];
 
 pub(super) static GEMV_INT8: Kernel =
-    kernel("bitlinear_gemv_int8", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 128, 2, &[("ROWS", 2), ("TURNS", 4)]), None);
+    kernel("bitlinear_gemv_int8", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 256, 1, &[("ROWS", 1), ("TURNS", 4)]), None);
 
 /// For matrices of so many rows that all of the GPU is busy anyway.
 pub(super) static GEMV_INT8_TALL: Kernel =
-    kernel("bitlinear_gemv_int8_tall", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 128, 4, &[("ROWS", 4), ("TURNS", 4)]), None);
+    kernel("bitlinear_gemv_int8_tall", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 256, 4, &[("ROWS", 4), ("TURNS", 4)]), None);
 
 pub(super) static GEMV_HALF: Kernel = kernel(
     "bitlinear_gemv_half",

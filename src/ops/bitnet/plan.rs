@@ -11,8 +11,8 @@ pub const MAX_FEATURES: usize = (1 << 17) - 1;
 /// Up to this many tokens the weights' bytes are the cost, and a GEMV reads them fewest times.
 const GEMV_TOKENS: usize = 8;
 
-/// From so many rows on a GEMV keeps a large GPU busy with four rows a team; fewer are better spread thin.
-const TALL_ROWS: usize = 8192;
+/// From so many rows on, a GEMV keeps a large GPU busy with four rows a team; fewer are better spread thin.
+const TALL_ROWS: usize = 16_384;
 
 /// How a BitLinear is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +95,8 @@ mod tests {
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvHalf);
         assert_eq!(plan(128, 2560, Layout::Half, false, &apple), Method::GemmHalf);
         assert_eq!(plan(8, 2560, Layout::Int8, false, &apple), Method::GemvInt8);
-        assert_eq!(plan(1, 13824, Layout::Int8, false, &apple), Method::GemvInt8Tall);
-        assert_eq!(plan(9, 13824, Layout::Int8, false, &apple), Method::GemmInt8);
+        assert_eq!(plan(1, 16384, Layout::Int8, false, &apple), Method::GemvInt8Tall);
+        assert_eq!(plan(9, 16384, Layout::Int8, false, &apple), Method::GemmInt8);
         assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), Method::Grouped);
         apple.half_subnormals = false;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvBiased);
