@@ -187,6 +187,20 @@ fn leading_dimensions_are_kept() {
 }
 
 #[test]
+fn tall_matrices() {
+    // So many rows that `plan` takes the kernel for them, and not a multiple of its tile.
+    for context in contexts() {
+        let mut rng = rng(10);
+        for k in [65, 300] {
+            let n = 16_387;
+            assert_eq!(bitnet::plan(2, n, Layout::Int8, false, context.capabilities()), bitnet::Method::GemvInt8Tall);
+            let (x, w) = (activations(&mut rng, 2, k), ternary(&mut rng, n, k));
+            check(&context, Layout::Int8, (2, n, k), &x, &w);
+        }
+    }
+}
+
+#[test]
 fn more_rows_than_one_grid_has_workgroups() {
     // 70 000 tokens: more workgroups than a dimension allows, for quantisers and for the GEMM's tokens together.
     let context = common::context();
