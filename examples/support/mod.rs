@@ -26,8 +26,9 @@ pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
     PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02)).expect("values are ternary")
 }
 
-/// Gigabytes a second and the share of the roof, or that there is none to state.
-pub fn rate(roof: &Roof, bytes: usize, seconds: f64) -> String {
+/// Gigabytes a second and the share of the roof, if there is one and the figure is below it.
+pub fn rate(roof: Option<&Roof>, bytes: usize, seconds: f64) -> String {
+    let Some(roof) = roof else { return String::new() };
     match roof.share(bytes, seconds) {
         Some(share) => format!("{:7.1} GB/s {:5.1} %", bytes as f64 / seconds / 1e9, 100.0 * share),
         // The data was in a cache, so this is no figure of the memory's.
