@@ -153,7 +153,7 @@ pub struct Source {
 /// A GPU function: its declaration and its text in one or two languages.
 #[derive(Debug)]
 pub struct Kernel {
-    /// Unique: label, cache key, the name in profiles and errors.
+    /// Label, and the name in profiles and errors.
     pub name: &'static str,
     /// The entry point in both languages, and the stem of its files.
     pub entry: &'static str,

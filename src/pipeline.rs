@@ -17,10 +17,10 @@ pub(crate) struct Pipeline {
     pub layout: wgpu::BindGroupLayout,
 }
 
-/// Kernels are told apart by name, so a name must be unique in a program.
-type Key = (&'static str, Variant, bool);
+/// The address of a kernel, which is static; a name might be another crate's too.
+type Key = (usize, Variant, bool);
 
-/// Compiled kernels by name and variant.
+/// Compiled kernels by kernel and variant.
 #[derive(Default)]
 pub(crate) struct Pipelines(Mutex<HashMap<Key, Arc<Pipeline>>>);
 
@@ -33,7 +33,7 @@ impl Pipelines {
         translate: Option<Translate>,
     ) -> Result<Arc<Pipeline>> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (kernel.name, variant, translate.is_some());
+        let key = (std::ptr::from_ref(kernel).addr(), variant, translate.is_some());
         if let Some(pipeline) = lock().get(&key) {
             return Ok(pipeline.clone());
         }

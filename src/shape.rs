@@ -28,6 +28,13 @@ impl Shape {
         self.dims().iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))
     }
 
+    /// The same with another last dimension; a scalar becomes a vector.
+    pub(crate) fn with_last(mut self, columns: usize) -> Self {
+        self.rank = self.rank.max(1);
+        self.dims[self.rank - 1] = columns;
+        self
+    }
+
     /// As (rows, columns): all but the last dimension, and the last. A scalar is 1 × 1.
     pub fn as_matrix(&self) -> (usize, usize) {
         match self.dims().split_last() {
@@ -70,5 +77,7 @@ mod tests {
         assert_eq!(Shape::from([2, 3, 5]).as_matrix(), (6, 5));
         assert_eq!(Shape::from([5]).as_matrix(), (1, 5));
         assert_eq!(Shape::from([2, 3]).to_string(), "[2, 3]");
+        assert_eq!(Shape::from([2, 3, 5]).with_last(7), Shape::from([2, 3, 7]));
+        assert_eq!(Shape::from([]).with_last(7), Shape::from([7]));
     }
 }

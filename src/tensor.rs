@@ -60,6 +60,8 @@ impl Float for half::f16 {
 pub struct Tensor<T> {
     context: Context,
     buffer: Arc<Pooled>,
+    /// What a binding of it covers.
+    bytes: u64,
     shape: Shape,
     element: PhantomData<T>,
 }
@@ -76,7 +78,7 @@ impl<T: ElementType> Tensor<T> {
             return Err(Error::TooLarge { what: format!("a tensor of shape {shape}"), bytes, limit });
         }
         let buffer = context.allocate(bytes, STORAGE, "tensor")?;
-        Ok(Self { context: context.clone(), buffer, shape, element: PhantomData })
+        Ok(Self { context: context.clone(), buffer, bytes, shape, element: PhantomData })
     }
 
     /// A tensor of zeros.
@@ -158,13 +160,11 @@ impl<T: ElementType> fmt::Debug for Tensor<T> {
 }
 
 /// Bytes of a binding: whole words, and never less than the largest element that a shader may see in it (`vec4<u32>`).
-fn binding_bytes(bytes: usize) -> u64 {
-    (bytes as u64).next_multiple_of(4).max(16)
-}
-
 fn byte_size<T>(shape: Shape) -> Result<u64> {
     let bytes = shape.checked_len().and_then(|len| len.checked_mul(size_of::<T>()));
-    bytes.map(binding_bytes).ok_or(Error::Length { shape, found: usize::MAX })
+    let words = bytes.and_then(|bytes| (bytes as u64).checked_next_multiple_of(4));
+    let overflow = || Error::TooLarge { what: format!("a tensor of shape {shape}"), bytes: u64::MAX, limit: u64::MAX - 1 };
+    words.map(|bytes| bytes.max(16)).ok_or_else(overflow)
 }
 
 /// What an [`Encoder`](crate::Encoder) can bind: a tensor of any element type.
@@ -190,7 +190,6 @@ impl<'a> Bound<'a> {
 
 impl<T: ElementType> Bind for Tensor<T> {
     fn bound(&self) -> Bound<'_> {
-        let bytes = binding_bytes(self.len() * size_of::<T>());
-        Bound { context: &self.context, buffer: &self.buffer, bytes, element: T::ELEMENT }
+        Bound { context: &self.context, buffer: &self.buffer, bytes: self.bytes, element: T::ELEMENT }
     }
 }

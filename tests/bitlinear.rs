@@ -184,6 +184,9 @@ fn leading_dimensions_are_kept() {
         let y = bitnet::bitlinear(&mut context.encoder("test"), &x, &w).unwrap();
         assert_eq!(y.shape().to_string(), expected);
     }
+    let scalar = context.upload(&[1.0f32], []).unwrap();
+    let w = ternary(&mut rng(8), 7, 1).upload(context).unwrap();
+    assert_eq!(bitnet::bitlinear(&mut context.encoder("test"), &scalar, &w).unwrap().shape().to_string(), "[7]");
 }
 
 #[test]

@@ -123,7 +123,8 @@ fn shapes_are_checked_where_they_are_given() {
     let mut encoder = context.encoder("shapes");
     let error = |result: Result<Tensor<f32>>| result.unwrap_err().to_string();
     assert!(matches!(context.upload(&[1f32; 3], [2, 2]).unwrap_err(), Error::Length { found: 3, .. }));
-    assert!(matches!(Tensor::<f32>::uninit(context, [usize::MAX, 2]).unwrap_err(), Error::Length { .. }));
+    assert!(matches!(Tensor::<f32>::uninit(context, [usize::MAX, 2]).unwrap_err(), Error::TooLarge { .. }));
+    assert!(matches!(Tensor::<i8>::uninit(context, [usize::MAX]).unwrap_err(), Error::TooLarge { .. }));
     let w = ternary(&mut rng(1), 5, 8).upload(context).unwrap();
     let x = context.upload(&[1f32; 14], [2, 7]).unwrap();
     let text = error(bitnet::bitlinear(&mut encoder, &x, &w));

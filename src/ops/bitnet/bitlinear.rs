@@ -101,18 +101,8 @@ pub fn bitlinear<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatr
         None => quantize_activations::quantize_activations(encoder, x)?,
         Some(_) => quantize_activations::quantize_activations_as(encoder, x, Layout::Int8)?,
     };
-    let mut dims = [0; Shape::MAX_RANK];
-    let y = bitlinear_quantized(encoder, &xq, w)?;
     // [m, n] under the leading dimensions of x.
-    let rank = x.shape().rank();
-    dims[..rank].copy_from_slice(x.shape().dims());
-    dims[rank - 1] = w.rows();
-    match rank {
-        1 => y.reshape([dims[0]]),
-        3 => y.reshape([dims[0], dims[1], dims[2]]),
-        4 => y.reshape(dims),
-        _ => Ok(y),
-    }
+    bitlinear_quantized(encoder, &xq, w)?.reshape(x.shape().with_last(w.rows()))
 }
 
 /// [`bitlinear`] of activations that are already quantised (several matrices can share them): `[m, n]` in `f32` or `f16`.
