@@ -39,6 +39,7 @@ fn main() -> Result<()> {
                 let (sums, y, time) = on_gpu(&context, &x, tokens, &w)?;
                 let equal = sums.iter().zip(&oracle).all(|(&gpu, &cpu)| gpu == cpu as f32);
                 print(&format!("{language:?}"), if equal { "equal" } else { "DIFFER" }, &y, time);
+                assert!(equal, "every implementation gives the same integers");
             }
         }
     }

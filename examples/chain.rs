@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         let y = pollster::block_on(y.read())?;
 
         let both = bitnet::bitlinear_quantized_cpu(&bitnet::rms_norm_quantize_cpu(&input, 1, &norm, 1e-5)?, &gate_up)?;
-        let gated = bitnet::rms_norm_quantize_cpu(&bitnet::relu2_gate_cpu(&both, inner), 1, &sub_norm, 1e-5)?;
+        let gated = bitnet::rms_norm_quantize_cpu(&bitnet::relu2_gate_cpu(&both, inner)?, 1, &sub_norm, 1e-5)?;
         let expected = bitnet::bitlinear_quantized_cpu(&gated, &down)?;
         let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
         let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b)) / largest(&mut expected.iter().copied());

@@ -22,7 +22,8 @@ fn main() -> bitnet_wgpu::Result<()> {
 
     // The same on the CPU, to the bit.
     let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
-    println!("equal to the CPU: {}", y == bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    assert_eq!(y, bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    println!("equal to the CPU");
     println!("{} bytes of weights are now {}", 4 * weights.len(), w.code_bytes());
     Ok(())
 }

@@ -18,7 +18,7 @@ pub struct Capabilities {
     pub apple: bool,
     /// The kernel languages that run here.
     pub languages: &'static [ShaderLanguage],
-    /// Subgroup operations, on subgroups of at least eight lanes.
+    /// Subgroup operations, on subgroups of 8 to 64 lanes: no more than the smallest workgroup has threads.
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
@@ -26,7 +26,7 @@ pub struct Capabilities {
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
     pub half_subnormals: bool,
-    /// Timestamps at the bounds of a compute pass.
+    /// Timestamps at the bounds of a compute pass, which were seen to move.
     pub timestamps: bool,
     /// The largest storage binding, in bytes.
     pub max_binding_bytes: u64,
@@ -38,10 +38,10 @@ impl Capabilities {
     pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
         let metal = info.backend == wgpu::Backend::Metal;
         // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
-        let apple = metal || info.vendor == 0x106b || info.name.starts_with("Apple ");
-        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32.
-        let lanes = if metal { 32 } else { info.subgroup_min_size };
-        let passthrough = metal && features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
+        let apple = info.vendor == 0x106b || info.name.starts_with("Apple ");
+        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, others on old Macs have not.
+        let lanes = if metal && apple { 32 } else { info.subgroup_min_size };
+        let passthrough = metal && apple && features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
         Self {
             adapter: info.name.clone(),
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
@@ -49,14 +49,14 @@ impl Capabilities {
             software: info.device_type == wgpu::DeviceType::Cpu,
             apple,
             languages: if passthrough { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
-            subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= 8,
+            subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= 8 && info.subgroup_max_size <= 64,
             f16: features.contains(wgpu::Features::SHADER_F16),
             // lavapipe expands it: its halves are twice as fast (docs/performance.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-            // A binding's size is a multiple of four.
-            max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3,
+            // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
+            max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
         }
     }

@@ -93,19 +93,21 @@ impl Context {
     /// Works on an app's own device. What the device was opened without is not used.
     ///
     /// # Errors
-    /// [`Error::MissingFeature`] if the device has no immediates; see [`Context::device_needs`].
+    /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
+    /// [`Context::device_needs`].
     pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
         let (info, features) = (adapter.get_info(), device.features());
         if !features.contains(REQUIRED) {
             return Err(Error::MissingFeature { what: "bitnet-wgpu", feature: REQUIRED - features });
         }
+        check_limits(&device.limits())?;
         let mut capabilities = Capabilities::of(&info, features, &device.limits());
         let language = *capabilities.languages.last().unwrap_or(&ShaderLanguage::Wgsl);
         let poll = PollThread::spawn(device.clone())?;
         let shared = Shared { device, queue, info, pool: Arc::default(), pipelines: Pipelines::default(), poll };
         let settings = Settings { language, capabilities: Arc::new(capabilities.clone()), translate: None };
         let mut context = Self { shared: Arc::new(shared), settings };
-        capabilities.half_subnormals = half_subnormals::kept(&context).await?;
+        (capabilities.half_subnormals, capabilities.timestamps) = half_subnormals::kept(&context).await?;
         log::info!("{language:?} kernels on {capabilities:?}");
         context.settings.capabilities = Arc::new(capabilities);
         Ok(context)
@@ -128,12 +130,14 @@ impl Context {
         let old = self.capabilities();
         let mut new = old.clone();
         change(&mut new);
+        new.languages = old.languages;
+        new.backend = old.backend;
         new.subgroups &= old.subgroups;
         new.f16 &= old.f16;
         new.timestamps &= old.timestamps;
         new.half_subnormals &= old.half_subnormals;
         new.max_binding_bytes = new.max_binding_bytes.min(old.max_binding_bytes);
-        new.max_workgroups = new.max_workgroups.min(old.max_workgroups);
+        new.max_workgroups = new.max_workgroups.clamp(1, old.max_workgroups);
         Self { settings: Settings { capabilities: Arc::new(new), ..self.settings.clone() }, ..self.clone() }
     }
 
@@ -254,6 +258,20 @@ impl Context {
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Context({} on {:?}, {:?})", self.shared.info.name, self.shared.info.backend, self.language())
+    }
+}
+
+/// What the crate's kernels take for granted.
+fn check_limits(limits: &wgpu::Limits) -> Result<()> {
+    let needs = [
+        ("max_immediate_size", 32, limits.max_immediate_size),
+        ("max_storage_buffers_per_shader_stage", 6, limits.max_storage_buffers_per_shader_stage),
+        ("max_compute_invocations_per_workgroup", 256, limits.max_compute_invocations_per_workgroup),
+        ("max_compute_workgroup_storage_size", 16_384, limits.max_compute_workgroup_storage_size),
+    ];
+    match needs.into_iter().find(|(_, needed, found)| found < needed) {
+        Some((name, needed, found)) => Err(Error::Limit { name, needed: needed.into(), found: found.into() }),
+        None => Ok(()),
     }
 }
 

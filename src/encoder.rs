@@ -187,8 +187,7 @@ impl Step {
     }
 }
 
-/// Work that was handed to the GPU.
-#[must_use = "work may still be running; `wait` for it, or read a result"]
+/// Work that was handed to the GPU. It can be dropped: reads wait for what was submitted before them.
 pub struct Submission {
     context: Context,
     index: wgpu::SubmissionIndex,

@@ -45,6 +45,9 @@ pub enum Error {
     /// The device lacks a wgpu feature that the crate or a kernel needs.
     #[error("{what} needs the wgpu feature {feature:?}, which this device was not opened with")]
     MissingFeature { what: &'static str, feature: wgpu::Features },
+    /// The device was opened with a lower limit than the crate's kernels need.
+    #[error("the device's limit {name} is {found}; {needed} is needed (see Context::device_needs)")]
+    Limit { name: &'static str, needed: u64, found: u64 },
     /// The kernel language cannot run on this backend.
     #[error("{language:?} kernels cannot run on the {backend:?} backend")]
     Language { language: ShaderLanguage, backend: wgpu::Backend },

@@ -28,6 +28,16 @@ struct State {
     stats: PoolStats,
 }
 
+impl State {
+    fn reuse(&mut self, size: u64, usage: wgpu::BufferUsages) -> Option<wgpu::Buffer> {
+        let buffer = self.free.get_mut(&(size, usage))?.pop()?;
+        self.stats.hits += 1;
+        self.stats.free_bytes -= size;
+        self.stats.used_bytes += size;
+        Some(buffer)
+    }
+}
+
 /// A buffer that goes back to its pool when dropped. Whoever records work on it holds a clone of its `Arc` until the work
 /// is submitted: a buffer that came back too early would be handed out and overwritten before the recorded work runs.
 pub(crate) struct Pooled {
@@ -62,29 +72,20 @@ impl Pool {
 
     /// A buffer of at least `bytes`, its contents left over from its last use.
     pub fn get(self: &Arc<Self>, device: &wgpu::Device, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
-        let size = size_class(bytes);
-        let waiting = self.state().free.get_mut(&(size, usage)).and_then(Vec::pop);
-        let buffer = match waiting {
-            Some(buffer) => {
-                let mut state = self.state();
-                state.stats.hits += 1;
-                state.stats.free_bytes -= size;
-                state.stats.used_bytes += size;
-                buffer
-            }
-            None => {
-                let limit = device.limits().max_buffer_size;
-                if size > limit {
-                    return Err(Error::TooLarge { what: label.to_owned(), bytes: size, limit });
-                }
-                let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
-                let buffer = guarded(device, || format!("allocating {size} bytes"), || device.create_buffer(&descriptor))?;
-                let mut state = self.state();
-                state.stats.misses += 1;
-                state.stats.used_bytes += size;
-                buffer
-            }
-        };
+        let limit = device.limits().max_buffer_size & !3;
+        if bytes > limit {
+            return Err(Error::TooLarge { what: label.to_owned(), bytes, limit });
+        }
+        // Near the limit a class may be above it.
+        let size = size_class(bytes).min(limit);
+        if let Some(buffer) = self.state().reuse(size, usage) {
+            return Ok(Arc::new(Pooled { buffer, home: Arc::downgrade(self) }));
+        }
+        let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
+        let buffer = guarded(device, || format!("allocating {size} bytes"), || device.create_buffer(&descriptor))?;
+        let mut state = self.state();
+        state.stats.misses += 1;
+        state.stats.used_bytes += size;
         Ok(Arc::new(Pooled { buffer, home: Arc::downgrade(self) }))
     }
 

@@ -1,6 +1,6 @@
 //! How long kernels take, and by which clock.
 
-use crate::{Error, Recording, Result, encoder::encode, readback};
+use crate::{Error, Recording, Result, context::guarded, encoder::encode, readback};
 use std::{fmt, time::Duration};
 
 /// Where a time comes from.
@@ -49,8 +49,8 @@ impl fmt::Display for Profile {
 
 impl Recording {
     /// Runs it once with every step in a pass of its own, and times each. GPUs that time only pass bounds (Apple's) can do no
-    /// finer; where timestamps are missing or read zero (macOS 26, gfx-rs/wgpu #9414), each step is submitted and waited for
-    /// alone, and [`Profile::clock`] says so.
+    /// finer; where timestamps are missing or read zero (macOS 26, gfx-rs/wgpu #9414; seen when a context is made), each step is submitted
+    /// and waited for alone, which blocks, and [`Profile::clock`] says so.
     pub async fn profile(&self) -> Result<Profile> {
         let time = |times: Vec<Duration>| {
             let named = self.steps.iter().zip(times);
@@ -82,7 +82,7 @@ impl Recording {
         }
         let (device, count) = (self.context.device(), 2 * groups.len() as u32);
         let descriptor = wgpu::QuerySetDescriptor { label: Some("profile"), ty: wgpu::QueryType::Timestamp, count };
-        let queries = device.create_query_set(&descriptor);
+        let queries = guarded(device, || "making a query set".into(), || device.create_query_set(&descriptor))?;
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let ticks = self.context.allocate(8 * u64::from(count), usage, "profile")?;
         self.context.submit_with("profile", |encoder| {
@@ -101,11 +101,14 @@ impl Recording {
         let staging = staging.ok_or_else(|| Error::Readback("no timestamps".into()))?;
         let ticks: Vec<u64> = staging.to_vec(count as usize)?;
         let nanoseconds = f64::from(self.context.queue().get_timestamp_period());
-        let spans: Vec<_> = ticks.chunks(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-        if spans.iter().all(|&span| span == 0) {
-            return Ok(None);
-        }
-        Ok(Some(spans.iter().map(|&span| Duration::from_secs_f64(span as f64 * nanoseconds * 1e-9)).collect()))
+        let spans = ticks.chunks(2).map(|pair| pair[1].saturating_sub(pair[0]));
+        Ok(Some(spans.map(|span| Duration::from_secs_f64(span as f64 * nanoseconds * 1e-9)).collect()))
+    }
+
+    /// Runs it once: does the GPU's clock move?
+    pub(crate) async fn clock_moves(&self) -> Result<bool> {
+        let times = self.timestamps(std::slice::from_ref(&(0..self.steps.len())), 1).await?;
+        Ok(times.is_some_and(|times| times.iter().any(|time| !time.is_zero())))
     }
 
     fn host_time(&self, group: std::ops::Range<usize>, times: u32) -> Result<Duration> {

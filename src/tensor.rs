@@ -18,8 +18,18 @@ pub enum Element {
     I32,
 }
 
+mod sealed {
+    /// Sizes of bindings follow from the element, so other crates cannot add types.
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for i8 {}
+    impl Sealed for u32 {}
+    impl Sealed for i32 {}
+}
+
 /// A host type that is an [`Element`].
-pub trait ElementType: bytemuck::Pod + Send + Sync {
+pub trait ElementType: sealed::Sealed + bytemuck::Pod + Send + Sync {
     /// Which one.
     const ELEMENT: Element;
 }

@@ -266,6 +266,9 @@ pub(crate) fn groups(columns: usize, group: Option<usize>) -> usize {
 }
 
 fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> {
+    if rows > u32::MAX as usize || columns > u32::MAX as usize {
+        return Err(invalid(format!("{rows} × {columns}; kernels count in 32 bits")));
+    }
     let (expected, found) = match scales {
         Scales::Tensor(_) => (1, 1),
         Scales::Segments(segments) => (rows, segments.iter().fold(0usize, |sum, s| sum.saturating_add(s.0))),
@@ -273,18 +276,20 @@ fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> {
             if *size == 0 || !size.is_multiple_of(CODES_PER_WORD) {
                 return Err(invalid(format!("groups of {size} columns; a multiple of 16 is needed")));
             }
-            (rows * groups(columns, Some(*size)), scales.len())
+            (rows.saturating_mul(groups(columns, Some(*size))), scales.len())
         }
     };
     if expected != found {
         return Err(invalid(format!("scales for {found} rows or groups, {expected} are needed")));
     }
+    // So that no product or quotient of scales leaves the normal floats, where devices differ.
+    let sound = |scale: &f32| *scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127));
     let broken = match scales {
-        Scales::Tensor(scale) => (!scale.is_finite()).then_some(*scale),
-        Scales::Segments(segments) => segments.iter().map(|s| s.1).find(|scale| !scale.is_finite()),
-        Scales::Groups { scales, .. } => scales.iter().copied().find(|scale| !scale.is_finite()),
+        Scales::Tensor(scale) => Some(scale).filter(|scale| !sound(scale)),
+        Scales::Segments(segments) => segments.iter().map(|segment| &segment.1).find(|scale| !sound(scale)),
+        Scales::Groups { scales, .. } => scales.iter().find(|scale| !sound(scale)),
     };
-    broken.map_or(Ok(()), |scale| Err(invalid(format!("scale {scale}"))))
+    broken.map_or(Ok(()), |scale| Err(invalid(format!("scale {scale}; magnitudes from 2^-80 to 2^80, and 0, are supported"))))
 }
 
 fn invalid(what: String) -> Error {

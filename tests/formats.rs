@@ -129,6 +129,8 @@ fn bad_files_are_named() {
     expect(&file(&[good[0]]), &["no tensor `l.weight_scale`"]);
     expect(&file(&[("l.weight", "U8", &[2], &[0, 1]), good[1]]), &["`l.weight` has shape [2]"]);
     expect(&file(&[("l.weight", "U8", &[1, 2], &[0, 0b1100]), good[1]]), &["`l.weight`", "code 3 in byte 1"]);
+    expect(&file(&[("l.weight", "U8", &[1 << 62, 0], &[]), good[1]]), &["`l.weight` has no columns"]);
+    expect(&file(&[("l.weight", "U8", &[0, 1 << 40], &[]), good[1]]), &["`l.weight`", "32 bits"]);
     expect(&file(&[("l.weight", "I8", &[1, 2], &[0, 1]), good[1]]), &["`l.weight` is I8"]);
     expect(&file(&[good[0], ("l.weight_scale", "F32", &[2], &[0; 8])]), &["`l.weight_scale` has shape [2]"]);
     expect(&file(&[good[0], ("l.weight_scale", "U8", &[1], &[1])]), &["`l.weight_scale` is U8"]);
@@ -166,7 +168,7 @@ proptest! {
         }
         let directory = Directory::model(OFFLINE, &bytes);
         if let Ok(checkpoint) = directory.open() {
-            let _ = checkpoint.linear("l");
+            let _ = checkpoint.linear("l").map(|w| w.dequantize());
             for name in checkpoint.tensors().names() {
                 let _ = checkpoint.tensors().tensor(&name).map(|tensor| tensor.to_f32());
             }
@@ -179,7 +181,7 @@ proptest! {
         let dtype = ["U8", "BF16", "F32", "I64"][dtype];
         let header = format!(r#"{{"l.weight":{{"dtype":"{dtype}","shape":[{rows},{columns}],"data_offsets":[{start},{end}]}}}}"#);
         let path = Directory::model(OFFLINE, &with_header(&header, &[0; 64]));
-        let _ = path.open().map(|checkpoint| checkpoint.linear("l"));
+        let _ = path.open().map(|checkpoint| checkpoint.linear("l").map(|w| w.dequantize()));
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use bitnet_wgpu::{Float, bitnet, bitnet::Layout, f16};
+use bitnet_wgpu::{Error, Float, bitnet, bitnet::Layout, f16};
 use common::{SHAPES, activations, block_on, contexts, halves, rng};
 use rand::RngExt;
 
@@ -32,10 +32,25 @@ fn weights_equal_the_cpu() {
         // Zeros, one huge value, and more than one workgroup's chunk of 65536.
         check_weights(&context, &[0.0f32; 50], 5, 10);
         let mut w = vec![0.0f32; 300];
-        w[7] = 1e30;
+        w[7] = 1e20;
         check_weights(&context, &w, 10, 30);
         let w: Vec<f32> = (0..700 * 301).map(|_| rng.random_range(-0.1f32..0.1)).collect();
         check_weights(&context, &w, 700, 301);
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut w = vec![0.5f32; 60];
+        w[17] = bad;
+        assert!(matches!(bitnet::quantize_weights_cpu(&w, 6, 10).unwrap_err(), Error::Invalid { .. }));
+        for context in contexts() {
+            let mut encoder = context.encoder("test");
+            let packed = bitnet::quantize_weights(&mut encoder, &context.upload(&w, [6, 10]).unwrap()).unwrap();
+            encoder.submit().unwrap();
+            assert!(matches!(block_on(packed.read()).unwrap_err(), Error::Invalid { .. }), "{bad}");
+        }
     }
 }
 
@@ -148,8 +163,8 @@ fn relu2_gate_equals_the_cpu() {
             let y = bitnet::relu2_gate(&mut encoder, &context.upload(&x, [m, 2 * features]).unwrap()).unwrap();
             let yh = bitnet::relu2_gate(&mut encoder, &context.upload(&h, [m, 2 * features]).unwrap()).unwrap();
             let _ = encoder.submit().unwrap();
-            assert_eq!(block_on(y.read()).unwrap(), bitnet::relu2_gate_cpu(&x, features));
-            assert_eq!(block_on(yh.read()).unwrap(), bitnet::relu2_gate_cpu(&h, features));
+            assert_eq!(block_on(y.read()).unwrap(), bitnet::relu2_gate_cpu(&x, features).unwrap());
+            assert_eq!(block_on(yh.read()).unwrap(), bitnet::relu2_gate_cpu(&h, features).unwrap());
         }
     }
 }

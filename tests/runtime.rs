@@ -332,6 +332,7 @@ fn times_come_with_their_clock() {
         let profile = block_on(recording.profile()).unwrap();
         assert_eq!(profile.steps.len(), 2);
         assert!(profile.steps[1].kernel.starts_with("bitlinear_gemv"));
+        assert_eq!(profile.clock == bitnet_wgpu::Clock::Gpu, restricted.capabilities().timestamps);
         if !restricted.capabilities().timestamps {
             assert_eq!(profile.clock, bitnet_wgpu::Clock::Host);
             assert!(profile.total().as_nanos() > 0);

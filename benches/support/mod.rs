@@ -36,7 +36,10 @@ pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, 
     let seconds = time.as_secs_f64() / copies as f64;
     match roof.share(bytes, seconds) {
         Some(share) => println!("{name} {shape}: {:.2} µs ({clock:?} clock), {:.1} % of the roof", seconds * 1e6, share * 100.0),
-        None => panic!("{name} {shape}: {:.0} GB/s is above the roof", bytes as f64 / seconds / 1e9),
+        None => {
+            println!("{name} {shape}: above the roof, so in a cache, and not reported");
+            return;
+        }
     }
     group.throughput(Throughput::Bytes(bytes as u64));
     group.bench_function(BenchmarkId::new(name, shape), |bencher| {

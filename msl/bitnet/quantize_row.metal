@@ -12,8 +12,9 @@ static void quantize_row(Value value, uint features, uint words, device uint* x,
     const float shrink = largest >= 0x1p126f ? 0x1p-32f : 1.0f;
     const float scale = exact_quotient(1.0f, largest * shrink) * 127.0f * shrink;
 
-    int sum = 0;
-    int weighted = 0;
+    // Unsigned, since the weighted sum may wrap.
+    uint sum = 0;
+    uint weighted = 0;
     for (uint group = ids.local; group < words * 4u; group += THREADS) {
         int4 codes = int4(0);
         for (uint j = 0; j < 4; ++j) {
@@ -21,14 +22,14 @@ static void quantize_row(Value value, uint features, uint words, device uint* x,
             if (finite && i < features) codes[j] = int(clamp(rint(value(i) * scale), -128.0f, 127.0f));
         }
         store(x, words, token, group, codes);
-        const int total = codes.x + codes.y + codes.z + codes.w;
+        const uint total = as_type<uint>(codes.x + codes.y + codes.z + codes.w);
         sum += total;
-        weighted += total * int(1024u >> (2u * (group & 3u)));
+        weighted += total << (10u - 2u * (group & 3u));
     }
     sum = group_sum(sum, scratch, ids);
     weighted = group_sum(weighted, scratch, ids);
     if (ids.local == 0) {
         x_scale[token] = as_type<float>(finite ? as_type<uint>(scale) : 0x7fc00000u);
-        x_sum[token] = int2(sum, weighted);
+        x_sum[token] = int2(as_type<int>(sum), as_type<int>(weighted));
     }
 }

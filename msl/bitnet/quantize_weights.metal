@@ -16,6 +16,7 @@ kernel void quantize_weights(
     float sum = 0.0f;
     for (uint i = local; i < params.sums; i += THREADS) sum += sums[i];
     const float mean = exact_quotient(fixed_tree(sum, tree, local), params.count);
+    const bool finite = (as_type<uint>(mean) & 0x7fffffffu) < 0x7f800000u;
     const float s = exact_quotient(1.0f, max(mean, 1e-5f));
 
     const uint at = flat_group(group, groups) * THREADS + local;
@@ -23,10 +24,11 @@ kernel void quantize_weights(
     if (row >= params.rows) return;
     const uint first = at % params.words * 16u;
     uint word = ZEROS;
-    for (uint e = 0; e < 16 && first + e < params.columns; ++e) {
+    for (uint e = 0; finite && e < 16 && first + e < params.columns; ++e) {
         const int value = int(clamp(rint(float(w[row * params.columns + first + e]) * s), -1.0f, 1.0f));
         word = (word & ~(3u << code_bit(e))) | (uint(value + 1) << code_bit(e));
     }
     codes[at] = word;
-    if (first == 0) w_scale[row] = exact_quotient(1.0f, s);
+    const uint scale = as_type<uint>(exact_quotient(1.0f, s));
+    if (first == 0) w_scale[row] = as_type<float>(finite ? scale : 0x7fc00000u);
 }

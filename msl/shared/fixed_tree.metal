@@ -6,5 +6,7 @@ static inline float fixed_tree(float v, threadgroup float* tree, uint i) {
         if (i < stride) tree[i] += tree[i + stride];
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    return tree[0];
+    const float total = tree[0];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return total;
 }

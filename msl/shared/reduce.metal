@@ -11,12 +11,13 @@ static inline uint group_max(uint v, threadgroup uint* scratch, Ids ids) {
     return total;
 }
 
-static inline int group_sum(int v, threadgroup uint* scratch, Ids ids) {
-    const int part = simd_sum(v);
-    if (ids.lane == 0) scratch[ids.simd] = as_type<uint>(part);
+// Modulo 2^32, which makes it a sum of signed numbers too.
+static inline uint group_sum(uint v, threadgroup uint* scratch, Ids ids) {
+    const uint part = simd_sum(v);
+    if (ids.lane == 0) scratch[ids.simd] = part;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const int other = ids.lane < SIMDS ? as_type<int>(scratch[ids.lane]) : 0;
-    const int total = simd_sum(other);
+    const uint other = ids.lane < SIMDS ? scratch[ids.lane] : 0u;
+    const uint total = simd_sum(other);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return total;
 }

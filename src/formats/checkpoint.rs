@@ -23,7 +23,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a model directory.
+    /// Opens a model directory. Its model.safetensors is mapped, and must not be truncated while the checkpoint is in use. Files that are
+    /// split into shards are not supported yet.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
@@ -86,6 +87,9 @@ impl Checkpoint {
         let weight_name = format!("{name}.weight");
         let weight = self.tensors.tensor(&weight_name)?;
         let (stored_rows, columns) = weight.matrix()?;
+        if columns == 0 {
+            return Err(weight.error("has no columns"));
+        }
         if weight.dtype != Dtype::U8 {
             let same = rows.is_none_or(|rows| rows == stored_rows);
             let dense = if same { weight.to_f32() } else { Err(weight.error(format!("has {stored_rows} rows, not {rows:?}"))) };

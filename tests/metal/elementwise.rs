@@ -75,7 +75,7 @@ pub fn relu2_gate(kernel: &'static Kernel) -> Vec<Problem> {
     for &(tokens, _, features) in SHAPES {
         for element in FLOATS {
             let x = Data::floats(element, &activations(&mut rng, tokens, 2 * features));
-            let y = Data::F32(bitnet::relu2_gate_cpu(&x.to_f32(), features));
+            let y = Data::F32(bitnet::relu2_gate_cpu(&x.to_f32(), features).unwrap());
             let params = Gate { tokens: tokens as u32, features: features as u32 };
             let case = format!("{tokens} × {features} {element:?}");
             problems.push(Problem::exact(kernel, case, params, vec![x], vec![y], [tokens * features, 1, 1]).folded());

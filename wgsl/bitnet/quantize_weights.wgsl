@@ -12,6 +12,7 @@ fn quantize_weights(ids: Ids) {
     var sum = 0.0;
     for (var i = ids.local; i < params.sums; i += THREADS) { sum += sums[i]; }
     let mean = exact_quotient(fixed_tree(sum, ids.local), params.count);
+    let finite = (bitcast<u32>(mean) & 0x7fffffffu) < 0x7f800000u;
     let s = exact_quotient(1.0, max(mean, 1e-5));
 
     let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
@@ -19,10 +20,11 @@ fn quantize_weights(ids: Ids) {
     if row >= params.rows { return; }
     let first = place % params.words * 16u;
     var word = ZEROS;
-    for (var e = 0u; e < 16u && first + e < params.columns; e += 1u) {
+    for (var e = 0u; finite && e < 16u && first + e < params.columns; e += 1u) {
         let value = i32(clamp(round(f32(w[row * params.columns + first + e]) * s), -1.0, 1.0));
         word = insertBits(word, u32(value + 1), code_bit(e), 2u);
     }
     codes[place] = word;
-    if first == 0u { w_scale[row] = exact_quotient(1.0, s); }
+    let scale = bitcast<u32>(exact_quotient(1.0, s));
+    if first == 0u { w_scale[row] = bitcast<f32>(select(0x7fc00000u, scale, finite)); }
 }

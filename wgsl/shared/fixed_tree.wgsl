@@ -8,5 +8,7 @@ fn fixed_tree(v: f32, i: u32) -> f32 {
         if i < stride { tree[i] += tree[i + stride]; }
         workgroupBarrier();
     }
-    return tree[0];
+    let total = tree[0];
+    workgroupBarrier();
+    return total;
 }

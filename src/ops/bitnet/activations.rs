@@ -107,7 +107,7 @@ impl HostActivations {
 
     /// The numbers that the codes stand for: the CPU twin of [`dequantize_activations`](super::dequantize_activations).
     pub fn dequantize(&self) -> Vec<f32> {
-        let row = |token: usize| self.row(token).iter().map(move |&code| f32::from(code) / self.scales[token]);
-        (0..self.tokens).flat_map(row).collect()
+        let rows = self.codes.chunks(self.features.max(1)).zip(&self.scales);
+        rows.flat_map(|(codes, scale)| codes.iter().map(move |&code| f32::from(code) / scale)).collect()
     }
 }

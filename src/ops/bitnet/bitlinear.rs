@@ -197,6 +197,9 @@ fn by_rows<R: Copy + Default + Send>(
     if x.features != k {
         return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[m, {k}]"), found: [m, x.features].into() });
     }
+    if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
+        return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
+    }
     if k > super::MAX_FEATURES {
         let what = format!("{k} input features; integer sums are exact in f32 up to {}", super::MAX_FEATURES);
         return Err(Error::Invalid { op: "bitlinear", what });

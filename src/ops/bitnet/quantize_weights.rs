@@ -56,7 +56,7 @@ pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel {
 
 /// Quantises `w` `[rows, columns]` (`f32` or `f16`) with one scale for the tensor.
 ///
-/// Weights must be finite: an infinity or a NaN makes the scale useless, here as in the reference.
+/// Weights must be finite: otherwise all codes are zero and the scale is NaN, which [`TernaryMatrix::read`] refuses.
 pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
     let (rows, columns) = w.shape().as_matrix();
     if w.is_empty() {
@@ -89,6 +89,12 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
     let chunk = |chunk: &[T]| strided_sum(chunk.iter().map(|&v| v.into().abs()));
     let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
     let mean = if w.is_empty() { 0.0 } else { strided_sum(sums.into_iter()) / w.len() as f32 };
+    if !mean.is_finite() {
+        return Err(Error::Invalid {
+            op: "quantize_weights",
+            what: format!("weights must be finite; the mean of their magnitudes is {mean}"),
+        });
+    }
     let s = 1.0 / mean.max(1e-5);
     let code = |row: usize, column: usize| {
         let value: f32 = w[row * columns + column].into();

@@ -39,12 +39,19 @@ pub fn relu2_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tens
     Ok(y)
 }
 
-/// The CPU twin: the same bits. Rows of `x` hold `features` gates, then as many ups.
-pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Vec<f32> {
-    let rows = x.chunks_exact((2 * features).max(1)).map(|row| row.split_at(features));
+/// The CPU twin: the same bits, where nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
+    let columns = features.saturating_mul(2);
+    if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
+        return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
+    }
+    let rows = x.chunks_exact(columns.max(1)).map(|row| row.split_at(features));
     let gated = |(gate, up): (&T, &T)| {
         let gate = (*gate).into().max(0.0);
         gate * gate * (*up).into()
     };
-    rows.flat_map(|(gate, up)| gate.iter().zip(up).map(gated)).collect()
+    Ok(rows.flat_map(|(gate, up)| gate.iter().zip(up).map(gated)).collect())
 }
