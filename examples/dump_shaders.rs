@@ -1,0 +1,25 @@
+//! Writes every shader text as it is handed to the driver, a file a variant. `cargo run --example dump_shaders DIR`
+
+use bitnet_wgpu::{Element, ShaderLanguage, catalog};
+use std::{env, fs, io, path::Path};
+
+fn main() -> io::Result<()> {
+    let Some(directory) = env::args().nth(1) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "name a folder to write to"));
+    };
+    fs::create_dir_all(&directory)?;
+    for kernel in catalog() {
+        for variant in kernel.variants() {
+            let mut name = kernel.name.to_owned();
+            for (alias, element) in &variant.floats {
+                name += &format!("-{alias}_{}", if *element == Element::F16 { "f16" } else { "f32" });
+            }
+            if !variant.subgroups {
+                name += "-portable";
+            }
+            let extension = if variant.language == ShaderLanguage::Msl { "metal" } else { "wgsl" };
+            fs::write(Path::new(&directory).join(format!("{name}.{extension}")), kernel.text(&variant))?;
+        }
+    }
+    Ok(())
+}
