@@ -2,6 +2,17 @@
 // each lane takes every 32nd word of the rows and the activations that belong to it.
 struct Params { uint rows, tokens, words; };
 
+static_assert(ROWS == 8, "lanes share eight rows");
+
+// Lanes that share 2·pairs rows: of each pair of rows one lane keeps the even one and gives the odd one to another, to which `exchange` leads.
+#define SHARE(pairs, mask, exchange) \
+    for (uint r = 0; r < pairs; ++r) { \
+        const Acc even = acc[2u * r]; \
+        const Acc odd = acc[2u * r + 1u]; \
+        const bool keeps_odd = (lane & mask) != 0u; \
+        acc[r] = (keeps_odd ? odd : even) + exchange(keeps_odd ? even : odd, ushort(mask)); \
+    }
+
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void bitlinear_gemv(
     constant Params& params      [[buffer(0)]],
@@ -35,12 +46,14 @@ kernel void bitlinear_gemv(
         for (uint r = 0; r < ROWS; ++r) acc[r] = dot_word(word[r], a, b, acc[r]);
     }
 
-    // Lane r keeps and writes row r, so the scaling is done for all rows at once.
-    Acc sum = 0;
-    for (uint r = 0; r < ROWS; ++r) {
-        const Acc total = simd_sum(acc[r]);
-        if (lane == r) sum = total;
-    }
+    // Once every lane is left with one row, lane l with row l % 8, the lanes with the same one add up; sums are exact in any order. Lane r writes
+    // row r, so the scaling is done for all rows at once.
+    SHARE(4, 1u, quad_shuffle_xor)
+    SHARE(2, 2u, quad_shuffle_xor)
+    SHARE(1, 4u, simd_shuffle_xor)
+    Acc sum = acc[0];
+    sum += simd_shuffle_xor(sum, ushort(8));
+    sum += simd_shuffle_xor(sum, ushort(16));
     const uint row = row0 + lane;
     if (lane < ROWS && row < params.rows)
         y[token * params.rows + row] = Y(finish(sum, x_sum[token]) * exact_quotient(w_scale[row], x_scale[token]));

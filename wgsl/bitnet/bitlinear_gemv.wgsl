@@ -35,6 +35,32 @@ fn take_turns(first: u32, lanes: u32, guarded: bool, x_start: u32, row_start: pt
     }
 }
 
+// Lanes whose numbers differ in the bit `mask` share 2·`pairs` rows: one keeps the even ones and gives the other the odd ones.
+fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, t: Team, ids: Ids) {
+    let odd = (t.lane & mask) != 0u;
+    for (var r = 0u; r < pairs; r += 1u) {
+        let kept = select((*acc)[2u * r], (*acc)[2u * r + 1u], odd);
+        let given = select((*acc)[2u * r + 1u], (*acc)[2u * r], odd);
+        (*acc)[r] = kept + exchange(given, mask, ids);
+    }
+}
+
+// The sum of row `lane % ROWS` over a team of at least eight lanes: once a lane is left with one row, the lanes with the same row add up. Sums
+// are exact in any order. Masks are constants, for which GPUs have instructions.
+fn row_sum(acc: ptr<function, array<Acc, ROWS>>, t: Team, ids: Ids) -> Acc {
+    share(ROWS / 2u, 1u, acc, t, ids);
+    if ROWS > 2u { share(ROWS / 4u, 2u, acc, t, ids); }
+    if ROWS > 4u { share(ROWS / 8u, 4u, acc, t, ids); }
+    var sum = (*acc)[0];
+    if ROWS <= 2u { sum += exchange(sum, 2u, ids); }
+    if ROWS <= 4u { sum += exchange(sum, 4u, ids); }
+    if t.lanes > 8u { sum += exchange(sum, 8u, ids); }
+    if t.lanes > 16u { sum += exchange(sum, 16u, ids); }
+    if t.lanes > 32u { sum += exchange(sum, 32u, ids); }
+    if t.lanes > 64u { sum += exchange(sum, 64u, ids); }
+    return sum;
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn bitlinear_gemv(ids: Ids) {
     let t = team(ids);
@@ -61,12 +87,7 @@ fn bitlinear_gemv(ids: Ids) {
         var i = 0u;
         for (; i + TURNS * t.lanes <= groups; i += TURNS * t.lanes) { take_turns(i + t.lane, t.lanes, false, x_start, &row_start, &acc); }
         take_turns(i + t.lane, t.lanes, true, x_start, &row_start, &acc);
-        // Lane r keeps the sum of row r; a team has at least eight lanes.
-        var sum = Acc(0);
-        for (var r = 0u; r < ROWS; r += 1u) {
-            let total = team_sum(acc[r], ids);
-            if t.lane == r { sum = total; }
-        }
+        let sum = row_sum(&acc, t, ids);
         if t.lane < ROWS { sums[block + t.lane] = sum; }
     }
     workgroupBarrier();

@@ -14,7 +14,14 @@ struct Team { index: u32, count: u32, lane: u32, lanes: u32 }
 
 fn team(ids: Ids) -> Team { return Team(ids.subgroup, ids.subgroups, ids.lane, ids.lanes); }
 
-fn team_sum_i32(v: i32, ids: Ids) -> i32 { return subgroupAdd(v); }
+// What the lane whose number differs in the bit `mask` has.
+fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
+    // Within a quad there are cheaper instructions.
+    if mask == 1u { return quadSwapX(v); }
+    if mask == 2u { return quadSwapY(v); }
+    return subgroupShuffleXor(v, mask);
+}
+
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return subgroupAdd(v); }
 
 // One word a subgroup, of at least four lanes.

@@ -12,6 +12,14 @@ fn team(ids: Ids) -> Team { return Team(ids.local / LANES, THREADS / LANES, ids.
 
 var<workgroup> scratch: array<u32, THREADS>;
 
+fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
+    scratch[ids.local] = v;
+    workgroupBarrier();
+    let other = scratch[ids.local ^ mask];
+    workgroupBarrier();
+    return other;
+}
+
 // Trees over `width` neighbouring threads, a power of two; the result is in the first, and the callers read it from there.
 fn tree_sum_i32(v: i32, width: u32, i: u32) -> i32 {
     scratch[i] = bitcast<u32>(v);
@@ -37,7 +45,6 @@ fn tree_sum_f32(v: f32, width: u32, i: u32) -> f32 {
     return total;
 }
 
-fn team_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, LANES, ids.local); }
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, LANES, ids.local); }
 fn group_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, THREADS, ids.local); }
 fn group_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, THREADS, ids.local); }

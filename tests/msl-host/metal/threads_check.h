@@ -9,7 +9,7 @@ namespace metal {
 void threadgroup_barrier(mem_flags);
 void simdgroup_barrier(mem_flags);
 
-#define MSL_REDUCTION(t) t simd_sum(t); t simd_max(t);
+#define MSL_REDUCTION(t) t simd_sum(t); t simd_max(t); t simd_shuffle_xor(t, ushort); t quad_shuffle_xor(t, ushort);
 MSL_REDUCTION(int) MSL_REDUCTION(uint) MSL_REDUCTION(float)
 #undef MSL_REDUCTION
 

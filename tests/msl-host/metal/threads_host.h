@@ -29,7 +29,12 @@ template <class T, class Combine> inline T reduce(T value, const char* file, int
 namespace metal {
 #define MSL_REDUCTION(t) \
     inline t simd_sum(t v, MSL_FROM) { return msl::reduce(v, file, line, [](t a, t b) { return t(a + b); }); } \
-    inline t simd_max(t v, MSL_FROM) { return msl::reduce(v, file, line, [](t a, t b) { return max(a, b); }); }
+    inline t simd_max(t v, MSL_FROM) { return msl::reduce(v, file, line, [](t a, t b) { return max(a, b); }); } \
+    inline t simd_shuffle_xor(t v, ushort mask, MSL_FROM) { \
+        const msl::Exchange<t> all(v, file, line); \
+        return all[all.lanes.lane ^ mask]; \
+    } \
+    inline t quad_shuffle_xor(t v, ushort mask, MSL_FROM) { return simd_shuffle_xor(v, mask & 3, file, line); }
 MSL_REDUCTION(int) MSL_REDUCTION(uint) MSL_REDUCTION(float)
 #undef MSL_REDUCTION
 
