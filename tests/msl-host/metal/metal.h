@@ -1,7 +1,7 @@
 // Metal's standard library as far as kernels here use it; a function that none uses is an error, as a misspelt one is.
 //
-// Two readings of the same text: plain C++17 that runs, where a thread is a fiber (../runtime), and C++ for OpenCL, which clang only
-// checks, with real address spaces.
+// Three readings of the same text: plain C++17 that runs, where a thread is a fiber (../runtime); C++ for OpenCL, which clang only checks,
+// with real address spaces; and the same with MSL_SPIRV, where clang makes code of it.
 #pragma once
 
 #ifdef __OPENCL_CPP_VERSION__
@@ -14,7 +14,9 @@ typedef _Float16 half;
 
 #include "vector.h"
 #include "math.h"
-#ifdef MSL_CHECK
+#ifdef MSL_SPIRV
+#include "threads_opencl.h"
+#elif defined(MSL_CHECK)
 #include "threads_check.h"
 #else
 #include "threads_host.h"
@@ -33,7 +35,11 @@ typedef _Float16 half;
 #define local local_
 #define generic generic_
 // A declaration in threadgroup memory is rewritten to these.
+#ifdef MSL_SPIRV
+#define MSL_THREADGROUP_REFERENCE(type, name, site) __local type& name = *(__local type*)msl_threadgroup_memory(site, sizeof(type))
+#else
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __local type& name = msl::threadgroup_memory<type>()
+#endif
 #define MSL_THREADGROUP_BYTES(bytes) static_assert((bytes) <= 32768, "more than 32 KiB of threadgroup memory")
 #else
 #define device

@@ -19,6 +19,7 @@
 //! What this shows about a kernel and what it does not is in the README.
 
 mod compiler;
+pub mod opencl;
 mod rewrite;
 mod strict;
 mod text;

@@ -27,6 +27,8 @@ pub struct Kernel {
 pub struct Parameter {
     pub name: String,
     pub reference: bool,
+    /// Into Metal's `constant` memory.
+    pub constant: bool,
     pub source: Argument,
 }
 
@@ -165,6 +167,7 @@ impl Rewriter<'_> {
         let declaration = self.text.join(from, start);
         let name = declaration.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
         let reference = declaration.contains('&');
+        let constant = declaration.split_whitespace().any(|word| word == "constant");
         let source = match self.text.attributes(start, to)?.first() {
             Some((attribute, slot)) if attribute == "buffer" => Argument::Buffer(integer(slot)?),
             Some((attribute, _)) => {
@@ -174,7 +177,7 @@ impl Rewriter<'_> {
             None if declaration.starts_with("threadgroup") && reference => Argument::Threadgroup,
             None => return Err(format!("`{name}` has no attribute")),
         };
-        Ok(Parameter { name, reference, source })
+        Ok(Parameter { name, reference, constant, source })
     }
 }
 
@@ -278,13 +281,13 @@ mod tests {
         let unit = rewrite(text).unwrap();
         let [kernel] = &unit.kernels[..] else { panic!("{unit:?}") };
         assert_eq!((kernel.name.as_str(), kernel.max_threads), ("k", Some(64)));
-        let parameters: Vec<_> = kernel.parameters.iter().map(|p| (p.name.as_str(), p.reference, &p.source)).collect();
+        let parameters: Vec<_> = kernel.parameters.iter().map(|p| (p.name.as_str(), p.reference, p.constant, &p.source)).collect();
         let lane = Argument::Place("thread_index_in_simdgroup");
         let expected = [
-            ("p", true, &Argument::Buffer(0)),
-            ("x", false, &Argument::Buffer(3)),
-            ("lane", false, &lane),
-            ("t", true, &Argument::Threadgroup),
+            ("p", true, true, &Argument::Buffer(0)),
+            ("x", false, false, &Argument::Buffer(3)),
+            ("lane", false, false, &lane),
+            ("t", true, false, &Argument::Threadgroup),
         ];
         assert_eq!(parameters, expected);
         assert!(unit.cpp.contains("typedef float msl_type_"), "{}", unit.cpp);

@@ -1,0 +1,42 @@
+//! The crate's kernels in one language each, as they are compiled here: on `f32`, with subgroup operations.
+
+use bitnet_wgpu::{Element, Kernel, ShaderLanguage, kernel::Variant};
+
+/// A kernel's text in one language.
+pub struct Text {
+    pub declaration: &'static Kernel,
+    variant: Variant,
+}
+
+impl Text {
+    /// Unique among all: the kernel's and the language's.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.declaration.name, language_name(self.variant.language))
+    }
+
+    pub fn text(&self) -> String {
+        self.declaration.text(&self.variant)
+    }
+
+    /// Matrix units have no counterpart where MSL is compiled.
+    pub fn on_matrix_units(&self) -> bool {
+        self.variant.language == ShaderLanguage::Msl && self.text().contains("simdgroup_multiply_accumulate")
+    }
+}
+
+pub fn language_name(language: ShaderLanguage) -> &'static str {
+    match language {
+        ShaderLanguage::Wgsl => "WGSL",
+        ShaderLanguage::Msl => "MSL",
+    }
+}
+
+/// Every kernel that has a text in `language`.
+pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
+    let on_f32 = |variant: &Variant| variant.floats.iter().all(|&(_, element)| element == Element::F32);
+    let variants = move |declaration: &'static Kernel| {
+        let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && on_f32(variant);
+        declaration.variants().into_iter().filter(wanted).map(move |variant| Text { declaration, variant })
+    };
+    bitnet_wgpu::catalog().flat_map(variants)
+}

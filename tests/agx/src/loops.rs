@@ -1,0 +1,111 @@
+//! The parts of a kernel that are run more than once, or perhaps not at all.
+
+use crate::{
+    cost::Cost,
+    listing::{Instruction, Listing},
+};
+
+/// A part of a kernel's code: from an address up to another, which no longer belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    from: u64,
+    to: u64,
+}
+
+impl Span {
+    fn holds(&self, address: u64) -> bool {
+        (self.from..self.to).contains(&address)
+    }
+
+    fn encloses(&self, other: &Self) -> bool {
+        self.from <= other.from && other.to <= self.to
+    }
+
+    fn cost(&self, code: &[Instruction]) -> Cost {
+        Cost::of(code.iter().filter(|instruction| self.holds(instruction.address)))
+    }
+}
+
+/// A kernel's cost, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// A turn of the hot loop: of the loops without loops inside, the one whose turn costs most.
+    pub turn: Cost,
+    /// The rest of the work in case the last turn is not a whole one, where a branch leads around it.
+    pub last_turn: Option<Cost>,
+    /// Everything else, once.
+    pub outside: Cost,
+    /// Is there another loop than the hot one and those around it? Its code is outside, and counted as if it ran once.
+    pub other_loops: bool,
+}
+
+/// Takes a kernel apart, if it has a loop.
+pub fn parts(listing: &Listing) -> Option<Parts> {
+    let code = &listing.code;
+    let loops = spans(code, |from, to| (to <= from).then_some(Span { from: to, to: from + 1 }));
+    let innermost = loops.iter().filter(|span| !loops.iter().any(|other| other != *span && span.encloses(other)));
+    let hot = innermost.max_by_key(|span| span.cost(code).cycles())?;
+    let turn = hot.cost(code);
+    // What resembles a turn of the loop, and is jumped over where no lane needs it.
+    let skipped = spans(code, |from, to| (to > from).then_some(Span { from: from + 1, to }));
+    let last_turn = skipped.iter().find(|span| {
+        let apart = span.to <= hot.from || hot.to <= span.from;
+        apart && turn.float > 0 && 2 * span.cost(code).float >= turn.float
+    });
+    let outside = code.iter().filter(|instruction| {
+        let address = instruction.address;
+        !hot.holds(address) && !last_turn.is_some_and(|span| span.holds(address))
+    });
+    let other_loops = loops.iter().any(|span| !span.encloses(hot));
+    Some(Parts { turn, last_turn: last_turn.map(|span| span.cost(code)), outside: Cost::of(outside), other_loops })
+}
+
+/// The spans that `of` makes of jumps, from and to an address.
+fn spans(code: &[Instruction], of: impl Fn(u64, u64) -> Option<Span>) -> Vec<Span> {
+    code.iter().filter_map(|instruction| of(instruction.address, instruction.target()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Code from mnemonics, ten bytes apart; a jump is `jmp_any N`, to the N-th.
+    fn listing(lines: &[&str]) -> Listing {
+        let code = lines.iter().enumerate().map(|(i, line)| {
+            let (mnemonic, to) = line.split_once(' ').unwrap_or((line, ""));
+            let operands = to.parse().map_or(to.to_owned(), |to: i64| (10 * (to - i as i64)).to_string());
+            Instruction { address: 10 * i as u64, mnemonic: mnemonic.to_owned(), operands }
+        });
+        Listing { kernel: "k".into(), instructions: 0, half_registers: 0, threads: 0, spills: (0, 0), code: code.collect() }
+    }
+
+    #[test]
+    fn the_hot_loop_is_an_innermost_one() {
+        // The outer loop has more instructions of its own than the inner one.
+        let nested = ["mov", "iadd", "iadd", "iadd", "iadd", "ffma", "ffma", "jmp_any 5", "iadd", "jmp_any 1", "stop"];
+        let parts = parts(&listing(&nested)).unwrap();
+        assert_eq!((parts.turn.instructions, parts.turn.float, parts.last_turn), (3, 2, None));
+        assert_eq!((parts.outside.instructions, parts.other_loops), (8, false));
+    }
+
+    #[test]
+    fn of_two_loops_the_dearer_is_hot() {
+        let two = ["iadd", "iadd", "iadd", "jmp_any 0", "shr", "shr", "jmp_any 4", "stop"];
+        let parts = parts(&listing(&two)).unwrap();
+        assert_eq!((parts.turn.slow, parts.other_loops), (8, true));
+    }
+
+    #[test]
+    fn a_last_turn_that_may_be_skipped_is_told_apart() {
+        let guarded = ["ffma", "ffma", "jmp_any 0", "jmp_none 6", "ffma", "ffma", "fmul", "jmp_none 9", "iadd", "stop"];
+        let parts = parts(&listing(&guarded)).unwrap();
+        assert_eq!(parts.last_turn.map(|cost| cost.float), Some(2));
+        assert_eq!(parts.outside.instructions, 5);
+        assert_eq!(parts.outside.float, 1);
+    }
+
+    #[test]
+    fn without_a_loop_there_is_none() {
+        assert_eq!(parts(&listing(&["jmp_none 2", "ffma", "stop"])), None);
+    }
+}

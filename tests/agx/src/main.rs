@@ -1,0 +1,158 @@
+//! Compiles every kernel of the catalog for Apple GPUs, without one, and compares what it costs with docs/apple-gpu.md, which tells what this is
+//! about. `scripts/agx-check` sets up what is needed and runs it.
+
+mod catalog;
+mod cost;
+mod gemv;
+mod listing;
+mod loops;
+mod msl;
+mod quads;
+mod report;
+mod spirv;
+mod tools;
+mod wgsl;
+
+use bitnet_wgpu::ShaderLanguage;
+use listing::Listing;
+use report::Row;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Mutex,
+    thread,
+};
+use tools::Tools;
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/apple-gpu.md");
+/// The GPUs to compile for, and what they are called: the first one's figures are the table.
+const GPUS: [(&str, &str); 2] = [("G13G", "M1"), ("G14G", "M2")];
+/// A line of this and an error is the last that a process on the driver prints.
+const FAILED: &str = "@@failed ";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        // Processes on the driver, started by the others.
+        ["compile-wgsl"] => wgsl::compile().map_err(|e| format!("{FAILED}{e}")),
+        ["compile-spirv", folder] => spirv::compile(Path::new(folder)).map_err(|e| format!("{FAILED}{e}")),
+        ["check"] => check(false),
+        ["check", "--write"] => check(true),
+        _ => Err("usage: scripts/agx-check [--write]".to_owned()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", error.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The whole check; `write` records what was found.
+fn check(write: bool) -> Result<(), String> {
+    let prefix = std::env::var("AGX_PREFIX").map_err(|_| "AGX_PREFIX is not set; scripts/agx-check sets it")?;
+    let (tools, work) = (Tools(PathBuf::from(prefix)), work_folder()?);
+    let mut wrong = to_spirv(&tools, &work);
+    let document = std::fs::read_to_string(DOCUMENT).map_err(|e| format!("{DOCUMENT}: {e}"))?;
+    let recorded = report::read(&document)?;
+    for (i, (gpu, name)) in GPUS.into_iter().enumerate() {
+        let found = compile(&tools, &work, gpu, &mut wrong)?;
+        wrong.extend(faults(&found.listings).into_iter().map(|fault| format!("{name}: {fault}")));
+        let rows: Vec<_> = found.listings.iter().map(Row::of).collect();
+        if i == 0 && write && wrong.is_empty() {
+            let notes = format!("{}; clang {}. Registers are of 32 bits.\n", found.driver, tools.clang_version()?);
+            let changed = report::replace(&report::write(&document, &rows, &notes)?, gemv::SECTION, &gemv::table(&found.listings))?;
+            std::fs::write(DOCUMENT, changed).map_err(|e| format!("{DOCUMENT}: {e}"))?;
+            println!("written: {} kernels", rows.len());
+        } else if !write {
+            let difference = report::compare(&recorded, &rows);
+            wrong.extend(difference.worse.into_iter().map(|line| format!("{name}: {line}")));
+            difference.better.into_iter().for_each(|line| println!("{name}: better than recorded: {line}"));
+        }
+        println!("{name}: {} kernels by {}", rows.len(), found.driver);
+        if i == 0 {
+            print!("{}", gemv::table(&found.listings));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{}\nIf this is meant to be, or the compiler is another: scripts/agx-check --write, and look at the difference.",
+        wrong.join("\n")
+    ))
+}
+
+/// An empty folder for what is made on the way; it stays, for looking at.
+fn work_folder() -> Result<PathBuf, String> {
+    let me = std::env::current_exe().map_err(|e| e.to_string())?;
+    let folder = me.with_file_name("agx-work");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Compiles all Metal texts but those for matrix units; gives what went wrong.
+fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
+    let kernels = Mutex::new(catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_matrix_units()));
+    let next = || kernels.lock().ok()?.next();
+    let worker = || {
+        let mut wrong = Vec::new();
+        while let Some(kernel) = next() {
+            if let Err(error) = msl::to_spirv(tools, &kernel.text(), work, &kernel.name()) {
+                wrong.push(format!("{}: {error}", kernel.name()));
+            }
+        }
+        wrong
+    };
+    thread::scope(|scope| {
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|_| vec!["a thread panicked".to_owned()])).collect()
+    })
+}
+
+/// What a GPU's compiler made of all kernels.
+struct Compiled {
+    listings: Vec<Listing>,
+    /// The driver's name and version.
+    driver: String,
+}
+
+fn compile(tools: &Tools, work: &Path, gpu: &str, wrong: &mut Vec<String>) -> Result<Compiled, String> {
+    let mut logs = String::new();
+    let folder = work.to_string_lossy();
+    for (driver, arguments) in [("agx-vulkan", &["compile-wgsl"][..]), ("agx-opencl", &["compile-spirv", &folder])] {
+        match tools.on_driver(driver, gpu, arguments, &work.join(format!("{gpu}-{driver}.log"))) {
+            Ok(log) => logs += &log,
+            Err(error) => wrong.push(error),
+        }
+    }
+    let driver = logs.lines().find_map(|line| line.strip_prefix(wgsl::DRIVER)).unwrap_or("no driver").trim().to_owned();
+    Ok(Compiled { listings: listing::read(&logs)?, driver })
+}
+
+/// What must not be, whatever is recorded: missing kernels, spills, a GEMV that costs more than its bounds.
+fn faults(listings: &[Listing]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for kernel in [ShaderLanguage::Wgsl, ShaderLanguage::Msl].into_iter().flat_map(catalog::kernels) {
+        let name = kernel.name();
+        let Some(listing) = listings.iter().find(|listing| listing.kernel == name) else {
+            if !kernel.on_matrix_units() {
+                faults.push(format!("{name}: not compiled"));
+            }
+            continue;
+        };
+        if listing.spills != (0, 0) {
+            faults.push(format!("{name}: {}:{} spills", listing.spills.0, listing.spills.1));
+        }
+        if kernel.declaration.name == gemv::KERNEL {
+            faults.extend(gemv::faults(listing));
+        }
+    }
+    faults
+}

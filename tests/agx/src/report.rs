@@ -1,0 +1,171 @@
+//! The table in docs/apple-gpu.md: what each kernel costs, a line for each.
+
+use crate::{listing::Listing, loops};
+use std::fmt::Write as _;
+
+/// The name of the section of the document that holds the table.
+const SECTION: &str = "counts";
+
+const HEAD: &str = "\
+| kernel | language | instructions | registers | threads | spills | a turn of the hot loop: instructions | cycles | outside of it: cycles |
+| --- | --- | --: | --: | --: | --: | --: | --: | --: |
+";
+
+/// A row of the table. Of all but the threads, less is better.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub kernel: String,
+    pub language: String,
+    pub figures: [Option<u64>; 7],
+}
+
+const NAMES: [&str; 7] = [
+    "instructions",
+    "registers",
+    "threads",
+    "spills",
+    "instructions of a turn of the hot loop",
+    "cycles of a turn of the hot loop",
+    "cycles outside of the hot loop",
+];
+const THREADS: usize = 2;
+
+impl Row {
+    pub fn of(listing: &Listing) -> Self {
+        let (kernel, language) = listing.kernel.split_once(' ').unwrap_or((&listing.kernel, ""));
+        let parts = loops::parts(listing);
+        let figures = [
+            Some(listing.instructions),
+            Some(listing.half_registers.div_ceil(2)),
+            Some(listing.threads),
+            Some(listing.spills.0 + listing.spills.1),
+            parts.map(|parts| parts.turn.instructions),
+            parts.map(|parts| parts.turn.cycles()),
+            parts.map(|parts| parts.outside.cycles()),
+        ];
+        Self { kernel: kernel.to_owned(), language: language.to_owned(), figures }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let cells: Vec<_> = line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
+        let [kernel, language, figures @ ..] = &cells[..] else { return None };
+        let mut row = Self { kernel: kernel.trim_matches('`').to_owned(), language: (*language).to_owned(), figures: [None; 7] };
+        if figures.len() != row.figures.len() {
+            return None;
+        }
+        for (figure, cell) in row.figures.iter_mut().zip(figures) {
+            *figure = if cell.is_empty() { None } else { Some(cell.parse().ok()?) };
+        }
+        Some(row)
+    }
+
+    fn line(&self) -> String {
+        let figures = self.figures.map(|figure| figure.map_or(String::new(), |figure| figure.to_string()));
+        format!("| `{}` | {} | {} |\n", self.kernel, self.language, figures.join(" | ")).replace("|  |", "| |").replace("|  |", "| |")
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.kernel == other.kernel && self.language == other.language
+    }
+}
+
+/// The rows of the document's table.
+///
+/// # Errors
+/// If there is no table.
+pub fn read(document: &str) -> Result<Vec<Row>, String> {
+    let [_, table, _] = split(document, SECTION)?;
+    Ok(table.lines().filter_map(Row::parse).collect())
+}
+
+/// The document with another table. `notes` go before it.
+///
+/// # Errors
+/// If there is no place for it.
+pub fn write(document: &str, rows: &[Row], notes: &str) -> Result<String, String> {
+    let lines: String = rows.iter().map(Row::line).collect();
+    replace(document, SECTION, &format!("{notes}\n{HEAD}{lines}"))
+}
+
+/// The document with another text in a section.
+///
+/// # Errors
+/// If it has no such section.
+pub fn replace(document: &str, section: &str, text: &str) -> Result<String, String> {
+    let [before, _, after] = split(document, section)?;
+    Ok(format!("{before}{text}{after}"))
+}
+
+/// What comes before, in and after a section, which two comments enclose.
+fn split<'a>(document: &'a str, section: &str) -> Result<[&'a str; 3], String> {
+    let (begin, end) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
+    let place = document.find(&begin).and_then(|at| Some((at + begin.len(), document.find(&end)?)));
+    let (from, to) = place.filter(|(from, to)| from <= to).ok_or_else(|| format!("the document has no section `{section}`"))?;
+    Ok([&document[..from], &document[from..to], &document[to..]])
+}
+
+/// How rows differ from those that are recorded.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// What has become worse, or is in one of the two only.
+    pub worse: Vec<String>,
+    /// What has become better.
+    pub better: Vec<String>,
+}
+
+pub fn compare(recorded: &[Row], found: &[Row]) -> Difference {
+    let mut difference = Difference::default();
+    for row in found {
+        let name = format!("{} {}", row.kernel, row.language);
+        let Some(old) = recorded.iter().find(|old| old.is(row)) else {
+            difference.worse.push(format!("{name}: not in the table"));
+            continue;
+        };
+        for (i, what) in NAMES.iter().enumerate().filter(|&(i, _)| old.figures[i] != row.figures[i]) {
+            let show = |figure: Option<u64>| figure.map_or("none".to_owned(), |figure| figure.to_string());
+            let mut text = String::new();
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{name}: {what} {} -> {}", show(old.figures[i]), show(row.figures[i]));
+            let rises = row.figures[i] > old.figures[i];
+            if rises == (i == THREADS) { difference.better.push(text) } else { difference.worse.push(text) }
+        }
+    }
+    let gone = recorded.iter().filter(|old| !found.iter().any(|row| old.is(row)));
+    difference.worse.extend(gone.map(|old| format!("{} {}: in the table only", old.kernel, old.language)));
+    difference
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kernel: &str, figures: [Option<u64>; 7]) -> Row {
+        Row { kernel: kernel.into(), language: "MSL".into(), figures }
+    }
+
+    const FIGURES: [Option<u64>; 7] = [Some(407), Some(47), Some(1024), Some(0), None, None, Some(3)];
+
+    #[test]
+    fn what_is_written_is_read() {
+        let rows = [row("a", FIGURES), row("b", [Some(1); 7])];
+        let document = write("# Title\n<!-- counts -->\nold\n<!-- end of counts -->\nend\n", &rows, "notes\n").unwrap();
+        assert!(document.starts_with("# Title\n<!-- counts -->\nnotes\n\n| kernel"), "{document}");
+        assert!(document.ends_with("<!-- end of counts -->\nend\n"), "{document}");
+        assert!(document.contains("| `a` | MSL | 407 | 47 | 1024 | 0 | | | 3 |\n"), "{document}");
+        assert_eq!(read(&document).unwrap(), rows);
+        assert!(read("# Title").is_err());
+    }
+
+    #[test]
+    fn rises_and_missing_rows_are_worse() {
+        let recorded = [row("a", FIGURES), row("gone", FIGURES)];
+        let mut figures = FIGURES;
+        (figures[0], figures[1], figures[2]) = (Some(408), Some(46), Some(896));
+        let found = compare(&recorded, &[row("a", figures), row("new", FIGURES)]);
+        let worse =
+            ["a MSL: instructions 407 -> 408", "a MSL: threads 1024 -> 896", "new MSL: not in the table", "gone MSL: in the table only"];
+        assert_eq!(found.worse, worse);
+        assert_eq!(found.better, ["a MSL: registers 47 -> 46"]);
+        assert_eq!(compare(&recorded[..1], &recorded[..1]), Difference::default());
+    }
+}

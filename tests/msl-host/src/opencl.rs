@@ -1,0 +1,83 @@
+//! Metal text as C++ for OpenCL with kernels of OpenCL's, for compilers that make SPIR-V of it.
+
+use crate::{
+    Error, compiler,
+    rewrite::{Argument, Kernel, Parameter, rewrite},
+};
+use std::fmt::Write as _;
+
+/// What must be defined, beside the folder [`headers`], where the source is compiled.
+pub const DEFINE: &str = "MSL_SPIRV";
+
+/// The function that stands for threadgroup memory: its arguments are a number of the variable's and its size in bytes, its result the
+/// address. It has no body, and calls are to be replaced.
+pub const THREADGROUP_MEMORY: &str = "msl_threadgroup_memory";
+
+/// The function that takes a word for two halves; it has no body, and calls are to be replaced by a bitcast.
+pub const AS_HALF2: &str = "msl_as_half2";
+
+/// The folder to look for headers in.
+pub fn headers() -> String {
+    compiler::support("metal")
+}
+
+/// The source for a text: each of its kernels is called by an OpenCL kernel of the name [`kernel_name`].
+///
+/// # Errors
+/// [`Error::Text`] for a kernel whose parameters have no counterpart, [`Error::Compile`] from the preprocessor.
+pub fn source(text: &str) -> Result<String, Error> {
+    let metal = compiler::cache_path("opencl", &text, "metal");
+    compiler::write(&metal, text)?;
+    let unit = rewrite(&compiler::preprocess(&metal)?).map_err(Error::Text)?;
+    let mut source = format!("#include <metal.h>\n{}\n", unit.cpp);
+    for kernel in &unit.kernels {
+        source.push_str(&entry(kernel).map_err(Error::Text)?);
+    }
+    Ok(source)
+}
+
+/// The OpenCL kernel for a Metal kernel: OpenCL has no overloads by address space to tell them apart.
+pub fn kernel_name(metal: &str) -> String {
+    format!("opencl_{metal}")
+}
+
+fn entry(kernel: &Kernel) -> Result<String, String> {
+    let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
+    for Parameter { name, reference, constant, source } in &kernel.parameters {
+        let (space, class) = if *constant { ("const __constant", "Constant") } else { ("__global", "Global") };
+        match source {
+            Argument::Buffer(_) => {
+                parameters.push(format!("{space} void* {name}"));
+                arguments.push(format!("msl::{class}{}{{{name}}}", if *reference { "Reference" } else { "" }));
+            }
+            Argument::Place(attribute) => arguments.push(format!("msl::Place{{{}}}", place(attribute))),
+            Argument::Threadgroup => return Err(format!("`{}`: nobody sets memory aside for `{name}`", kernel.name)),
+        }
+    }
+    let mut text = String::new();
+    if let Some(threads) = kernel.max_threads {
+        let _ = write!(text, "__attribute__((reqd_work_group_size({threads}, 1, 1))) ");
+    }
+    let (name, parameters, arguments) = (kernel_name(&kernel.name), parameters.join(", "), arguments.join(", "));
+    let _ = writeln!(text, "__kernel void {name}({parameters}) {{ {}({arguments}); }}", kernel.name);
+    Ok(text)
+}
+
+/// The three components of a place, the first of which is the index where it has one only.
+fn place(attribute: &str) -> String {
+    let of = |function: &str| format!("uint({function}(0)), uint({function}(1)), uint({function}(2))");
+    match attribute {
+        "thread_position_in_grid" => of("get_global_id"),
+        "threads_per_grid" => of("get_global_size"),
+        "thread_position_in_threadgroup" => of("get_local_id"),
+        "threads_per_threadgroup" => of("get_local_size"),
+        "threadgroup_position_in_grid" => of("get_group_id"),
+        "threadgroups_per_grid" => of("get_num_groups"),
+        "thread_index_in_threadgroup" => "uint(get_local_id(0)), 0, 0".to_owned(),
+        "thread_index_in_simdgroup" => "get_sub_group_local_id(), 0, 0".to_owned(),
+        "simdgroup_index_in_threadgroup" => "get_sub_group_id(), 0, 0".to_owned(),
+        "simdgroups_per_threadgroup" => "get_num_sub_groups(), 0, 0".to_owned(),
+        // threads_per_simdgroup
+        _ => "32, 0, 0".to_owned(),
+    }
+}
