@@ -12,6 +12,7 @@ mod report;
 mod spirv;
 mod tools;
 mod wgsl;
+mod work;
 
 use bitnet_wgpu::ShaderLanguage;
 use listing::Listing;
@@ -57,6 +58,7 @@ fn check(write: bool) -> Result<(), String> {
     let mut wrong = to_spirv(&tools, &work);
     let document = std::fs::read_to_string(DOCUMENT).map_err(|e| format!("{DOCUMENT}: {e}"))?;
     let recorded = report::read(&document)?;
+    wrong.extend(uncounted(&document));
     for (i, (gpu, name)) in GPUS.into_iter().enumerate() {
         let found = compile(&tools, &work, gpu, &mut wrong)?;
         wrong.extend(faults(&found.listings).into_iter().map(|fault| format!("{name}: {fault}")));
@@ -134,6 +136,14 @@ fn compile(tools: &Tools, work: &Path, gpu: &str, wrong: &mut Vec<String>) -> Re
     }
     let driver = logs.lines().find_map(|line| line.strip_prefix(wgsl::DRIVER)).unwrap_or("no driver").trim().to_owned();
     Ok(Compiled { listings: listing::read(&logs)?, driver })
+}
+
+/// Kernels on matrix units that the document does not count by hand.
+fn uncounted(document: &str) -> Vec<String> {
+    let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_matrix_units);
+    let uncounted =
+        by_hand.filter(|kernel| !document.contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name)));
+    uncounted.map(|kernel| format!("{}: on matrix units, and not counted by hand in the document", kernel.name())).collect()
 }
 
 /// What must not be, whatever is recorded: missing kernels, spills, a GEMV that costs more than its bounds.

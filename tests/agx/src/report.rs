@@ -1,17 +1,18 @@
 //! The table in docs/apple-gpu.md: what each kernel costs, a line for each.
 
-use crate::{listing::Listing, loops};
+use crate::{listing::Listing, loops, work};
 use std::fmt::Write as _;
 
 /// The name of the section of the document that holds the table.
 const SECTION: &str = "counts";
 
 const HEAD: &str = "\
-| kernel | language | instructions | registers | threads | spills | a turn of the hot loop: instructions | cycles | outside of it: cycles |
-| --- | --- | --: | --: | --: | --: | --: | --: | --: |
+| kernel | language | instructions | registers | threads | spills | a turn of the hot loop: instructions | cycles | outside of it: cycles | \
+a turn does | cycles each |
+| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
 ";
 
-/// A row of the table. Of all but the threads, less is better.
+/// A row of the table, but for what follows from it. Of all but the threads, less is better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub kernel: String,
@@ -29,6 +30,7 @@ const NAMES: [&str; 7] = [
     "cycles outside of the hot loop",
 ];
 const THREADS: usize = 2;
+const TURN_CYCLES: usize = 5;
 
 impl Row {
     pub fn of(listing: &Listing) -> Self {
@@ -48,7 +50,7 @@ impl Row {
 
     fn parse(line: &str) -> Option<Self> {
         let cells: Vec<_> = line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
-        let [kernel, language, figures @ ..] = &cells[..] else { return None };
+        let [kernel, language, figures @ .., _, _] = &cells[..] else { return None };
         let mut row = Self { kernel: kernel.trim_matches('`').to_owned(), language: (*language).to_owned(), figures: [None; 7] };
         if figures.len() != row.figures.len() {
             return None;
@@ -60,8 +62,14 @@ impl Row {
     }
 
     fn line(&self) -> String {
-        let figures = self.figures.map(|figure| figure.map_or(String::new(), |figure| figure.to_string()));
-        format!("| `{}` | {} | {} |\n", self.kernel, self.language, figures.join(" | ")).replace("|  |", "| |").replace("|  |", "| |")
+        let mut line = format!("| `{}` | {} |", self.kernel, self.language);
+        for figure in self.figures {
+            line += &figure.map_or(" |".to_owned(), |figure| format!(" {figure} |"));
+        }
+        let work = work::of_turn(&self.kernel, &self.language).zip(self.figures[TURN_CYCLES]);
+        line += &work
+            .map_or(" | |".to_owned(), |((count, what), cycles)| format!(" {count} {what} | {:.2} |", cycles as f64 / f64::from(count)));
+        line + "\n"
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -147,11 +155,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let rows = [row("a", FIGURES), row("b", [Some(1); 7])];
+        let rows = [row("a", FIGURES), row("bitlinear_gemv_half", [Some(192); 7])];
         let document = write("# Title\n<!-- counts -->\nold\n<!-- end of counts -->\nend\n", &rows, "notes\n").unwrap();
         assert!(document.starts_with("# Title\n<!-- counts -->\nnotes\n\n| kernel"), "{document}");
         assert!(document.ends_with("<!-- end of counts -->\nend\n"), "{document}");
-        assert!(document.contains("| `a` | MSL | 407 | 47 | 1024 | 0 | | | 3 |\n"), "{document}");
+        assert!(document.contains("| `a` | MSL | 407 | 47 | 1024 | 0 | | | 3 | | |\n"), "{document}");
+        assert!(document.contains(" | 192 | 128 weights | 1.50 |\n"), "{document}");
         assert_eq!(read(&document).unwrap(), rows);
         assert!(read("# Title").is_err());
     }
