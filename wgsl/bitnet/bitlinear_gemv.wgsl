@@ -48,6 +48,7 @@ fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, t: Team, i
 // The sum of row `lane % ROWS` over a team of at least eight lanes: once a lane is left with one row, the lanes with the same row add up. Sums
 // are exact in any order. Masks are constants, for which GPUs have instructions.
 fn row_sum(acc: ptr<function, array<Acc, ROWS>>, t: Team, ids: Ids) -> Acc {
+    if ROWS == 1u { return team_sum((*acc)[0], ids); }
     share(ROWS / 2u, 1u, acc, t, ids);
     if ROWS > 2u { share(ROWS / 4u, 2u, acc, t, ids); }
     if ROWS > 4u { share(ROWS / 8u, 4u, acc, t, ids); }

@@ -23,6 +23,7 @@ fn dot_plane(word: u32, plane: u32, x: vec4<u32>, acc: i32) -> i32 {
     return acc + i32(dot_pair(fields & 0x00c000c0u, x.w, s));
 }
 
+fn team_sum(acc: i32, ids: Ids) -> i32 { return team_sum_i32(acc, ids); }
 fn exchange(acc: i32, mask: u32, ids: Ids) -> i32 { return bitcast<i32>(team_exchange(bitcast<u32>(acc), mask, ids)); }
 
 fn finish(sum: i32, x_sum: vec2<i32>) -> f32 { return f32(sum - x_sum.x - x_sum.y); }

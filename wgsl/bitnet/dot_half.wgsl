@@ -23,6 +23,7 @@ fn dot_plane(word: u32, plane: u32, x: vec4<u32>, acc: f32) -> f32 {
     return dot_pair(fields & 0x00c000c0u, x.w, s);
 }
 
+fn team_sum(acc: f32, ids: Ids) -> f32 { return team_sum_f32(acc, ids); }
 fn exchange(acc: f32, mask: u32, ids: Ids) -> f32 { return bitcast<f32>(team_exchange(bitcast<u32>(acc), mask, ids)); }
 
 fn finish(sum: f32, x_sum: vec2<i32>) -> f32 { return sum * 16777216.0 - f32(x_sum.x); }

@@ -14,6 +14,7 @@ fn dot_plane(word: u32, plane: u32, x: vec4<u32>, acc: i32) -> i32 {
         + dot4I8Packed((word >> 4u) & FIELDS, x.z) + dot4I8Packed((word >> 6u) & FIELDS, x.w);
 }
 
+fn team_sum(acc: i32, ids: Ids) -> i32 { return team_sum_i32(acc, ids); }
 fn exchange(acc: i32, mask: u32, ids: Ids) -> i32 { return bitcast<i32>(team_exchange(bitcast<u32>(acc), mask, ids)); }
 
 // Codes are value + 1: the sum of the activations is one too many.

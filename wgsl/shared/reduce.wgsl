@@ -22,6 +22,7 @@ fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
     return subgroupShuffleXor(v, mask);
 }
 
+fn team_sum_i32(v: i32, ids: Ids) -> i32 { return subgroupAdd(v); }
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return subgroupAdd(v); }
 
 // One word a subgroup, of at least four lanes.

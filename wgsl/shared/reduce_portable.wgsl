@@ -45,6 +45,7 @@ fn tree_sum_f32(v: f32, width: u32, i: u32) -> f32 {
     return total;
 }
 
+fn team_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, LANES, ids.local); }
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, LANES, ids.local); }
 fn group_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, THREADS, ids.local); }
 fn group_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, THREADS, ids.local); }

@@ -1,6 +1,7 @@
 // Scalars, vectors, and as_type.
 #pragma once
 
+typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 
