@@ -1,8 +1,12 @@
 //! What the examples share: a device, random numbers, and how figures are printed.
 #![allow(dead_code, reason = "each example uses its part")]
 
-use bitnet_wgpu::{Context, PackedTernary, Result, Scales, measure::Roof};
+pub mod emulated;
+
+use bitnet_wgpu::{Context, PackedTernary, Result, Scales, bitnet, measure::Roof};
+use pollster::block_on;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::time::Duration;
 
 /// Opens the device and says which it is.
 pub fn open() -> Result<Context> {
@@ -43,4 +47,31 @@ pub fn error(x: &[f32], w: &PackedTernary, y: &[f32]) -> f64 {
     let exact = rows.map(|(row, x)| row.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum::<f64>());
     let (off, norm) = exact.zip(y).fold((0.0, 0.0), |(off, norm), (e, &y)| (off + (e - f64::from(y)).powi(2), norm + e * e));
     (off / norm).sqrt()
+}
+
+/// The integer sums, the outputs, and the time of one multiplication.
+pub fn on_gpu(context: &Context, x: &[f32], tokens: usize, w: &PackedTernary) -> Result<(Vec<f32>, Vec<f32>, Duration)> {
+    let (x, w) = (context.upload(x, [tokens, w.columns()])?, w.upload(context)?);
+    let mut encoder = context.encoder("sums");
+    let xq = bitnet::quantize_activations(&mut encoder, &x)?;
+    let sums = bitnet::accumulators(&mut encoder, &xq, &w)?;
+    encoder.submit()?.wait()?;
+    let mut encoder = context.encoder("bitlinear");
+    let y = bitnet::bitlinear_quantized(&mut encoder, &xq, &w)?;
+    let multiplication = encoder.finish();
+    block_on(multiplication.time(10))?; // to warm up
+    let (_, time) = block_on(multiplication.time(50))?;
+    Ok((block_on(sums.read())?, block_on(y.read())?, time))
+}
+
+/// Whether integer sums that came as floats are those of the CPU. Every implementation gives the same, so that a difference is a bug.
+pub fn compare(sums: &[f32], oracle: &[i32]) -> &'static str {
+    assert!(sums.iter().zip(oracle).all(|(&sum, &oracle)| sum == oracle as f32), "the integers differ");
+    "equal"
+}
+
+/// Time and [`rate`]; dashes for what was not timed.
+pub fn speed(roof: Option<&Roof>, bytes: usize, time: Option<Duration>) -> String {
+    let Some(seconds) = time.map(|time| time.as_secs_f64()) else { return format!("{:>11}", "-") };
+    format!("{:8.1} µs {}", seconds * 1e6, rate(roof, bytes, seconds))
 }

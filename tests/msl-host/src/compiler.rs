@@ -109,7 +109,7 @@ struct Compiler {
 impl Compiler {
     fn get() -> Result<&'static Self, Error> {
         static COMPILER: OnceLock<Result<Compiler, String>> = OnceLock::new();
-        COMPILER.get_or_init(|| Self::find().map_err(|e| e.to_string())).as_ref().map_err(|e| Error::Compile { output: e.clone() })
+        COMPILER.get_or_init(|| Self::find().map_err(|e| e.to_string())).as_ref().map_err(|e| Error::NoCompiler(e.clone()))
     }
 
     fn find() -> Result<Self, Error> {

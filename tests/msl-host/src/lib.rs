@@ -37,6 +37,9 @@ pub enum Error {
     /// The text is not what a kernel here must be: its signature, its attributes.
     #[error("{0}")]
     Text(String),
+    /// No C++ compiler answers under the name `c++` or `CXX`.
+    #[error("no C++ compiler: {0}")]
+    NoCompiler(String),
     /// The compiler refused; this is what it said.
     #[error("{output}")]
     Compile { output: String },
