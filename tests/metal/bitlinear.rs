@@ -17,7 +17,7 @@ pub fn problems(kernel: &'static Kernel) -> Vec<Problem> {
     problems
 }
 
-fn problem(kernel: &'static Kernel, (m, n, k): (usize, usize, usize), element: Element) -> Problem {
+pub fn problem(kernel: &'static Kernel, (m, n, k): (usize, usize, usize), element: Element) -> Problem {
     let mut rng = rng((m + n + k) as u64);
     let values: Vec<i8> = (0..n * k).map(|_| rng.random_range(-1..=1)).collect();
     // Every row has its own scale, so that a wrong row shows.

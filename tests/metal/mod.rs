@@ -14,6 +14,11 @@ pub use data::{Data, Leeway};
 pub use problem::Problem;
 pub use translate::metal as naga_metal;
 
+/// A GEMV of one token, for timing.
+pub fn gemv_problem(kernel: &'static bitnet_wgpu::Kernel, rows: usize, columns: usize) -> Problem {
+    bitlinear::problem(kernel, (1, rows, columns), bitnet_wgpu::Element::F32)
+}
+
 /// The problems of a kernel.
 ///
 /// # Panics

@@ -4,25 +4,27 @@
 namespace msl {
 struct Pointer {
     void* to;
-    template <class T> operator T*() const { return (T*)to; }
+    template <class T> MSL_FN operator T*() const { return (T*)to; }
 };
 
 struct Reference {
     void* to;
-    template <class T> operator T&() const { return *(T*)to; }
+    template <class T> MSL_FN operator T&() const { return *(T*)to; }
 };
 
+#ifndef __CUDACC__
 // A parameter in threadgroup memory.
 struct Shared {
     unsigned site;
     const char* name;
     template <class T> operator T&() const { return *(T*)msl_threadgroup_memory(site, sizeof(T), name); }
 };
+#endif
 
 struct Place {
     const unsigned* at;
-    operator uint() const { return at[0]; }
-    operator uint2() const { return uint2(at[0], at[1]); }
-    operator uint3() const { return uint3(at[0], at[1], at[2]); }
+    MSL_FN operator uint() const { return at[0]; }
+    MSL_FN operator uint2() const { return uint2(at[0], at[1]); }
+    MSL_FN operator uint3() const { return uint3(at[0], at[1], at[2]); }
 };
 }

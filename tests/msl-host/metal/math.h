@@ -3,26 +3,26 @@
 
 namespace metal {
 #define MSL_ORDERED(t) \
-    inline t min(t a, t b) { return b < a ? b : a; } \
-    inline t max(t a, t b) { return a < b ? b : a; } \
-    inline t clamp(t x, t low, t high) { return min(max(x, low), high); }
+    MSL_FN t min(t a, t b) { return b < a ? b : a; } \
+    MSL_FN t max(t a, t b) { return a < b ? b : a; } \
+    MSL_FN t clamp(t x, t low, t high) { return min(max(x, low), high); }
 MSL_ORDERED(int) MSL_ORDERED(uint) MSL_ORDERED(float)
 #undef MSL_ORDERED
-template <class T, int N> inline vec<T, N> clamp(vec<T, N> x, T low, T high) {
+template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, T low, T high) {
     for (int i = 0; i < N; ++i) x.d[i] = clamp(x.d[i], low, high);
     return x;
 }
 
-inline float fabs(float x) { return __builtin_fabsf(x); }
-inline float abs(float x) { return __builtin_fabsf(x); }
-inline float sqrt(float x) { return __builtin_sqrtf(x); }
-inline float rint(float x) { return __builtin_rintf(x); }
-inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+MSL_FN float fabs(float x) { return MSL_C(fabsf)(x); }
+MSL_FN float abs(float x) { return MSL_C(fabsf)(x); }
+MSL_FN float sqrt(float x) { return MSL_C(sqrtf)(x); }
+MSL_FN float rint(float x) { return MSL_C(rintf)(x); }
+MSL_FN float fma(float x, float y, float z) { return MSL_C(fmaf)(x, y, z); }
 
 // b where c holds.
-inline uint select(uint a, uint b, bool c) { return c ? b : a; }
-inline uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0 : x << (32 - offset - bits) >> (32 - bits); }
-inline uint insert_bits(uint base, uint insert, uint offset, uint bits) {
+MSL_FN uint select(uint a, uint b, bool c) { return c ? b : a; }
+MSL_FN uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0 : x << (32 - offset - bits) >> (32 - bits); }
+MSL_FN uint insert_bits(uint base, uint insert, uint offset, uint bits) {
     const uint mask = uint((1ul << bits) - 1) << offset;
     return (base & ~mask) | ((insert << offset) & mask);
 }

@@ -1,7 +1,7 @@
 // Metal's standard library as far as kernels here use it; a function that none uses is an error, as a misspelt one is.
 //
-// Three readings of the same text: plain C++17 that runs, where a thread is a fiber (../runtime); C++ for OpenCL, which clang only checks,
-// with real address spaces; and the same with MSL_SPIRV, where clang makes code of it.
+// Four readings of the same text: plain C++17 that runs, where a thread is a fiber (../runtime); C++ for OpenCL, which clang only checks,
+// with real address spaces; the same with MSL_SPIRV, where clang makes code of it; and CUDA, where a SIMD-group is a warp.
 #pragma once
 
 #ifdef __OPENCL_CPP_VERSION__
@@ -9,7 +9,19 @@
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #else
 #include "../runtime/runtime.h"
+#endif
+
+#ifdef __CUDACC__
+#define MSL_FN __device__ inline
+#define MSL_C(function) ::function
+#include "names_cuda.h"
+#include "half_cuda.h"
+#else
+#define MSL_FN inline
+#define MSL_C(function) __builtin_##function
+#ifndef MSL_CHECK
 typedef _Float16 half;
+#endif
 #endif
 
 #include "vector.h"
@@ -18,14 +30,19 @@ typedef _Float16 half;
 #include "threads_opencl.h"
 #elif defined(MSL_CHECK)
 #include "threads_check.h"
+#elif defined(__CUDACC__)
+#include "threads_cuda.h"
+#include "arguments.h"
 #else
 #include "threads_host.h"
 #include "arguments.h"
 #endif
 
-// Metal's own words, from here on.
+// Metal's own words, from here on; in CUDA, ../src/cuda.rs replaces them. A declaration in threadgroup memory has been rewritten.
+#ifdef __CUDACC__
+#define MSL_THREADGROUP_REFERENCE(type, name, site) __shared__ type name
+#elif defined(MSL_CHECK)
 #define kernel
-#ifdef MSL_CHECK
 #define device __global
 #define constant __constant
 #define threadgroup __local
@@ -34,18 +51,22 @@ typedef _Float16 half;
 #define global global_
 #define local local_
 #define generic generic_
-// A declaration in threadgroup memory is rewritten to these.
 #ifdef MSL_SPIRV
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __local type& name = *(__local type*)msl_threadgroup_memory(site, sizeof(type))
 #else
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __local type& name = msl::threadgroup_memory<type>()
 #endif
-#define MSL_THREADGROUP_BYTES(bytes) static_assert((bytes) <= 32768, "more than 32 KiB of threadgroup memory")
 #else
+#define kernel
 #define device
 #define constant const
 #define threadgroup
 #define thread
 #define MSL_THREADGROUP_REFERENCE(type, name, site) type& name = *(type*)msl_threadgroup_memory(site, sizeof(type), #name)
+#endif
+
+#if defined(MSL_CHECK) || defined(__CUDACC__)
+#define MSL_THREADGROUP_BYTES(bytes) static_assert((bytes) <= 32768, "more than 32 KiB of threadgroup memory")
+#else
 #define MSL_THREADGROUP_BYTES(bytes)
 #endif

@@ -24,21 +24,21 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
     using msl::components<T, N>::d;
 
     vec() = default;
-    vec(T s) { for (int i = 0; i < N; ++i) d[i] = s; }
-    template <class... S, typename msl::enable_if<sizeof...(S) == N && (N > 1)>::type = 0> vec(S... s) {
+    MSL_FN vec(T s) { for (int i = 0; i < N; ++i) d[i] = s; }
+    template <class... S, typename msl::enable_if<sizeof...(S) == N && (N > 1)>::type = 0> MSL_FN vec(S... s) {
         int i = 0;
         ((d[i++] = T(s)), ...);
     }
-    vec(const vec<T, N, !packed>& o) { for (int i = 0; i < N; ++i) d[i] = o.d[i]; }
-    template <class U, bool P> explicit vec(const vec<U, N, P>& o) { for (int i = 0; i < N; ++i) d[i] = T(o.d[i]); }
+    MSL_FN vec(const vec<T, N, !packed>& o) { for (int i = 0; i < N; ++i) d[i] = o.d[i]; }
+    template <class U, bool P> MSL_FN explicit vec(const vec<U, N, P>& o) { for (int i = 0; i < N; ++i) d[i] = T(o.d[i]); }
 
-    T& operator[](uint i) { return d[i]; }
-    T operator[](uint i) const { return d[i]; }
+    MSL_FN T& operator[](uint i) { return d[i]; }
+    MSL_FN T operator[](uint i) const { return d[i]; }
     // v.xz is rewritten to this.
-    template <int... at> vec<T, sizeof...(at)> swizzle() const { return vec<T, sizeof...(at)>(d[at]...); }
+    template <int... at> MSL_FN vec<T, sizeof...(at)> swizzle() const { return vec<T, sizeof...(at)>(d[at]...); }
 
 #define MSL_OPERATOR(op) \
-    friend vec operator op(vec a, vec b) { \
+    friend MSL_FN vec operator op(vec a, vec b) { \
         for (int i = 0; i < N; ++i) a.d[i] = T(a.d[i] op b.d[i]); \
         return a; \
     }
@@ -46,7 +46,7 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
 #undef MSL_OPERATOR
 };
 
-template <class D, class S> inline D as_type(S s) {
+template <class D, class S> MSL_FN D as_type(S s) {
     static_assert(sizeof(D) == sizeof(S), "as_type between sizes");
     return __builtin_bit_cast(D, s);
 }

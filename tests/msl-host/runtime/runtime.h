@@ -13,6 +13,9 @@ struct msl_place {
     unsigned simdgroup_index_in_threadgroup[1], simdgroups_per_threadgroup[1];
 };
 
+// What a kernel on a GPU is given (metal/threads_cuda.h): a pointer for every slot.
+struct msl_buffers { void* at[8]; };
+
 typedef void msl_entry_function(const struct msl_place*, void* const* buffers);
 
 // --- what kernels call

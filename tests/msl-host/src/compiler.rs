@@ -168,18 +168,22 @@ fn contents(files: &[&str]) -> Result<Vec<String>, Error> {
     files.iter().map(|file| read(file).map_err(|source| Error::Io { what: format!("reading {file}"), source })).collect()
 }
 
-/// The function that calls a kernel for one thread.
-fn wrapper(kernel: &Kernel) -> String {
-    let slots = kernel.parameters.iter().filter_map(|p| if let Argument::Buffer(slot) = p.source { Some(slot + 1) } else { None });
-    let slots = slots.max().unwrap_or(0);
+/// What a kernel is called with, given `place` and `buffers`.
+pub fn arguments(kernel: &Kernel) -> String {
     let arguments = kernel.parameters.iter().enumerate().map(|(i, p)| match p.source {
         Argument::Buffer(slot) => format!("msl::{}{{buffers[{slot}]}}", if p.reference { "Reference" } else { "Pointer" }),
         Argument::Threadgroup => format!("msl::Shared{{{i}, \"{}\"}}", p.name),
         Argument::Place(place) => format!("msl::Place{{place->{place}}}"),
     });
-    let arguments: Vec<_> = arguments.collect();
+    arguments.collect::<Vec<_>>().join(", ")
+}
+
+/// The function that calls a kernel for one thread.
+fn wrapper(kernel: &Kernel) -> String {
+    let slots = kernel.parameters.iter().filter_map(|p| if let Argument::Buffer(slot) = p.source { Some(slot + 1) } else { None });
+    let slots = slots.max().unwrap_or(0);
     let mut text = format!("#line 1 \"arguments of {}\"\nextern \"C\" const unsigned msl_slots = {slots};\n", kernel.name);
     let _ = write!(text, "extern \"C\" void msl_entry(const msl_place* place, void* const* buffers) {{\n    {}(", kernel.name);
-    let _ = writeln!(text, "{});\n}}", arguments.join(", "));
+    let _ = writeln!(text, "{});\n}}", arguments(kernel));
     text
 }

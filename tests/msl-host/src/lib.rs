@@ -19,11 +19,13 @@
 //! What this shows about a kernel and what it does not is in the README.
 
 mod compiler;
+mod cuda;
 pub mod opencl;
 mod rewrite;
 mod strict;
 mod text;
 
+pub use cuda::cuda;
 pub use strict::check;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

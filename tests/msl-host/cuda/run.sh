@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds the Metal kernels for an NVIDIA GPU, runs them, and compares and times them. Needs nvcc and a C++ compiler, nothing else.
+#     ARCH=sm_90 NVCC=nvcc ./run.sh [build]     `build` stops before a GPU is needed
+set -euo pipefail
+cd "$(dirname "$0")"
+nvcc=${NVCC:-nvcc} arch=${ARCH:-native}
+mkdir -p build
+# Every operation rounded once, as the CPU does it; only fma() is fused.
+flags=(-std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -arch="$arch")
+"$nvcc" --version | tail -n 2
+"$nvcc" "${flags[@]}" -o build/main main.cu
+[ "${1:-}" != build ] || exit 0
+build/main check
+build/main time
+if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do compute-sanitizer --tool $tool --error-exitcode 3 build/main check | tail -n 3; done
+else
+    echo "no compute-sanitizer: memory and races not checked"
+fi
