@@ -98,11 +98,11 @@ fn statistics_of(kernel: &str, line: &str, code: Vec<Instruction>) -> Result<Lis
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// A kernel with a loop and what the driver prints around it.
-    pub(crate) const LOG: &str = "\
+    const LOG: &str = "\
    0: 8800                   stop
 CS shader: 1 instrs, 0 alu, 9 gprs, 1024 threads, 9:9 spills:fills
 @@kernel sum

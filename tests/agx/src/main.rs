@@ -1,5 +1,5 @@
-//! Compiles every kernel of the catalog for Apple GPUs, without one, and compares what it costs with docs/apple-gpu.md, which tells what this is
-//! about. `scripts/agx-check` sets up what is needed and runs it.
+//! Compiles every kernel of the catalog for Apple GPUs, without one, and compares what it costs with docs/apple-gpu.md, which tells what
+//! this is about. `scripts/agx-check` sets up what is needed and runs it.
 
 mod catalog;
 mod cost;
@@ -129,10 +129,9 @@ fn compile(tools: &Tools, work: &Path, gpu: &str, wrong: &mut Vec<String>) -> Re
     let mut logs = String::new();
     let folder = work.to_string_lossy();
     for (driver, arguments) in [("agx-vulkan", &["compile-wgsl"][..]), ("agx-opencl", &["compile-spirv", &folder])] {
-        match tools.on_driver(driver, gpu, arguments, &work.join(format!("{gpu}-{driver}.log"))) {
-            Ok(log) => logs += &log,
-            Err(error) => wrong.push(error),
-        }
+        let (log, error) = tools.on_driver(driver, gpu, arguments, &work.join(format!("{gpu}-{driver}.log")))?;
+        logs += &log;
+        wrong.extend(error);
     }
     let driver = logs.lines().find_map(|line| line.strip_prefix(wgsl::DRIVER)).unwrap_or("no driver").trim().to_owned();
     Ok(Compiled { listings: listing::read(&logs)?, driver })

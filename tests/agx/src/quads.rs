@@ -1,5 +1,5 @@
-//! Exchanges within quads: SPIR-V has an instruction for them, the translator to SPIR-V has no name for it. So a shuffle of SIMD-groups by 1, 2
-//! or 3, which is the same, becomes one.
+//! Exchanges within quads: SPIR-V has an instruction for them, the translator to SPIR-V has no name for it. So a shuffle of SIMD-groups by
+//! 1, 2 or 3, which is the same, becomes one.
 
 const MAGIC: u32 = 0x0723_0203;
 const BOUND: usize = 3;

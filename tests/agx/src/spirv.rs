@@ -15,8 +15,7 @@ const DEVICE_NAME: c_uint = 0x102b;
 const PROGRAM_BUILD_LOG: c_uint = 0x1183;
 const PROGRAM_KERNEL_NAMES: c_uint = 0x1168;
 
-/// Builds the kernel of every `NAME.spv` in a folder, as of the name `NAME` with spaces for underscores between words; prints a marker before
-/// each and after.
+/// Builds the kernel of every `NAME.spv` in a folder; prints a marker of `NAME` before each, and one after.
 ///
 /// # Errors
 /// OpenCL's and the compiler's complaints.

@@ -25,12 +25,12 @@ impl Tools {
         version.map(str::to_owned).ok_or_else(|| format!("clang names no version: {text}"))
     }
 
-    /// Runs this program again with `arguments`, on the driver `agx-vulkan` or `agx-opencl` for the GPU `gpu`, and returns all that it and the
-    /// driver printed, in order.
+    /// Runs this program again with `arguments`, on the driver `agx-vulkan` or `agx-opencl` for the GPU `gpu`; gives all that it and the
+    /// driver printed, in order, and what went wrong, in its own words or the last ones printed.
     ///
     /// # Errors
-    /// What the program says, or the end of what was printed.
-    pub fn on_driver(&self, driver: &str, gpu: &str, arguments: &[&str], log: &Path) -> Result<String, String> {
+    /// If it cannot be run.
+    pub fn on_driver(&self, driver: &str, gpu: &str, arguments: &[&str], log: &Path) -> Result<(String, Option<String>), String> {
         let me = std::env::current_exe().map_err(|e| e.to_string())?;
         let file = std::fs::File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
         let mut command = Command::new(self.0.join(driver));
@@ -43,10 +43,10 @@ impl Tools {
         let bytes = std::fs::read(log).map_err(|e| format!("{}: {e}", log.display()))?;
         let printed = String::from_utf8_lossy(&bytes).into_owned();
         if status.success() {
-            return Ok(printed);
+            return Ok((printed, None));
         }
         let end = printed.rsplit_once(crate::FAILED).map_or_else(|| tail(&printed), |(_, message)| message.to_owned());
-        Err(format!("{driver} as {gpu}: {status}\n{}", end.trim()))
+        Ok((printed, Some(format!("{driver} as {gpu}: {status}\n{}", end.trim()))))
     }
 }
 

@@ -21,7 +21,7 @@ pub fn headers() -> String {
     compiler::support("metal")
 }
 
-/// The source for a text: each of its kernels is called by an OpenCL kernel of the name [`kernel_name`].
+/// The source for a text: each of its kernels is called by an OpenCL kernel, `opencl_` and its name, since the name itself is taken.
 ///
 /// # Errors
 /// [`Error::Text`] for a kernel whose parameters have no counterpart, [`Error::Compile`] from the preprocessor.
@@ -34,11 +34,6 @@ pub fn source(text: &str) -> Result<String, Error> {
         source.push_str(&entry(kernel).map_err(Error::Text)?);
     }
     Ok(source)
-}
-
-/// The OpenCL kernel for a Metal kernel: OpenCL has no overloads by address space to tell them apart.
-pub fn kernel_name(metal: &str) -> String {
-    format!("opencl_{metal}")
 }
 
 fn entry(kernel: &Kernel) -> Result<String, String> {
@@ -58,8 +53,8 @@ fn entry(kernel: &Kernel) -> Result<String, String> {
     if let Some(threads) = kernel.max_threads {
         let _ = write!(text, "__attribute__((reqd_work_group_size({threads}, 1, 1))) ");
     }
-    let (name, parameters, arguments) = (kernel_name(&kernel.name), parameters.join(", "), arguments.join(", "));
-    let _ = writeln!(text, "__kernel void {name}({parameters}) {{ {}({arguments}); }}", kernel.name);
+    let (name, parameters, arguments) = (&kernel.name, parameters.join(", "), arguments.join(", "));
+    let _ = writeln!(text, "__kernel void opencl_{name}({parameters}) {{ {name}({arguments}); }}");
     Ok(text)
 }
 
