@@ -35,6 +35,7 @@ extern crate self as bitnet_wgpu;
 mod capabilities;
 mod context;
 pub mod contract;
+mod dense;
 mod encoder;
 mod error;
 #[cfg(feature = "formats")]
@@ -55,6 +56,7 @@ pub use capabilities::Capabilities;
 #[doc(hidden)]
 pub use context::Translate;
 pub use context::{Context, ShaderLanguage};
+pub use dense::{DenseElement, PackedDense};
 pub use encoder::{Encoder, Recording, Submission};
 pub use error::{Error, Result};
 pub use half::f16;

@@ -4,8 +4,12 @@
 //! that names the tensor and the offset.
 
 mod checkpoint;
+mod config;
 mod mapped;
+mod model_file;
 mod safetensors;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
+pub use config::{Activation, ModelConfig, RopeScaling};
+pub use model_file::ModelFile;
 pub use safetensors::{SafeTensors, TensorBytes};
