@@ -150,7 +150,7 @@ fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature,
 }
 
 fn msl_scalar(word: &str, variant: &Variant) -> Result<Word, String> {
-    if let Some((_, element)) = variant.floats.iter().find(|(alias, _)| *alias == word) {
+    if let Some((_, element)) = variant.floats.iter().find(|(alias, _)| word == *alias || word.strip_suffix('4') == Some(alias)) {
         return Ok(if *element == Element::F16 { Word::F16 } else { Word::F32 });
     }
     match word.trim_end_matches(char::is_numeric) {

@@ -2,7 +2,7 @@
 //!
 //! Rows are padded with zeros to whole groups of four words, so kernels may read 16 bytes at a time and need no tail.
 
-use crate::{Error, Result};
+use crate::{Context, Error, Result, Tensor};
 use half::{bf16, f16};
 
 /// What the elements of a dense matrix are stored as.
@@ -140,5 +140,67 @@ impl PackedDense {
                 codes.iter().map(|&code| f32::from(code) * self.scales[row]).collect()
             }
         }
+    }
+}
+
+impl PackedDense {
+    /// Copies it to the GPU.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the device cannot bind that much.
+    pub fn upload(&self, context: &Context) -> Result<DenseMatrix> {
+        let stride = self.element.row_words(self.columns);
+        let ones;
+        let scales = if self.element == DenseElement::Int8 {
+            &self.scales
+        } else {
+            ones = vec![1.0; self.rows];
+            &ones
+        };
+        Ok(DenseMatrix {
+            element: self.element,
+            rows: self.rows,
+            columns: self.columns,
+            words: context.upload(&self.words, [self.rows, stride])?,
+            scales: context.upload(scales, [self.rows])?,
+        })
+    }
+}
+
+/// A dense matrix on the GPU. Clones share its buffers.
+#[derive(Clone, Debug)]
+pub struct DenseMatrix {
+    element: DenseElement,
+    rows: usize,
+    columns: usize,
+    pub(crate) words: Tensor<u32>,
+    /// One a row; 1 where elements are floats.
+    pub(crate) scales: Tensor<f32>,
+}
+
+impl DenseMatrix {
+    /// What the elements are stored as.
+    pub fn element(&self) -> DenseElement {
+        self.element
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Groups of sixteen bytes in a row.
+    pub(crate) fn blocks(&self) -> usize {
+        self.element.row_words(self.columns) / 4
+    }
+
+    /// Columns of a row with what pads it.
+    pub(crate) fn padded(&self) -> usize {
+        self.blocks() * 16 / self.element.bytes()
     }
 }

@@ -25,7 +25,7 @@ pub enum Type {
     I32,
     /// 32-bit floats.
     F32,
-    /// `f32` or `f16`, as the tensor that is bound has it; the shader knows it by this alias (`X`, say).
+    /// `f32` or `f16`, as the tensor that is bound has it; the shader knows it by this alias (`X`, say; in MSL `X4` is the vector of four).
     Float(&'static str),
 }
 
@@ -307,7 +307,8 @@ impl Kernel {
         // wgpu compiles passthrough MSL with fast math; this is the only handle on it.
         writeln!(text, "#pragma METAL fp math_mode(safe)")?;
         for (name, element) in &variant.floats {
-            writeln!(text, "#define {name} {}", if *element == Element::F16 { "half" } else { "float" })?;
+            let ty = if *element == Element::F16 { "half" } else { "float" };
+            writeln!(text, "#define {name} {ty}\n#define {name}4 {ty}4")?;
         }
         for (name, value) in self.numbers(ShaderLanguage::Msl) {
             writeln!(text, "#define {name} {value}u")?;

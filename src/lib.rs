@@ -23,6 +23,7 @@
 //! | put data on it and get it back | [`Tensor`], [`PackedTernary`], [`TernaryMatrix`] |
 //! | record work, run it, run it again | [`Encoder`], [`Recording`] |
 //! | quantise and multiply, on GPU or CPU | [`bitnet`] |
+//! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | read checkpoints | [`formats`] |
 //! | see what takes time | [`Recording::profile`], [`measure`] |
 //! | add a kernel | [`kernel`], [`contract`] |
@@ -56,12 +57,12 @@ pub use capabilities::Capabilities;
 #[doc(hidden)]
 pub use context::Translate;
 pub use context::{Context, ShaderLanguage};
-pub use dense::{DenseElement, PackedDense};
+pub use dense::{DenseElement, DenseMatrix, PackedDense};
 pub use encoder::{Encoder, Recording, Submission};
 pub use error::{Error, Result};
 pub use half::f16;
 pub use kernel::Kernel;
-pub use ops::{CATALOG, bitnet, catalog, measure};
+pub use ops::{CATALOG, bitnet, catalog, measure, transformer};
 pub use pool::PoolStats;
 pub use profile::{Clock, Profile, StepTime};
 pub use shape::Shape;

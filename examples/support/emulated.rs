@@ -9,7 +9,7 @@ pub fn bitlinear(x: &[f32], tokens: usize, w: &PackedTernary) -> Result<[Vec<f32
     let (rows, columns) = (w.rows(), w.columns());
     let words = w.words().len() / rows;
     let zeros = |words: usize| vec![0; 4 * words];
-    let params = |first: usize, second: usize| bytes(&[first as u32, second as u32, words as u32]);
+    let params = |first: usize, second: usize| bytes(&[first as u32, second as u32, words as u32, 0]);
 
     let mut quantized = vec![params(tokens, columns), bytes(x), zeros(8 * words * tokens), zeros(tokens), zeros(2 * tokens)];
     run("quantize_activations_half", &mut quantized, [tokens, 1, 1])?;

@@ -3,11 +3,12 @@
 pub mod bitnet;
 pub(crate) mod half_subnormals;
 pub mod measure;
+pub mod transformer;
 
 use crate::Kernel;
 
 /// Every kernel of the crate, by family. Contract, translation and parity tests walk it.
-pub static CATALOG: &[&[&Kernel]] = &[bitnet::KERNELS, measure::KERNELS, &[&half_subnormals::HALF_SUBNORMALS]];
+pub static CATALOG: &[&[&Kernel]] = &[bitnet::KERNELS, transformer::KERNELS, measure::KERNELS, &[&half_subnormals::HALF_SUBNORMALS]];
 
 /// All of [`CATALOG`], family after family.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {

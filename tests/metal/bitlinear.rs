@@ -8,7 +8,7 @@ use crate::common::{SHAPES, rng};
 use bitnet_wgpu::{Element, Kernel, PackedTernary, Scales, bitnet, params};
 use rand::RngExt;
 
-params! { struct Params { rows: u32, tokens: u32, words: u32 } }
+params! { struct Params { rows: u32, tokens: u32, words: u32, add: u32 } }
 
 pub fn problems(kernel: &'static Kernel) -> Vec<Problem> {
     // A GEMV takes the tokens that come, though it is meant for few.
@@ -29,6 +29,6 @@ pub fn problem(kernel: &'static Kernel, (m, n, k): (usize, usize, usize), elemen
     let packed = (0..m).flat_map(|token| pack(is_half(kernel), x.row(token))).collect();
     let sums = (0..m).flat_map(|token| sums(x.row(token))).collect();
     let inputs = vec![Data::U32(w.words().to_vec()), Data::F32(scales), Data::U32(packed), Data::F32(x.scales.clone()), Data::I32(sums)];
-    let params = Params { rows: n as u32, tokens: m as u32, words: row_words(k) as u32 };
+    let params = Params { rows: n as u32, tokens: m as u32, words: row_words(k) as u32, add: 0 };
     Problem::exact(kernel, format!("{m} × {n} × {k} {element:?}"), params, inputs, vec![y], [n, m, 1])
 }

@@ -1,6 +1,7 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for many tokens t. A workgroup of 16 × 16 threads makes TILE_X rows × TILE_Y
-// tokens, a thread 4 × 4 of them, 16 apart; STEP words of every row and token are in workgroup memory at a time.
-struct Params { rows: u32, tokens: u32, words: u32 }
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]), on top of what y is if `add` is not 0, for many tokens t. A workgroup of
+// 16 × 16 threads makes TILE_X rows × TILE_Y tokens, a thread 4 × 4 of them, 16 apart; STEP words of every row and token are in workgroup memory
+// at a time.
+struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -30,7 +31,9 @@ fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
             scale = w_scale[row];
             factor = exact_quotient(scale, x_scale[token]);
         }
-        y[token * params.rows + row] = Y(finish(acc[i], x_sum[token]) * factor);
+        let product = finish(acc[i], x_sum[token]) * factor;
+        let at = token * params.rows + row;
+        if params.add != 0u { y[at] = Y(f32(y[at]) + product); } else { y[at] = Y(product); }
     }
 }
 

@@ -1,7 +1,7 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]) for one token t a row of workgroups. A team of lanes makes ROWS rows: each lane
-// takes every lanes-th group of WORDS words of the rows, and the activations that belong to it, TURNS groups at a time so that as many loads
-// are under way. How a word is multiplied is a part of its own (dot_*).
-struct Params { rows: u32, tokens: u32, words: u32 }
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]), on top of what y is if `add` is not 0, for one token t a row of workgroups. A team
+// of lanes makes ROWS rows: each lane takes every lanes-th group of WORDS words of the rows, and the activations that belong to it, TURNS groups
+// at a time so that as many loads are under way. How a word is multiplied is a part of its own (dot_*).
+struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<Words>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -72,10 +72,12 @@ fn bitlinear_gemv(ids: Ids) {
     var beta = 0.0;
     var a = 1.0;
     var x_total = vec2<i32>();
+    var base = 0.0;
     if writes {
         beta = w_scale[row];
         a = x_scale[token];
         x_total = x_sum[token];
+        if params.add != 0u { base = f32(y[token * params.rows + row]); }
     }
 
     let groups = params.words / WORDS;
@@ -92,5 +94,9 @@ fn bitlinear_gemv(ids: Ids) {
         if t.lane < ROWS { sums[block + t.lane] = sum; }
     }
     workgroupBarrier();
-    if writes { y[token * params.rows + row] = Y(finish(sums[ids.local], x_total) * exact_quotient(beta, a)); }
+    if writes {
+        let product = finish(sums[ids.local], x_total) * exact_quotient(beta, a);
+        // Not `base + product`, which would make +0 of -0.
+        y[token * params.rows + row] = Y(select(product, base + product, params.add != 0u));
+    }
 }

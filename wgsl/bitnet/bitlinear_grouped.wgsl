@@ -1,6 +1,6 @@
 // y[t, r] = Σ_g (Σ_{k in g} xq[t, k]·Wq[r, k]) · w_scale[r, g] / x_scale[t]: scales by groups of columns. A team makes a row; int8 layout.
 // A word's sum is an exact integer, their scaled sum is a float: its last bits hang on the order.
-struct Params { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32 }
+struct Params { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -25,6 +25,10 @@ fn bitlinear_grouped(ids: Ids) {
             sum = fma(f32(dot_plane(codes[last * params.words + i], 0u, a, -ones)), w_scale[last * params.groups + group], sum);
         }
         sum = team_sum_f32(sum, ids);
-        if t.lane == 0u && row < params.rows { y[token * params.rows + row] = Y(exact_quotient(sum, x_scale[token])); }
+        if t.lane == 0u && row < params.rows {
+            let at = token * params.rows + row;
+            let quotient = exact_quotient(sum, x_scale[token]);
+            if params.add != 0u { y[at] = Y(f32(y[at]) + quotient); } else { y[at] = Y(quotient); }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Quantised activations: one type, two compute layouts, the same integers.
 
-use crate::{Context, Result, Tensor, ternary::row_words};
+use super::quantize_activations::check_features;
+use crate::{Context, Encoder, Error, Result, Tensor, ternary::row_words};
 
 /// How quantised activations lie in memory. Both are padded with zeros to whole words of [`TernaryMatrix`](crate::TernaryMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,8 +35,11 @@ pub struct QuantizedActivations {
 }
 
 impl QuantizedActivations {
-    /// For a kernel to write.
-    pub(crate) fn uninit(context: &Context, tokens: usize, features: usize, layout: Layout) -> Result<Self> {
+    /// Activations that an op will write, and can write again.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn uninit(context: &Context, tokens: usize, features: usize, layout: Layout) -> Result<Self> {
         Ok(Self {
             layout,
             codes: Tensor::uninit(context, [tokens, layout.words(features)])?,
@@ -44,6 +48,16 @@ impl QuantizedActivations {
             tokens,
             features,
         })
+    }
+
+    /// Can they take so many tokens and features, and are integer sums exact?
+    pub(super) fn check(&self, op: &'static str, tokens: usize, features: usize, encoder: &Encoder) -> Result<()> {
+        check_features(op, features, self.layout, encoder)?;
+        if (self.tokens, self.features) == (tokens, features) {
+            return Ok(());
+        }
+        let found = [self.tokens, self.features].into();
+        Err(Error::Shape { op, what: "xq", expected: format!("[{tokens}, {features}]"), found })
     }
 
     pub(super) fn with_scales(&self, scales: Tensor<f32>) -> Self {

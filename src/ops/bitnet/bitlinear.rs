@@ -12,8 +12,8 @@ use crate::{
 };
 use rayon::prelude::*;
 
-params! { struct Params { rows: u32, tokens: u32, words: u32 } }
-params! { struct GroupedParams { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32 } }
+params! { struct Params { rows: u32, tokens: u32, words: u32, add: u32 } }
+params! { struct GroupedParams { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32, add: u32 } }
 
 const BINDINGS: &[Binding] =
     &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
@@ -118,6 +118,19 @@ pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivat
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be exact, or for a matrix that is scaled by groups
 /// and activations not in [`Layout::Int8`].
 pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>) -> Result<()> {
+    record(encoder, x, w, y, false)
+}
+
+/// Adds [`bitlinear_quantized`] to `y` `[m, n]`, the residual stream of a transformer. The sum is rounded once more or not, as the device
+/// does it: the last bit is open.
+///
+/// # Errors
+/// As [`bitlinear_into`].
+pub fn bitlinear_add<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>) -> Result<()> {
+    record(encoder, x, w, y, true)
+}
+
+fn record<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>, add: bool) -> Result<()> {
     let op = "bitlinear";
     let (m, n, k) = (x.tokens(), w.rows(), w.columns());
     if x.features() != k {
@@ -132,7 +145,7 @@ pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations,
         let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
         return Err(Error::Invalid { op, what });
     }
-    let (rows, tokens, words) = (n as u32, m as u32, w.row_words() as u32);
+    let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, add.into());
     let kernel = match method {
         Method::GemvInt8 => &GEMV_INT8,
         Method::GemvInt8Tall => &GEMV_INT8_TALL,
@@ -143,11 +156,11 @@ pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations,
         Method::Grouped => {
             let size = w.group().unwrap_or(k);
             let (groups, group_words) = (ternary::groups(k, w.group()) as u32, (size / ternary::CODES_PER_WORD) as u32);
-            let params = GroupedParams { rows, tokens, words, groups, group_words };
+            let params = GroupedParams { rows, tokens, words, groups, group_words, add };
             return encoder.dispatch(&GROUPED, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, y], [n, m, 1]);
         }
     };
-    let params = Params { rows, tokens, words };
+    let params = Params { rows, tokens, words, add };
     encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], [n, m, 1])
 }
 

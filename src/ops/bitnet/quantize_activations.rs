@@ -59,10 +59,20 @@ pub fn quantize_activations_as<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, l
     let (tokens, features) = x.shape().as_matrix();
     check_features("quantize_activations", features, layout, encoder)?;
     let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
-    let params = Params { tokens: tokens as u32, features: features as u32, words: crate::ternary::row_words(features) as u32 };
-    let kernel = if layout == Layout::Int8 { &INT8 } else { &HALF };
-    encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])?;
+    quantize_activations_into(encoder, x, &xq)?;
     Ok(xq)
+}
+
+/// [`quantize_activations`] into activations that the caller owns, in their layout.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit.
+pub fn quantize_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, xq: &QuantizedActivations) -> Result<()> {
+    let (tokens, features) = x.shape().as_matrix();
+    xq.check("quantize_activations", tokens, features, encoder)?;
+    let params = Params { tokens: tokens as u32, features: features as u32, words: crate::ternary::row_words(features) as u32 };
+    let kernel = if xq.layout == Layout::Int8 { &INT8 } else { &HALF };
+    encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 
 /// Refuses what the integer sums could not hold exactly.

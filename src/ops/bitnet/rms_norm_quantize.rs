@@ -64,18 +64,34 @@ pub fn rms_norm_quantize_as<T: Float>(
     eps: f32,
     layout: Layout,
 ) -> Result<QuantizedActivations> {
+    let (tokens, features) = x.shape().as_matrix();
+    quantize_activations::check_features("rms_norm_quantize", features, layout, encoder)?;
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
+    rms_norm_quantize_into(encoder, x, gain, eps, &xq)?;
+    Ok(xq)
+}
+
+/// [`rms_norm_quantize`] into activations that the caller owns, in their layout.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit.
+pub fn rms_norm_quantize_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    gain: &Tensor<f32>,
+    eps: f32,
+    xq: &QuantizedActivations,
+) -> Result<()> {
     let op = "rms_norm_quantize";
     let (tokens, features) = x.shape().as_matrix();
     if gain.shape().dims() != [features] {
         return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
     }
-    quantize_activations::check_features(op, features, layout, encoder)?;
-    let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
+    xq.check(op, tokens, features, encoder)?;
     let words = crate::ternary::row_words(features) as u32;
     let params = Params { tokens: tokens as u32, features: features as u32, words, eps };
-    let kernel = if layout == Layout::Int8 { &INT8 } else { &HALF };
-    encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])?;
-    Ok(xq)
+    let kernel = if xq.layout == Layout::Int8 { &INT8 } else { &HALF };
+    encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 
 /// The CPU twin. `x` is `[tokens, gain.len()]`.

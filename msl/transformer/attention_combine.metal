@@ -1,0 +1,28 @@
+// The shares of an attention that was split by positions, weighed; a thread an output. See wgsl/transformer/attention_combine.wgsl.
+struct Params { uint heads, head_dim, splits; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void attention_combine(
+    constant Params& params        [[buffer(0)]],
+    device const float* x          [[buffer(1)]],
+    device const float2* x_weight  [[buffer(2)]],
+    device float* y                [[buffer(3)]],
+    uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint local   [[thread_index_in_threadgroup]])
+{
+    const uint place = flat_group(group, groups) * THREADS + local;
+    const uint head = place / params.head_dim;
+    if (head >= params.heads) return;
+    float largest = x_weight[head].x;
+    for (uint s = 1; s < params.splits; ++s) largest = max(largest, x_weight[s * params.heads + head].x);
+    float sum = 0.0f;
+    float total = 0.0f;
+    for (uint s = 0; s < params.splits; ++s) {
+        const float2 of_share = x_weight[s * params.heads + head];
+        const float weight = of_share.y * exp(of_share.x - largest);
+        total += weight;
+        sum = fma(weight, x[s * params.heads * params.head_dim + place], sum);
+    }
+    y[place] = sum / total;
+}

@@ -1,0 +1,7 @@
+// Sixteen bytes of a dense matrix, four elements at a time: the upper halves of eight floats.
+#define QUADS 2u
+static inline float4 quad(uint4 v, uint q) {
+    const uint low = q == 1u ? v.z : v.x;
+    const uint high = q == 1u ? v.w : v.y;
+    return as_type<float4>(uint4(low << 16, low & 0xffff0000u, high << 16, high & 0xffff0000u));
+}

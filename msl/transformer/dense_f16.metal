@@ -1,0 +1,7 @@
+// Sixteen bytes of a dense matrix, four elements at a time: eight halves.
+#define QUADS 2u
+static inline float4 quad(uint4 v, uint q) {
+    const half2 low = as_type<half2>(q == 1u ? v.z : v.x);
+    const half2 high = as_type<half2>(q == 1u ? v.w : v.y);
+    return float4(float(low.x), float(low.y), float(high.x), float(high.y));
+}

@@ -1,0 +1,41 @@
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for TILE_Y tokens at a time; a SIMD-group makes ROWS rows. See wgsl/transformer/dense_gemv.wgsl.
+struct Params { uint rows, tokens, blocks; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void dense_gemv(
+    constant Params& params          [[buffer(0)]],
+    device const uint4* table        [[buffer(1)]],
+    device const float* table_scale  [[buffer(2)]],
+    device const float4* x           [[buffer(3)]],
+    device float* y                  [[buffer(4)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint lane   [[thread_index_in_simdgroup]],
+    uint simd   [[simdgroup_index_in_threadgroup]])
+{
+    const uint token0 = group.y * TILE_Y;
+    const uint row0 = group.x * TILE_X + simd * ROWS;
+    float acc[ROWS][TILE_Y];
+    for (uint r = 0; r < ROWS; ++r) {
+        for (uint c = 0; c < TILE_Y; ++c) acc[r][c] = 0.0f;
+    }
+    for (uint i = lane; i < params.blocks; i += 32) {
+        // Rows that do not exist are read as the last one, and not written.
+        uint4 w[ROWS];
+        for (uint r = 0; r < ROWS; ++r) w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i];
+        for (uint c = 0; c < TILE_Y; ++c) {
+            if (token0 + c >= params.tokens) continue;
+            for (uint q = 0; q < QUADS; ++q) {
+                const float4 a = x[((token0 + c) * params.blocks + i) * QUADS + q];
+                for (uint r = 0; r < ROWS; ++r) acc[r][c] += dot(quad(w[r], q), a);
+            }
+        }
+    }
+    for (uint c = 0; c < TILE_Y; ++c) {
+        if (token0 + c >= params.tokens) continue;
+        for (uint r = 0; r < ROWS; ++r) {
+            const float sum = simd_sum(acc[r][c]);
+            const uint row = row0 + r;
+            if (lane == 0 && row < params.rows) y[(token0 + c) * params.rows + row] = sum * table_scale[row];
+        }
+    }
+}

@@ -1,0 +1,29 @@
+// y[t] = table[tokens[t]] · table_scale[tokens[t]]; a thread sixteen bytes of a row.
+struct Params { uint tokens, columns, blocks, rows; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void embed(
+    constant Params& params          [[buffer(0)]],
+    device const uint* tokens        [[buffer(1)]],
+    device const uint4* table        [[buffer(2)]],
+    device const float* table_scale  [[buffer(3)]],
+    device float* y                  [[buffer(4)]],
+    uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint local   [[thread_index_in_threadgroup]])
+{
+    const uint place = flat_group(group, groups) * THREADS + local;
+    const uint token = place / params.blocks;
+    if (token >= params.tokens) return;
+    const uint block = place % params.blocks;
+    // A token that does not exist stands for logits that were not finite; the host will say so.
+    const uint row = min(tokens[token], params.rows - 1u);
+    const uint4 v = table[row * params.blocks + block];
+    for (uint q = 0; q < QUADS; ++q) {
+        const float4 elements = quad(v, q) * table_scale[row];
+        for (uint j = 0; j < 4; ++j) {
+            const uint i = (block * QUADS + q) * 4u + j;
+            if (i < params.columns) y[token * params.columns + i] = elements[j];
+        }
+    }
+}

@@ -1,0 +1,27 @@
+// y = x / sqrt(mean(x²) + eps) · gain, a threadgroup a row, from row `first` of x on; rows of y are padded with zeros.
+struct Params { uint tokens, features, first, padded; float eps; };
+
+[[max_total_threads_per_threadgroup(THREADS)]]
+kernel void rms_norm(
+    constant Params& params   [[buffer(0)]],
+    device const float* x     [[buffer(1)]],
+    device const float* gain  [[buffer(2)]],
+    device float* y           [[buffer(3)]],
+    uint3 group  [[threadgroup_position_in_grid]],
+    uint3 groups [[threadgroups_per_grid]],
+    uint local   [[thread_index_in_threadgroup]],
+    uint lane    [[thread_index_in_simdgroup]],
+    uint simd    [[simdgroup_index_in_threadgroup]])
+{
+    threadgroup uint scratch[32];
+    const uint token = flat_group(group, groups);
+    if (token >= params.tokens) return;
+    device const float* row = x + (params.first + token) * params.features;
+    float squares = 0.0f;
+    for (uint i = local; i < params.features; i += THREADS) squares = fma(row[i], row[i], squares);
+    squares = group_sum_float(squares, scratch, Ids{local, lane, simd});
+    const float inverse_rms = 1.0f / sqrt(squares / float(params.features) + params.eps);
+    for (uint i = local; i < params.padded; i += THREADS) {
+        y[token * params.padded + i] = i < params.features ? row[i] * inverse_rms * gain[i] : 0.0f;
+    }
+}

@@ -1,0 +1,135 @@
+//! The feed-forward gate, its sub-norm where there is one, and the quantiser in one dispatch: v = act(gate)·up, v / sqrt(mean(v²) + eps) · gain,
+//! then as [`quantize_activations`](super::quantize_activations).
+
+use super::{HostActivations, Layout, QuantizedActivations, quantize_activations};
+use crate::{
+    Encoder, Error, Kernel, Result, Tensor,
+    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+
+params! { struct Params { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 } }
+
+const BINDINGS: &[Binding] =
+    &[read("source", F32), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
+
+const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
+    Kernel {
+        name,
+        entry: "gate_quantize",
+        params: Params::FIELDS,
+        bindings: BINDINGS,
+        wgsl: Source { parts: wgsl, workgroup_size: [256, 1, 1], tile: [1, 1, 1], constants: &[] },
+        msl: Some(Source { parts: msl, workgroup_size: [256, 1, 1], tile: [1, 1, 1], constants: &[] }),
+    }
+}
+
+pub(super) static INT8: Kernel = kernel(
+    "gate_quantize_int8",
+    wgsl![REDUCE, "shared/exact", "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/gate_quantize"],
+    msl!["shared/prelude", "shared/exact", "shared/reduce", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/gate_quantize"],
+);
+
+pub(super) static HALF: Kernel = kernel(
+    "gate_quantize_half",
+    wgsl![REDUCE, "shared/exact", "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", "bitnet/gate_quantize"],
+    msl!["shared/prelude", "shared/exact", "shared/reduce", "bitnet/layout_half", "bitnet/quantize_row", "bitnet/gate_quantize"],
+);
+
+/// How a gate is bent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// relu(x)²: BitNet b1.58 2B4T.
+    Relu2,
+    /// x / (1 + e^-x): Llama.
+    Silu,
+}
+
+/// The norm before a quantiser: its gain `[k]` and its eps.
+pub type Norm<'a, G> = Option<(&'a G, f32)>;
+
+/// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`: k gates, then as many ups.
+///
+/// Float sums and, for SiLU, the exponential differ in their last bits between devices, so a code on a rounding boundary may differ by one.
+///
+/// # Errors
+/// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`] for too many features.
+pub fn gate_quantize(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gate: Gate,
+    norm: Norm<'_, Tensor<f32>>,
+    layout: Layout,
+) -> Result<QuantizedActivations> {
+    let (tokens, columns) = x.shape().as_matrix();
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, columns / 2, layout)?;
+    gate_quantize_into(encoder, x, gate, norm, &xq)?;
+    Ok(xq)
+}
+
+/// [`gate_quantize`] into activations that the caller owns, in their layout.
+pub fn gate_quantize_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gate: Gate,
+    norm: Norm<'_, Tensor<f32>>,
+    xq: &QuantizedActivations,
+) -> Result<()> {
+    let op = "gate_quantize";
+    let (tokens, columns) = x.shape().as_matrix();
+    let features = columns / 2;
+    if !columns.is_multiple_of(2) {
+        return Err(Error::Shape { op, what: "x", expected: "[m, 2 · k]".to_owned(), found: x.shape() });
+    }
+    if let Some((gain, _)) = norm
+        && gain.shape().dims() != [features]
+    {
+        return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
+    }
+    xq.check(op, tokens, features, encoder)?;
+    let params = Params {
+        tokens: tokens as u32,
+        features: features as u32,
+        words: crate::ternary::row_words(features) as u32,
+        silu: (gate == Gate::Silu).into(),
+        normed: norm.is_some().into(),
+        eps: norm.map_or(0.0, |(_, eps)| eps),
+    };
+    let kernel = if xq.layout == Layout::Int8 { &INT8 } else { &HALF };
+    // Without a norm the gain is not read: anything may stand there.
+    let gain = norm.map_or(x, |(gain, _)| gain);
+    encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
+}
+
+/// The CPU twin. Rows of `x` hold `features` gates, then as many ups.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows or the gain has another length.
+pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, [f32]>) -> Result<HostActivations> {
+    let columns = features.saturating_mul(2).max(1);
+    if !x.len().is_multiple_of(columns) {
+        return Err(Error::Length { shape: [x.len() / columns, columns].into(), found: x.len() });
+    }
+    if let Some((gain, _)) = norm
+        && gain.len() != features
+    {
+        return Err(Error::Length { shape: [features].into(), found: gain.len() });
+    }
+    let tokens = x.len() / columns;
+    let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len() / 2), scales: Vec::with_capacity(tokens) };
+    for row in x.chunks_exact(columns) {
+        let (gates, ups) = row.split_at(features);
+        let bend = |(gate_value, up): (&f32, &f32)| match gate {
+            Gate::Relu2 => gate_value.max(0.0) * gate_value.max(0.0) * up,
+            Gate::Silu => gate_value / (1.0 + (-gate_value).exp()) * up,
+        };
+        let mut gated: Vec<f32> = gates.iter().zip(ups).map(bend).collect();
+        if let Some((gain, eps)) = norm {
+            let squares: f32 = gated.iter().map(|v| v * v).sum();
+            let inverse = 1.0 / (squares / features as f32 + eps).sqrt();
+            gated.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
+        }
+        quantize_activations::quantize_row(gated.iter().copied(), &mut quantized);
+    }
+    Ok(quantized)
+}

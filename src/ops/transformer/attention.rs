@@ -1,0 +1,174 @@
+//! Causal attention to a key-value cache: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
+
+use super::{HostKvCache, KvCache};
+use crate::{
+    Encoder, Error, Kernel, Result, Tensor,
+    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+use rayon::prelude::*;
+
+params! { struct Params { run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 } }
+params! { struct CombineParams { heads: u32, head_dim: u32, splits: u32 } }
+
+/// Positions that a workgroup looks at together.
+const TILE: usize = 128;
+
+const BINDINGS: &[Binding] = &[
+    read("positions", U32),
+    read("qkv", F32),
+    read("keys", Float("C")),
+    read("values", Float("C")),
+    read_write("y", F32),
+    read_write("y_weight", F32),
+];
+
+/// `rows` heads or tokens with the same keys, a workgroup.
+const fn source(parts: &'static [Part], rows: u32) -> Source {
+    Source { parts, workgroup_size: [TILE as u32, 1, 1], tile: [rows, 1, 1], constants: &[("MAX_QUADS", 64)] }
+}
+
+const WGSL: &[Part] = wgsl![REDUCE, "transformer/attention"];
+const MSL: &[Part] = msl!["shared/prelude", "shared/reduce", "transformer/attention"];
+
+const fn kernel(name: &'static str, rows: u32) -> Kernel {
+    let (wgsl, msl) = (source(WGSL, rows), Some(source(MSL, rows)));
+    Kernel { name, entry: "attention", params: Params::FIELDS, bindings: BINDINGS, wgsl, msl }
+}
+
+/// A token at a time: the heads that share keys are few.
+pub(super) static FEW: Kernel = kernel("attention_few", 4);
+pub(super) static MANY: Kernel = kernel("attention_many", 8);
+
+pub(super) static COMBINE: Kernel = Kernel {
+    name: "attention_combine",
+    entry: "attention_combine",
+    params: CombineParams::FIELDS,
+    bindings: &[read("x", F32), read("x_weight", F32), read_write("y", F32)],
+    wgsl: Source {
+        parts: wgsl!["shared/ids", "shared/flat", "transformer/attention_combine"],
+        workgroup_size: [64, 1, 1],
+        tile: [64, 1, 1],
+        constants: &[],
+    },
+    msl: Some(Source {
+        parts: msl!["shared/prelude", "transformer/attention_combine"],
+        workgroup_size: [64, 1, 1],
+        tile: [64, 1, 1],
+        constants: &[],
+    }),
+};
+
+/// Into how many shares the positions of a sequence are best split: one where rows alone keep a GPU busy, else one for every tile of positions,
+/// up to a number that a combining kernel reads at no cost. `rows` are workgroups without a split.
+pub fn attention_splits(workgroups: usize, positions: usize) -> usize {
+    const BUSY: usize = 256;
+    const MOST: usize = 32;
+    let wanted = BUSY.div_ceil(workgroups.max(1)).min(MOST);
+    positions.div_ceil(TILE).clamp(1, wanted)
+}
+
+/// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, into `y`
+/// `[m, heads·D]`. Runs, slots and positions are as there. The positions are split into `splits` shares (see [`attention_splits`]), of which a second
+/// dispatch makes one where there are more.
+///
+/// # Errors
+/// As [`rope`](super::rope); [`Error::Shape`] if `y` does not fit.
+pub fn attention(
+    encoder: &mut Encoder,
+    qkv: &Tensor<f32>,
+    slot: usize,
+    run: usize,
+    positions: &Tensor<u32>,
+    cache: &KvCache,
+    splits: usize,
+    y: &Tensor<f32>,
+) -> Result<()> {
+    let op = "attention";
+    let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
+    cache.check_rows(op, qkv, slot, run, positions)?;
+    let width = shape.heads * shape.head_dim;
+    if y.shape().as_matrix() != (tokens, width) {
+        return Err(Error::Shape { op, what: "y", expected: format!("[{tokens}, {width}]"), found: y.shape() });
+    }
+    let splits = splits.max(1);
+    let params = Params {
+        run: run as u32,
+        slot: slot as u32,
+        heads: shape.heads as u32,
+        kv_heads: shape.kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        capacity: cache.capacity as u32,
+        splits: splits as u32,
+        scale: (shape.head_dim as f32).sqrt().recip(),
+    };
+    let rows = run * (shape.heads / shape.kv_heads);
+    let kernel = if rows <= FEW.wgsl.tile[0] as usize { &FEW } else { &MANY };
+    let context = encoder.context();
+    let weights = Tensor::<f32>::uninit(context, [splits, tokens * shape.heads, 2])?;
+    let extent = [rows, shape.kv_heads * splits, tokens / run];
+    if splits == 1 {
+        return encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, y, &weights], extent);
+    }
+    let shares = Tensor::<f32>::uninit(context, [splits, tokens, width])?;
+    encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, &shares, &weights], extent)?;
+    let params = CombineParams { heads: (tokens * shape.heads) as u32, head_dim: shape.head_dim as u32, splits: splits as u32 };
+    encoder.dispatch(&COMBINE, &params, &[&shares, &weights, y], [tokens * width, 1, 1])
+}
+
+/// The CPU twin, for one sequence whose tokens in `qkv` are the last in `cache`: equal but for the order of float sums and the last bits of exp.
+///
+/// # Errors
+/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if the cache has fewer tokens.
+pub fn attention_cpu(qkv: &[f32], cache: &HostKvCache) -> Result<Vec<f32>> {
+    let (shape, row) = (cache.shape, cache.shape.row());
+    let tokens = qkv.len() / row;
+    if !qkv.len().is_multiple_of(row) {
+        return Err(Error::Length { shape: [tokens, row].into(), found: qkv.len() });
+    }
+    let Some(past) = cache.len().checked_sub(tokens) else {
+        return Err(Error::Invalid { op: "attention", what: format!("{tokens} tokens, {} in the cache", cache.len()) });
+    };
+    let dim = shape.head_dim;
+    let sharing = shape.heads / shape.kv_heads;
+    let stride = shape.kv_heads * dim;
+    let scale = (dim as f32).sqrt().recip();
+    let mut y = vec![0f32; tokens * shape.heads * dim];
+    let head = |(i, out): (usize, &mut [f32])| {
+        let (token, head) = (i / shape.heads, i % shape.heads);
+        let q: Vec<f32> = qkv[token * row + head * dim..][..dim].iter().map(|v| v * scale).collect();
+        let of = |all: &'_ [f32], position: usize| {
+            position * stride + head / sharing * dim..all.len().min(position * stride + (head / sharing + 1) * dim)
+        };
+        let seen = past + token + 1;
+        let mut weights: Vec<f32> = (0..seen).map(|p| dot(&q, &cache.keys[of(&cache.keys, p)])).collect();
+        let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        weights.iter_mut().for_each(|w| *w = (*w - largest).exp());
+        let total: f32 = weights.iter().sum();
+        for (p, w) in weights.iter().enumerate() {
+            let v = &cache.values[of(&cache.values, p)];
+            out.iter_mut().zip(v).for_each(|(o, v)| *o += w * v);
+        }
+        out.iter_mut().for_each(|o| *o /= total);
+    };
+    // A thread costs more than a short context.
+    if (past + tokens) * tokens * shape.heads * dim < 1 << 18 {
+        y.chunks_exact_mut(dim).enumerate().for_each(head);
+    } else {
+        y.par_chunks_exact_mut(dim).enumerate().for_each(head);
+    }
+    Ok(y)
+}
+
+/// Σ a·b in eight running sums, which compilers turn into vectors.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0f32; 8];
+    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
+    let tail: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a.zip(b) {
+        for i in 0..8 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    sums.iter().sum::<f32>() + tail
+}

@@ -1,0 +1,120 @@
+//! The head: `x` `[m, k]` times a dense matrix `[n, k]`, whose bytes are the cost; made for few tokens.
+
+use super::attention::dot;
+use crate::{
+    DenseElement, DenseMatrix, Encoder, Error, Kernel, PackedDense, Result, Tensor,
+    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+params! { struct Params { rows: u32, tokens: u32, blocks: u32 } }
+
+const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
+
+/// A team of 32 lanes makes four rows, for four tokens at a time.
+const fn source(parts: &'static [Part]) -> Source {
+    Source { parts, workgroup_size: [256, 1, 1], tile: [32, 4, 1], constants: &[("ROWS", 4)] }
+}
+
+const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
+    Kernel { name, entry: "dense_gemv", params: Params::FIELDS, bindings: BINDINGS, wgsl: source(wgsl), msl: Some(source(msl)) }
+}
+
+pub(super) static DENSE_GEMV_F32: Kernel = kernel(
+    "dense_gemv_f32",
+    wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"],
+    msl!["shared/prelude", "transformer/dense_f32", "transformer/dense_gemv"],
+);
+pub(super) static DENSE_GEMV_F16: Kernel = kernel(
+    "dense_gemv_f16",
+    wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"],
+    msl!["shared/prelude", "transformer/dense_f16", "transformer/dense_gemv"],
+);
+pub(super) static DENSE_GEMV_BF16: Kernel = kernel(
+    "dense_gemv_bf16",
+    wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"],
+    msl!["shared/prelude", "transformer/dense_bf16", "transformer/dense_gemv"],
+);
+pub(super) static DENSE_GEMV_INT8: Kernel = kernel(
+    "dense_gemv_int8",
+    wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"],
+    msl!["shared/prelude", "transformer/dense_int8", "transformer/dense_gemv"],
+);
+
+/// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`. The columns of `x` are padded with zeros to a multiple of 16, as
+/// [`rms_norm`](super::rms_norm) does.
+///
+/// # Errors
+/// [`Error::Shape`] if `x` has other columns.
+pub fn dense_gemv(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix) -> Result<Tensor<f32>> {
+    let y = Tensor::uninit(encoder.context(), [x.shape().as_matrix().0, w.rows()])?;
+    dense_gemv_into(encoder, x, w, &y)?;
+    Ok(y)
+}
+
+/// [`dense_gemv`] into a tensor that the caller owns, `[m, n]`.
+///
+/// # Errors
+/// [`Error::Shape`] if `x`, `w` and `y` do not fit.
+pub fn dense_gemv_into(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix, y: &Tensor<f32>) -> Result<()> {
+    let op = "dense_gemv";
+    let (m, padded) = x.shape().as_matrix();
+    if padded != w.padded() {
+        return Err(Error::Shape { op, what: "x", expected: format!("[m, {}] (padded)", w.padded()), found: x.shape() });
+    }
+    if y.shape().as_matrix() != (m, w.rows()) {
+        return Err(Error::Shape { op, what: "y", expected: format!("[{m}, {}]", w.rows()), found: y.shape() });
+    }
+    let kernel = match w.element() {
+        DenseElement::F32 => &DENSE_GEMV_F32,
+        DenseElement::F16 => &DENSE_GEMV_F16,
+        DenseElement::Bf16 => &DENSE_GEMV_BF16,
+        DenseElement::Int8 => &DENSE_GEMV_INT8,
+    };
+    let params = Params { rows: w.rows() as u32, tokens: m as u32, blocks: w.blocks() as u32 };
+    encoder.dispatch(kernel, &params, &[&w.words, &w.scales, x, y], [w.rows(), m, 1])
+}
+
+/// The CPU twin, on all cores, for `x` that is not padded: equal but for the order of a float sum.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn dense_gemv_cpu(x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
+    let (n, k) = (w.rows(), w.columns().max(1));
+    if !x.len().is_multiple_of(k) {
+        return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
+    }
+    let m = x.len() / k;
+    let stride = w.element().row_words(w.columns());
+    let mut by_row = vec![0f32; n * m];
+    by_row.par_chunks_mut(m.max(1) * 16).enumerate().for_each(|(chunk, outputs)| {
+        let mut wide = vec![0f32; k];
+        for (i, outputs) in outputs.chunks_mut(m).enumerate() {
+            let row = chunk * 16 + i;
+            widen(w.element(), &w.words()[row * stride..][..stride], &mut wide);
+            let scale = w.scales().get(row).copied().unwrap_or(1.0);
+            for (out, x) in outputs.iter_mut().zip(x.chunks_exact(k)) {
+                *out = dot(&wide, x) * scale;
+            }
+        }
+    });
+    if m == 1 {
+        return Ok(by_row);
+    }
+    Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
+}
+
+/// A row's elements as floats, not scaled.
+#[multiversion::multiversion(targets = "simd")]
+fn widen(element: DenseElement, words: &[u32], to: &mut [f32]) {
+    match element {
+        DenseElement::F32 => to.iter_mut().zip(bytemuck::cast_slice::<_, f32>(words)).for_each(|(to, &v)| *to = v),
+        DenseElement::F16 => to.iter_mut().zip(bytemuck::cast_slice::<_, f16>(words)).for_each(|(to, v)| *to = v.to_f32()),
+        DenseElement::Bf16 => {
+            to.iter_mut().zip(bytemuck::cast_slice::<_, u16>(words)).for_each(|(to, &v)| *to = bf16::from_bits(v).to_f32())
+        }
+        DenseElement::Int8 => to.iter_mut().zip(bytemuck::cast_slice::<_, i8>(words)).for_each(|(to, &v)| *to = f32::from(v)),
+    }
+}

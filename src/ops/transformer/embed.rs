@@ -1,0 +1,88 @@
+//! Rows of an embedding: y[t] = table[tokens[t]].
+
+use crate::{
+    DenseElement, DenseMatrix, Encoder, Error, Kernel, PackedDense, Result, Tensor,
+    kernel::{Binding, Params as _, Part, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+
+params! { struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32 } }
+
+const BINDINGS: &[Binding] = &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32)];
+
+const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
+    Kernel {
+        name,
+        entry: "embed",
+        params: Params::FIELDS,
+        bindings: BINDINGS,
+        wgsl: Source { parts: wgsl, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
+        msl: Some(Source { parts: msl, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
+    }
+}
+
+pub(super) static EMBED_F32: Kernel = kernel(
+    "embed_f32",
+    wgsl!["shared/ids", "shared/flat", "transformer/dense_f32", "transformer/embed"],
+    msl!["shared/prelude", "transformer/dense_f32", "transformer/embed"],
+);
+pub(super) static EMBED_F16: Kernel = kernel(
+    "embed_f16",
+    wgsl!["shared/ids", "shared/flat", "transformer/dense_f16", "transformer/embed"],
+    msl!["shared/prelude", "transformer/dense_f16", "transformer/embed"],
+);
+pub(super) static EMBED_BF16: Kernel = kernel(
+    "embed_bf16",
+    wgsl!["shared/ids", "shared/flat", "transformer/dense_bf16", "transformer/embed"],
+    msl!["shared/prelude", "transformer/dense_bf16", "transformer/embed"],
+);
+pub(super) static EMBED_INT8: Kernel = kernel(
+    "embed_int8",
+    wgsl!["shared/ids", "shared/flat", "transformer/dense_int8", "transformer/embed"],
+    msl!["shared/prelude", "transformer/dense_int8", "transformer/embed"],
+);
+
+/// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them
+/// on the host checks them.
+pub fn embed(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix) -> Result<Tensor<f32>> {
+    let y = Tensor::uninit(encoder.context(), [tokens.len(), table.columns()])?;
+    embed_into(encoder, tokens, table, &y)?;
+    Ok(y)
+}
+
+/// [`embed`] into a tensor that the caller owns, `[m, k]`.
+///
+/// # Errors
+/// [`Error::Shape`] if `y` does not fit; [`Error::Invalid`] for an empty table and tokens to look up.
+pub fn embed_into(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix, y: &Tensor<f32>) -> Result<()> {
+    let (m, k) = (tokens.len(), table.columns());
+    if y.shape().as_matrix() != (m, k) {
+        return Err(Error::Shape { op: "embed", what: "y", expected: format!("[{m}, {k}]"), found: y.shape() });
+    }
+    if table.rows() == 0 && m > 0 {
+        return Err(Error::Invalid { op: "embed", what: "the table has no rows".into() });
+    }
+    let kernel = match table.element() {
+        DenseElement::F32 => &EMBED_F32,
+        DenseElement::F16 => &EMBED_F16,
+        DenseElement::Bf16 => &EMBED_BF16,
+        DenseElement::Int8 => &EMBED_INT8,
+    };
+    let params = Params { tokens: m as u32, columns: k as u32, blocks: table.blocks() as u32, rows: table.rows() as u32 };
+    encoder.dispatch(kernel, &params, &[tokens, &table.words, &table.scales, y], [m * table.blocks(), 1, 1])
+}
+
+/// The CPU twin: the same bits, but where 16-bit elements are subnormal.
+///
+/// # Errors
+/// [`Error::Invalid`] for a token that the table does not have.
+pub fn embed_cpu(tokens: &[u32], table: &PackedDense) -> Result<Vec<f32>> {
+    let mut y = Vec::with_capacity(tokens.len() * table.columns());
+    for &token in tokens {
+        if token as usize >= table.rows() {
+            return Err(Error::Invalid { op: "embed", what: format!("token {token}; the vocabulary has {}", table.rows()) });
+        }
+        y.extend(table.row(token as usize));
+    }
+    Ok(y)
+}

@@ -1,0 +1,38 @@
+//! What a transformer needs beside its linear layers: embedding, norm, rotary positions with a key-value cache, attention, the head, and the
+//! largest logits.
+//!
+//! Formulas are those of transformers' `BitNetForCausalLM` and `LlamaForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary
+//! positions (Su et al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
+
+mod attention;
+mod cache;
+mod dense_gemv;
+mod embed;
+mod rms_norm;
+mod rope;
+mod top_k;
+
+pub use attention::{attention, attention_cpu, attention_splits};
+pub use cache::{AttentionShape, HostKvCache, KvCache};
+pub use dense_gemv::{dense_gemv, dense_gemv_cpu, dense_gemv_into};
+pub use embed::{embed, embed_cpu, embed_into};
+pub use rms_norm::{rms_norm, rms_norm_cpu};
+pub use rope::{rope, rope_angles, rope_cpu};
+pub use top_k::{TopK, top_k, top_k_cpu};
+
+pub(super) static KERNELS: &[&crate::Kernel] = &[
+    &embed::EMBED_F32,
+    &embed::EMBED_F16,
+    &embed::EMBED_BF16,
+    &embed::EMBED_INT8,
+    &rms_norm::RMS_NORM,
+    &rope::ROPE,
+    &attention::FEW,
+    &attention::MANY,
+    &attention::COMBINE,
+    &dense_gemv::DENSE_GEMV_F32,
+    &dense_gemv::DENSE_GEMV_F16,
+    &dense_gemv::DENSE_GEMV_BF16,
+    &dense_gemv::DENSE_GEMV_INT8,
+    &top_k::TOP_K,
+];

@@ -1,0 +1,118 @@
+//! Rotary positions, and the way of keys and values into their cache.
+
+use super::{HostKvCache, KvCache};
+use crate::{
+    Encoder, Error, Kernel, Result, Tensor,
+    kernel::{Params as _, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+
+params! { struct Params { tokens: u32, run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
+
+pub(super) static ROPE: Kernel = Kernel {
+    name: "rope",
+    entry: "rope",
+    params: Params::FIELDS,
+    bindings: &[
+        read("positions", U32),
+        read("angles", F32),
+        read_write("qkv", F32),
+        read_write("keys", Float("C")),
+        read_write("values", Float("C")),
+    ],
+    wgsl: Source {
+        parts: wgsl!["shared/ids", "shared/flat", "transformer/rope"],
+        workgroup_size: [64, 1, 1],
+        tile: [64, 1, 1],
+        constants: &[],
+    },
+    msl: Some(Source { parts: msl!["shared/prelude", "transformer/rope"], workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
+};
+
+/// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the angle in `f32`. GPUs are not trusted with the sine
+/// of a large angle.
+pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
+    let angle = |position: usize| frequencies.iter().map(move |frequency| position as f32 * frequency);
+    (0..capacity).flat_map(angle).flat_map(|angle| [angle.cos(), angle.sin()]).collect()
+}
+
+/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·D]` where they are, and puts its keys, rotated, and its values into `cache`. The `m` tokens
+/// are equal runs of as many sequences from `slot` on, each continuing at `positions[..]` `[slots]`; what is beyond the cache's capacity is dropped,
+/// so callers check their room. `angles` are [`rope_angles`] for the cache's capacity.
+///
+/// # Errors
+/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or slots do not exist.
+pub fn rope(
+    encoder: &mut Encoder,
+    qkv: &Tensor<f32>,
+    slot: usize,
+    run: usize,
+    positions: &Tensor<u32>,
+    angles: &Tensor<f32>,
+    cache: &KvCache,
+) -> Result<()> {
+    let op = "rope";
+    let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
+    cache.check_rows(op, qkv, slot, run, positions)?;
+    if angles.len() != cache.capacity * shape.head_dim {
+        let expected = format!("[{}, {}, 2]", cache.capacity, shape.head_dim / 2);
+        return Err(Error::Shape { op, what: "angles", expected, found: angles.shape() });
+    }
+    let params = Params {
+        tokens: tokens as u32,
+        run: run as u32,
+        slot: slot as u32,
+        heads: shape.heads as u32,
+        kv_heads: shape.kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        capacity: cache.capacity as u32,
+    };
+    encoder.dispatch(&ROPE, &params, &[positions, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
+}
+
+impl KvCache {
+    /// Is `qkv` as many runs of tokens as there are slots for?
+    pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, slot: usize, run: usize, positions: &Tensor<u32>) -> Result<()> {
+        let (tokens, columns) = qkv.shape().as_matrix();
+        if columns != self.shape.row() {
+            return Err(Error::Shape { op, what: "qkv", expected: format!("[m, {}]", self.shape.row()), found: qkv.shape() });
+        }
+        if positions.len() != self.slots {
+            return Err(Error::Shape { op, what: "positions", expected: format!("[{}]", self.slots), found: positions.shape() });
+        }
+        if run == 0 || !tokens.is_multiple_of(run) || slot + tokens / run > self.slots {
+            let what = format!("{tokens} tokens in runs of {run} from sequence {slot} on; the cache has {} sequences", self.slots);
+            return Err(Error::Invalid { op, what });
+        }
+        Ok(())
+    }
+}
+
+/// The CPU twin, for one sequence: appends to `cache`.
+///
+/// # Errors
+/// [`Error::Length`] if `qkv` is not whole rows; [`Error::Invalid`] if `angles` end before the last position.
+pub fn rope_cpu(qkv: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
+    let (shape, past) = (cache.shape, cache.len());
+    let dim = shape.head_dim;
+    if !qkv.len().is_multiple_of(shape.row()) {
+        return Err(Error::Length { shape: [qkv.len() / shape.row(), shape.row()].into(), found: qkv.len() });
+    }
+    let room = angles.len() / dim;
+    if past + qkv.len() / shape.row() > room {
+        return Err(Error::Invalid { op: "rope", what: format!("angles for {room} positions") });
+    }
+    for (i, row) in qkv.chunks_exact_mut(shape.row()).enumerate() {
+        let turns = &angles[(past + i) * dim..][..dim];
+        let (rotated, values) = row.split_at_mut((shape.heads + shape.kv_heads) * dim);
+        for head in rotated.chunks_exact_mut(dim) {
+            let (low, high) = head.split_at_mut(dim / 2);
+            for ((a, b), turn) in low.iter_mut().zip(high).zip(turns.chunks_exact(2)) {
+                (*a, *b) = (*a * turn[0] - *b * turn[1], *b * turn[0] + *a * turn[1]);
+            }
+        }
+        cache.keys.extend_from_slice(&rotated[shape.heads * dim..]);
+        cache.values.extend_from_slice(values);
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The largest logits of every row, so that a few bytes come back and not a vocabulary.
+
+use crate::{
+    Encoder, Error, Kernel, Result, Tensor,
+    kernel::{Params as _, REDUCE, Source, Type::*, read, read_write},
+    msl, params, wgsl,
+};
+
+params! { struct Params { count: u32, k: u32, named: u32 } }
+
+/// Logits that a workgroup looks at: eight a thread.
+const RUN: usize = 2048;
+
+pub(super) static TOP_K: Kernel = Kernel {
+    name: "top_k",
+    entry: "top_k",
+    params: Params::FIELDS,
+    bindings: &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
+    wgsl: Source {
+        parts: wgsl![REDUCE, "transformer/top_k"],
+        workgroup_size: [256, 1, 1],
+        tile: [RUN as u32, 1, 1],
+        constants: &[("TURNS", 8)],
+    },
+    msl: Some(Source {
+        parts: msl!["shared/prelude", "shared/reduce", "transformer/top_k"],
+        workgroup_size: [256, 1, 1],
+        tile: [RUN as u32, 1, 1],
+        constants: &[("TURNS", 8)],
+    }),
+};
+
+/// The largest logits of every row, largest first; ties by the lower id.
+#[derive(Clone, Debug)]
+pub struct TopK {
+    /// `[rows, k]`
+    pub logits: Tensor<f32>,
+    /// `[rows, k]`: columns of the logits. [`TopK::NONE`] where a row has less than k, or has NaNs (its logit is NaN then).
+    pub ids: Tensor<u32>,
+}
+
+impl TopK {
+    /// No id.
+    pub const NONE: u32 = u32::MAX;
+    /// The most that can be asked for: as many from every run of logits must fit a few times into a run of the next pass.
+    pub const MAX: usize = 256;
+}
+
+/// The `k` largest of every row of `logits` `[m, vocab]`; `into`, where given, is `[m, k]` and gets the ids.
+///
+/// # Errors
+/// [`Error::Invalid`] for a `k` of 0 or above [`TopK::MAX`]; [`Error::Shape`] if `into` does not fit.
+pub fn top_k(encoder: &mut Encoder, logits: &Tensor<f32>, k: usize, into: Option<&Tensor<u32>>) -> Result<TopK> {
+    let op = "top_k";
+    let (rows, mut count) = logits.shape().as_matrix();
+    if !(1..=TopK::MAX).contains(&k) {
+        return Err(Error::Invalid { op, what: format!("k = {k}; 1 to {} are possible", TopK::MAX) });
+    }
+    if let Some(into) = into
+        && into.shape().as_matrix() != (rows, k)
+    {
+        return Err(Error::Shape { op, what: "into", expected: format!("[{rows}, {k}]"), found: into.shape() });
+    }
+    let context = encoder.context().clone();
+    let unnamed = Tensor::<u32>::uninit(&context, [1])?;
+    let (mut from, mut names, mut named) = (logits.clone(), unnamed, 0);
+    loop {
+        let runs = count.div_ceil(RUN).max(1);
+        let ids = match into {
+            Some(into) if runs == 1 => into.clone(),
+            _ => Tensor::uninit(&context, [rows, runs * k])?,
+        };
+        let top = Tensor::uninit(&context, [rows, runs * k])?;
+        let params = Params { count: count as u32, k: k as u32, named };
+        // Without any logits there is still a run, of nothing.
+        encoder.dispatch(&TOP_K, &params, &[&from, &names, &top, &ids], [count.max(1), rows, 1])?;
+        if runs == 1 {
+            return Ok(TopK { logits: top, ids });
+        }
+        (from, names, named, count) = (top, ids, 1, runs * k);
+    }
+}
+
+/// The CPU twin for one row: (id, logit), equal to the bit.
+pub fn top_k_cpu(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
+    let mut all: Vec<(u32, f32)> = (0u32..).zip(logits.iter().copied()).collect();
+    // NaNs first, as on the GPU; zeros of either sign by their sign.
+    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.is_nan().cmp(&a.1.is_nan()).then(b.1.total_cmp(&a.1)).then(a.0.cmp(&b.0));
+    if k < all.len() {
+        all.select_nth_unstable_by(k, order);
+        all.truncate(k);
+    }
+    all.sort_unstable_by(order);
+    for (id, logit) in &mut all {
+        if logit.is_nan() {
+            *id = TopK::NONE;
+        }
+    }
+    all
+}

@@ -1,0 +1,42 @@
+// v = act(gate) · up, normalised where there is a sub-norm, quantised per token; a workgroup a row. A row of the source is gate, then up; act is
+// relu² or SiLU. relu² overflows f16, so nothing here is less than f32. The formula of the quantiser is in quantize_row.wgsl.
+struct Params { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> source: array<f32>;
+@group(0) @binding(1) var<storage, read> gain: array<f32>;
+@group(0) @binding(2) var<storage, read_write> x: array<u32>;
+@group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
+@group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;
+
+var<private> inverse_rms: f32;
+
+fn gated(token: u32, i: u32) -> f32 {
+    let at = token * 2u * params.features + i;
+    let gate = source[at];
+    let up = source[at + params.features];
+    if params.silu != 0u { return gate / (1.0 + exp(-gate)) * up; }
+    let positive = max(gate, 0.0);
+    return positive * positive * up;
+}
+
+fn value(token: u32, i: u32) -> f32 {
+    let v = gated(token, i);
+    if params.normed == 0u { return v; }
+    return v * inverse_rms * gain[i];
+}
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn gate_quantize(ids: Ids) {
+    let token = flat_group(ids.group, ids.groups);
+    if token < params.tokens {
+        if params.normed != 0u {
+            var squares = 0.0;
+            for (var i = ids.local; i < params.features; i += THREADS) {
+                let v = gated(token, i);
+                squares = fma(v, v, squares);
+            }
+            inverse_rms = 1.0 / sqrt(group_sum_f32(squares, ids) / f32(params.features) + params.eps);
+        }
+        quantize_row(token, ids);
+    }
+}

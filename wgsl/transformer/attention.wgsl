@@ -1,0 +1,116 @@
+// Causal attention of new tokens to all that are cached, by online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., 2205.14135).
+// The heads that share keys, times the tokens of a run, are the rows of a problem with one key head; a workgroup takes TILE_X rows and one of
+// `splits` shares of the positions. It writes the normalised result of its share, and of every row the largest score and the sum of the
+// weights, from which attention_combine weighs the shares. Layouts are in rope.wgsl.
+struct Params { run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> positions: array<u32>;
+@group(0) @binding(1) var<storage, read> qkv: array<f32>;
+@group(0) @binding(2) var<storage, read> keys: array<vec4<C>>;
+@group(0) @binding(3) var<storage, read> values: array<vec4<C>>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+@group(0) @binding(5) var<storage, read_write> y_weight: array<vec2<f32>>;
+
+// Below every score; finite, for compilers that take infinities for impossible.
+const LOWEST: f32 = -1e30;
+
+var<workgroup> queries: array<vec4<f32>, TILE_X * MAX_QUADS>;
+var<workgroup> weights: array<f32, TILE_X * THREADS>;
+var<workgroup> shares: array<vec4<f32>, THREADS>;
+
+// Floats in the order of unsigned integers, for which GPUs have a maximum.
+fn to_ordered(v: f32) -> u32 {
+    let bits = bitcast<u32>(v);
+    return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+}
+fn from_ordered(v: u32) -> f32 { return bitcast<f32>(select(~v, v & 0x7fffffffu, v >= 0x80000000u)); }
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn attention(ids: Ids) {
+    let sharing = params.heads / params.kv_heads;
+    let quads = (params.head_dim + 3u) / 4u;
+    let row_length = (params.heads + 2u * params.kv_heads) * params.head_dim;
+    let kv_head = ids.group.y % params.kv_heads;
+    let split = ids.group.y / params.kv_heads;
+    let slot = params.slot + ids.group.z;
+    let row0 = ids.group.x * TILE_X;
+    let rows = params.run * sharing;
+    let past = positions[slot];
+
+    for (var i = ids.local; i < TILE_X * quads; i += THREADS) {
+        let row = row0 + i / quads;
+        let start = (ids.group.z * params.run + row / sharing) * row_length + (kv_head * sharing + row % sharing) * params.head_dim;
+        var q = vec4<f32>();
+        for (var j = 0u; j < 4u; j += 1u) {
+            let d = i % quads * 4u + j;
+            if row < rows && d < params.head_dim { q[j] = qkv[start + d] * params.scale; }
+        }
+        queries[i] = q;
+    }
+    workgroupBarrier();
+
+    // The share: whole tiles of THREADS positions.
+    let visible = min(past + (min(row0 + TILE_X, rows) - 1u) / sharing + 1u, params.capacity);
+    let share = ((visible + THREADS - 1u) / THREADS + params.splits - 1u) / params.splits * THREADS;
+    let end = min(visible, (split + 1u) * share);
+
+    // Values are added up by a thread for every four of D, and as many parts of the positions as there are threads for.
+    let quad = ids.local % quads;
+    let part = ids.local / quads;
+    let parts = THREADS / quads;
+    let key_row = (slot * params.kv_heads + kv_head) * quads;
+    let value_row = (slot * params.kv_heads + kv_head) * params.capacity;
+    var largest: array<f32, TILE_X>;
+    var total: array<f32, TILE_X>;
+    var sum: array<vec4<f32>, TILE_X>;
+    for (var r = 0u; r < TILE_X; r += 1u) { largest[r] = LOWEST; }
+    for (var tile = split * share; tile < end; tile += THREADS) {
+        let position = tile + ids.local;
+        var score: array<f32, TILE_X>;
+        if position < end {
+            for (var d = 0u; d < quads; d += 1u) {
+                let k = vec4<f32>(keys[(key_row + d) * params.capacity + position]);
+                for (var r = 0u; r < TILE_X; r += 1u) { score[r] += dot(queries[r * quads + d], k); }
+            }
+        }
+        for (var r = 0u; r < TILE_X; r += 1u) {
+            let seen = position < end && position <= past + (row0 + r) / sharing;
+            let top = max(largest[r], from_ordered(group_max_u32(to_ordered(select(LOWEST, score[r], seen)), ids)));
+            let weight = select(0.0, exp(score[r] - top), seen);
+            let shrink = exp(largest[r] - top);
+            largest[r] = top;
+            total[r] = total[r] * shrink + weight;
+            sum[r] *= shrink;
+            weights[r * THREADS + ids.local] = weight;
+        }
+        workgroupBarrier();
+        if part < parts {
+            for (var p = part; p < min(end - tile, THREADS); p += parts) {
+                let v = vec4<f32>(values[(value_row + tile + p) * quads + quad]);
+                for (var r = 0u; r < TILE_X; r += 1u) { sum[r] += weights[r * THREADS + p] * v; }
+            }
+        }
+        workgroupBarrier();
+    }
+
+    for (var r = 0u; r < TILE_X; r += 1u) {
+        let row = row0 + r;
+        let all = group_sum_f32(total[r], ids);
+        shares[ids.local] = sum[r];
+        workgroupBarrier();
+        if ids.local < quads && row < rows {
+            var v = shares[ids.local];
+            for (var p = 1u; p < parts; p += 1u) { v += shares[ids.local + p * quads]; }
+            // A share without positions has sum 0 and weight 0.
+            v = v / max(all, 1e-30);
+            let tokens = ids.groups.z * params.run;
+            let place = ((split * tokens + ids.group.z * params.run + row / sharing) * params.heads) + kv_head * sharing + row % sharing;
+            for (var j = 0u; j < 4u; j += 1u) {
+                let d = ids.local * 4u + j;
+                if d < params.head_dim { y[place * params.head_dim + d] = v[j]; }
+            }
+            if ids.local == 0u { y_weight[place] = vec2<f32>(largest[r], all); }
+        }
+        workgroupBarrier();
+    }
+}

@@ -1,0 +1,25 @@
+// The shares of an attention that was split by positions, weighed: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s - largest). A thread
+// an output.
+struct Params { heads: u32, head_dim: u32, splits: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> x_weight: array<vec2<f32>>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn attention_combine(ids: Ids) {
+    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+    let head = place / params.head_dim;
+    if head >= params.heads { return; }
+    var largest = x_weight[head].x;
+    for (var s = 1u; s < params.splits; s += 1u) { largest = max(largest, x_weight[s * params.heads + head].x); }
+    var sum = 0.0;
+    var total = 0.0;
+    for (var s = 0u; s < params.splits; s += 1u) {
+        let of_share = x_weight[s * params.heads + head];
+        let weight = of_share.y * exp(of_share.x - largest);
+        total += weight;
+        sum = fma(weight, x[s * params.heads * params.head_dim + place], sum);
+    }
+    y[place] = sum / total;
+}

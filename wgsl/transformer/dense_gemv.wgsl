@@ -1,0 +1,40 @@
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for TILE_Y tokens at a time. A team of lanes makes ROWS rows, a lane every lanes-th
+// sixteen bytes of them. Rows of x are padded with zeros as those of the table are.
+struct Params { rows: u32, tokens: u32, blocks: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> table_scale: array<f32>;
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn dense_gemv(ids: Ids) {
+    let t = team(ids);
+    let token0 = ids.group.y * TILE_Y;
+    for (var first = t.index * ROWS; first < TILE_X; first += t.count * ROWS) {
+        let row0 = ids.group.x * TILE_X + first;
+        var acc: array<array<f32, TILE_Y>, ROWS>;
+        for (var i = t.lane; i < params.blocks; i += t.lanes) {
+            // Rows that do not exist are read as the last one, and not written.
+            var w: array<vec4<u32>, ROWS>;
+            for (var r = 0u; r < ROWS; r += 1u) { w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i]; }
+            for (var c = 0u; c < TILE_Y; c += 1u) {
+                if token0 + c < params.tokens {
+                    for (var q = 0u; q < QUADS; q += 1u) {
+                        let a = x[((token0 + c) * params.blocks + i) * QUADS + q];
+                        for (var r = 0u; r < ROWS; r += 1u) { acc[r][c] += dot(quad(w[r], q), a); }
+                    }
+                }
+            }
+        }
+        for (var c = 0u; c < TILE_Y; c += 1u) {
+            if token0 + c < params.tokens {
+                for (var r = 0u; r < ROWS; r += 1u) {
+                    let sum = team_sum_f32(acc[r][c], ids);
+                    let row = row0 + r;
+                    if t.lane == 0u && row < params.rows { y[(token0 + c) * params.rows + row] = sum * table_scale[row]; }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+// y[t] = table[tokens[t]] · table_scale[tokens[t]]: a thread sixteen bytes of a row.
+struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> tokens: array<u32>;
+@group(0) @binding(1) var<storage, read> table: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> table_scale: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn embed(ids: Ids) {
+    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+    let token = place / params.blocks;
+    if token >= params.tokens { return; }
+    let block = place % params.blocks;
+    // A token that does not exist stands for logits that were not finite; the host will say so.
+    let row = min(tokens[token], params.rows - 1u);
+    let v = table[row * params.blocks + block];
+    for (var q = 0u; q < QUADS; q += 1u) {
+        let elements = quad(v, q) * table_scale[row];
+        for (var j = 0u; j < 4u; j += 1u) {
+            let i = (block * QUADS + q) * 4u + j;
+            if i < params.columns { y[token * params.columns + i] = elements[j]; }
+        }
+    }
+}

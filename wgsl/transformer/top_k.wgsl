@@ -1,0 +1,52 @@
+// The `k` largest of `count` logits of every row, largest first, ties by the lower id: of each run of THREADS · TURNS of them, so that a second pass
+// over the winners follows where there are several runs. In the first pass (`named` 0) a logit's id is its place. Places without a logit give
+// id NONE, and so does a run with a NaN for its first winner.
+struct Params { count: u32, k: u32, named: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> logits: array<f32>;
+@group(0) @binding(1) var<storage, read> logit_ids: array<u32>;
+@group(0) @binding(2) var<storage, read_write> top: array<f32>;
+@group(0) @binding(3) var<storage, read_write> top_ids: array<u32>;
+
+const NONE: u32 = 0xffffffffu;
+
+// Floats in the order of unsigned integers; every NaN above infinity, 0 for nothing.
+fn to_key(v: f32) -> u32 {
+    let bits = bitcast<u32>(v);
+    if (bits & 0x7fffffffu) > 0x7f800000u { return NONE; }
+    return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+}
+fn from_key(v: u32) -> f32 { return bitcast<f32>(select(select(~v, v & 0x7fffffffu, v >= 0x80000000u), 0x7fc00000u, v == NONE)); }
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn top_k(ids: Ids) {
+    let row = ids.group.y * params.count;
+    var key: array<u32, TURNS>;
+    var id: array<u32, TURNS>;
+    for (var u = 0u; u < TURNS; u += 1u) {
+        let i = ids.group.x * TILE_X + u * THREADS + ids.local;
+        id[u] = NONE;
+        if i < params.count {
+            id[u] = i;
+            if params.named != 0u { id[u] = logit_ids[row + i]; }
+            key[u] = to_key(logits[row + i]);
+            if id[u] == NONE { key[u] = select(0u, NONE, key[u] == NONE); }
+        }
+    }
+    for (var round = 0u; round < params.k; round += 1u) {
+        var best = 0u;
+        for (var u = 0u; u < TURNS; u += 1u) { best = max(best, key[u]); }
+        best = group_max_u32(best, ids);
+        // The lowest id is the highest complement.
+        var lowest = 0u;
+        for (var u = 0u; u < TURNS; u += 1u) { if key[u] == best { lowest = max(lowest, ~id[u]); } }
+        let winner = ~group_max_u32(lowest, ids);
+        for (var u = 0u; u < TURNS; u += 1u) { if key[u] == best && id[u] == winner { key[u] = 0u; } }
+        if ids.local == 0u {
+            let place = (ids.group.y * ids.groups.x + ids.group.x) * params.k + round;
+            // A NaN has no name.
+            top[place] = from_key(best);
+            top_ids[place] = select(winner, NONE, best == NONE || best == 0u);
+        }
+    }
+}
