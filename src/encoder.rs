@@ -1,7 +1,7 @@
 //! Recording work and running it: one submission, one compute pass.
 
 use crate::{
-    Bind, Context, Element, Error, Kernel, Result,
+    Bind, Context, Element, ElementType, Error, Kernel, Result, Tensor,
     kernel::{Access, Params, Type},
     pipeline::Pipeline,
     pool::Pooled,
@@ -145,6 +145,21 @@ impl Recording {
             encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
         })?;
         Ok(Submission { context: self.context.clone(), index })
+    }
+
+    /// Runs it once and copies `tensor` back, in one submission. What is written to tensors before (the next token's position, say) is seen
+    /// by it. The future can be awaited on any executor, later than other submissions, or dropped.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for a tensor of another device; what the device reports.
+    pub fn submit_read<T: ElementType>(&self, tensor: &Tensor<T>) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
+        if !tensor.context().same_device(&self.context) {
+            return Err(Error::OtherDevice { kernel: self.label, binding: "the tensor to read" });
+        }
+        Ok(tensor.read_after(self.label, &|encoder| {
+            let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
+            encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
+        }))
     }
 
     /// The recorded kernels, in order.

@@ -37,6 +37,9 @@ pub enum Error {
     /// Tensors of two devices met in one recording.
     #[error("{kernel}: `{binding}` lives on another device than the encoder")]
     OtherDevice { kernel: &'static str, binding: &'static str },
+    /// More tokens than a session has room for.
+    #[error("{needed} positions are needed; there is room for {capacity}")]
+    Context { needed: usize, capacity: usize },
     /// A value outside its domain; `what` names it.
     #[error("{op}: {what}")]
     Invalid { op: &'static str, what: String },

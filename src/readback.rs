@@ -76,9 +76,18 @@ impl Drop for Staging {
 
 type Receiver = OneshotReceiver<std::result::Result<Staging, String>>;
 
-/// Submits a copy of the first `bytes` of `source`; `None` for no bytes.
-pub(crate) fn read(context: &Context, source: &wgpu::Buffer, bytes: u64) -> impl Future<Output = Result<Option<Staging>>> + Send + use<> {
-    let submitted = if bytes == 0 { Ok(None) } else { submit_read(context, source, bytes).map(Some) };
+/// Submits what `record` puts into a command encoder and, after it, a copy of the first `bytes` of `source`; `None` for no bytes.
+pub(crate) fn read_after(
+    context: &Context,
+    label: &'static str,
+    record: &dyn Fn(&mut wgpu::CommandEncoder),
+    source: &wgpu::Buffer,
+    bytes: u64,
+) -> impl Future<Output = Result<Option<Staging>>> + Send + use<> {
+    let submitted = match bytes {
+        0 => context.submit_with(label, record).map(|_| None),
+        bytes => submit_read(context, label, record, source, bytes).map(Some),
+    };
     async move {
         let Some(receiver) = submitted? else { return Ok(None) };
         let staging = receiver.receive().await.ok_or_else(|| Error::Readback("the device was lost".into()))?;
@@ -86,12 +95,19 @@ pub(crate) fn read(context: &Context, source: &wgpu::Buffer, bytes: u64) -> impl
     }
 }
 
-fn submit_read(context: &Context, source: &wgpu::Buffer, bytes: u64) -> Result<Receiver> {
+fn submit_read(
+    context: &Context,
+    label: &'static str,
+    record: &dyn Fn(&mut wgpu::CommandEncoder),
+    source: &wgpu::Buffer,
+    bytes: u64,
+) -> Result<Receiver> {
     let bytes = bytes.next_multiple_of(4);
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let buffer = context.allocate(bytes, usage, "readback")?;
     let (sender, receiver) = oneshot_channel();
-    let index = context.submit_with("readback", |encoder| {
+    let index = context.submit_with(label, |encoder| {
+        record(encoder);
         encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
         let staging = buffer.clone();
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..bytes, move |mapped| {

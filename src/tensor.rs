@@ -121,8 +121,17 @@ impl<T: ElementType> Tensor<T> {
     /// Copies the contents back. The copy is submitted at once, after all work submitted before; the future can be awaited
     /// on any executor, or dropped.
     pub fn read(&self) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
+        self.read_after("readback", &|_| {})
+    }
+
+    /// [`Tensor::read`] in one submission with the work that `record` puts before the copy.
+    pub(crate) fn read_after(
+        &self,
+        label: &'static str,
+        record: &dyn Fn(&mut wgpu::CommandEncoder),
+    ) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
         let len = self.len();
-        let bytes = readback::read(&self.context, &self.buffer, (len * size_of::<T>()) as u64);
+        let bytes = readback::read_after(&self.context, label, record, &self.buffer, (len * size_of::<T>()) as u64);
         async move {
             match bytes.await? {
                 Some(staging) => staging.to_vec(len),
