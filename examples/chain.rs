@@ -9,7 +9,7 @@ fn main() -> Result<()> {
     let checkpoint = Checkpoint::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m"))?;
     let context = support::open()?;
     let linear = |name: &str| checkpoint.linear(&format!("model.layers.0.mlp.{name}_proj"));
-    let gain = |name: &str| checkpoint.tensors().tensor(&format!("model.layers.0.{name}.weight"))?.to_f32();
+    let gain = |name: &str| checkpoint.tensor(&format!("model.layers.0.{name}.weight"))?.to_f32();
     let gate_up = PackedTernary::concat(&[&linear("gate")?, &linear("up")?])?;
     let down = linear("down")?;
     let (hidden, inner) = (down.rows(), down.columns());

@@ -2,11 +2,12 @@
 #![cfg(feature = "formats")]
 
 use bitnet_wgpu::{
-    Error, PackedTernary, Result, Scales, bitnet,
-    formats::{Checkpoint, SafeTensors, ScaleRule},
+    DenseElement, Error, PackedTernary, Result, Scales, bitnet,
+    formats::{Activation, Checkpoint, ModelConfig, ModelFile, RopeScaling, SafeTensors, ScaleRule},
 };
 use proptest::prelude::*;
-use std::{fs, path::PathBuf};
+use serde_json::{Value, json};
+use std::{fs, path::PathBuf, sync::LazyLock};
 
 /// A directory that is gone with the test.
 struct Directory(PathBuf);
@@ -53,8 +54,25 @@ fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
 
-const OFFLINE: &str = r#"{"quantization_config":{"linear_class":"autobitlinear","quantization_mode":"offline"}}"#;
-const PLAIN: &str = r#"{"quantization_config":{"quant_method":"bitnet"}}"#;
+/// The config.json of a small model, with these keys put in; null takes a key away.
+fn config(keys: Value) -> String {
+    let mut config = json!({
+        "model_type": "bitnet", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 100, "bos_token_id": 1, "eos_token_id": 2,
+    });
+    let config = config.as_object_mut().unwrap();
+    for (key, value) in keys.as_object().unwrap() {
+        match value {
+            Value::Null => drop(config.remove(key)),
+            value => drop(config.insert(key.clone(), value.clone())),
+        }
+    }
+    serde_json::to_string(config).unwrap()
+}
+
+static OFFLINE: LazyLock<String> =
+    LazyLock::new(|| config(json!({"quantization_config": {"linear_class": "autobitlinear", "quantization_mode": "offline"}})));
+static PLAIN: LazyLock<String> = LazyLock::new(|| config(json!({"quantization_config": {"quant_method": "bitnet"}})));
 
 #[test]
 fn scales_mean_what_the_linear_class_says() {
@@ -62,7 +80,9 @@ fn scales_mean_what_the_linear_class_says() {
     let packed = [0b01_01_01_10u8, 0b01_01_01_10];
     let bf16 = half::bf16::from_f32(4.0).to_le_bytes();
     let file = file(&[("l.weight", "U8", &[2, 1], &packed), ("l.weight_scale", "BF16", &[1], &bf16)]);
-    for (config, rule, beta) in [(OFFLINE, ScaleRule::Multiply, 4.0), (PLAIN, ScaleRule::Divide, 0.25), ("{}", ScaleRule::Divide, 0.25)] {
+    for (config, rule, beta) in
+        [(&*OFFLINE, ScaleRule::Multiply, 4.0), (&PLAIN, ScaleRule::Divide, 0.25), (&config(json!({})), ScaleRule::Divide, 0.25)]
+    {
         let directory = Directory::model(config, &file);
         let checkpoint = directory.open().unwrap();
         assert_eq!((checkpoint.scale_rule(), checkpoint.linears()), (rule, vec!["l".to_owned()]));
@@ -78,7 +98,7 @@ fn scales_mean_what_the_linear_class_says() {
 fn float_masters_are_quantised() {
     let dense = [0.5f32, -0.25, 0.0, 1.0, -1.0, 0.125];
     let bytes: Vec<u8> = dense.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
-    let directory = Directory::model(OFFLINE, &file(&[("l.weight", "BF16", &[2, 3], &bytes)]));
+    let directory = Directory::model(&OFFLINE, &file(&[("l.weight", "BF16", &[2, 3], &bytes)]));
     let w = directory.open().unwrap().linear("l").unwrap();
     assert_eq!(w, bitnet::quantize_weights_cpu(&dense, 2, 3).unwrap());
 }
@@ -96,9 +116,9 @@ fn bad_files_are_named() {
     let scale = 1f32.to_le_bytes();
     let good: [(&str, &str, &[usize], &[u8]); 2] = [("l.weight", "U8", &[1, 2], &[0, 1]), ("l.weight_scale", "F32", &[1], &scale)];
     let whole = file(&good);
-    assert!(Directory::model(OFFLINE, &whole).open().unwrap().linear("l").is_ok());
+    assert!(Directory::model(&OFFLINE, &whole).open().unwrap().linear("l").is_ok());
     let expect = |file: &[u8], words: &[&str]| {
-        let text = error(OFFLINE, file);
+        let text = error(&OFFLINE, file);
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
         assert!(text.contains("model.safetensors"), "{text}");
     };
@@ -139,7 +159,7 @@ fn bad_files_are_named() {
     }
     // The configuration.
     assert!(error("{", &whole).contains("config.json"));
-    assert!(error(r#"{"quantization_config":{"linear_class":"bitnonlinear"}}"#, &whole).contains("bitnonlinear"));
+    assert!(error(&config(json!({"quantization_config": {"linear_class": "bitnonlinear"}})), &whole).contains("bitnonlinear"));
     assert!(matches!(Checkpoint::open("does/not/exist").unwrap_err(), Error::Io { .. }));
 }
 
@@ -166,11 +186,11 @@ proptest! {
         if !keep {
             bytes.truncate(cut.index(bytes.len()));
         }
-        let directory = Directory::model(OFFLINE, &bytes);
+        let directory = Directory::model(&OFFLINE, &bytes);
         if let Ok(checkpoint) = directory.open() {
             let _ = checkpoint.linear("l").map(|w| w.dequantize());
-            for name in checkpoint.tensors().names() {
-                let _ = checkpoint.tensors().tensor(&name).map(|tensor| tensor.to_f32());
+            for name in checkpoint.names() {
+                let _ = checkpoint.tensor(&name).map(|tensor| tensor.to_f32());
             }
         }
     }
@@ -180,7 +200,7 @@ proptest! {
     fn lying_headers_do_not_panic(start in any::<u64>(), end in any::<u64>(), rows in any::<u64>(), columns in any::<u64>(), dtype in 0..4usize) {
         let dtype = ["U8", "BF16", "F32", "I64"][dtype];
         let header = format!(r#"{{"l.weight":{{"dtype":"{dtype}","shape":[{rows},{columns}],"data_offsets":[{start},{end}]}}}}"#);
-        let path = Directory::model(OFFLINE, &with_header(&header, &[0; 64]));
+        let path = Directory::model(&OFFLINE, &with_header(&header, &[0; 64]));
         let _ = path.open().map(|checkpoint| checkpoint.linear("l").map(|w| w.dequantize()));
     }
 }
@@ -193,4 +213,236 @@ fn the_shipped_model_opens() {
     assert_eq!((w.rows(), w.columns()), (512, 1280));
     let norm = SafeTensors::open("assets/tales-22m/model.safetensors").unwrap();
     assert_eq!(norm.tensor("model.norm.weight").unwrap().to_f32().unwrap().len(), 512);
+}
+
+fn read_config(keys: Value) -> Result<ModelConfig, String> {
+    ModelConfig::from_json(&serde_json::from_str(&config(keys)).unwrap())
+}
+
+#[test]
+fn configurations_are_read() {
+    let bitnet = read_config(json!({})).unwrap();
+    let expected = ModelConfig {
+        architecture: "bitnet".into(),
+        hidden: 64,
+        intermediate: 128,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        vocab: 100,
+        context: 2048,
+        eps: 1e-5,
+        rope_theta: 500_000.0,
+        rope_scaling: RopeScaling::None,
+        activation: Activation::Relu2,
+        sub_norms: true,
+        tied_head: false,
+        bos: Some(1),
+        eos: vec![2],
+    };
+    assert_eq!(bitnet, expected);
+    let llama = read_config(json!({
+        "model_type": "llama", "num_key_value_heads": null, "head_dim": 32, "tie_word_embeddings": true, "eos_token_id": [3, 4],
+        "rms_norm_eps": 1e-6, "max_position_embeddings": 77, "torch_dtype": "bfloat16", "dtype": 3,
+    }));
+    let expected = ModelConfig {
+        architecture: "llama".into(),
+        kv_heads: 4,
+        head_dim: 32,
+        context: 77,
+        eps: 1e-6,
+        rope_theta: 10_000.0,
+        activation: Activation::Silu,
+        sub_norms: false,
+        tied_head: true,
+        eos: vec![3, 4],
+        ..expected
+    };
+    assert_eq!(llama.unwrap(), expected);
+    // What the class assumes may be beyond a small vocabulary: then there is no such token.
+    let defaults = read_config(json!({"bos_token_id": null, "eos_token_id": null})).unwrap();
+    assert_eq!((defaults.bos, defaults.eos), (None, vec![]));
+    let large = read_config(json!({"bos_token_id": null, "eos_token_id": null, "vocab_size": 128_256})).unwrap();
+    assert_eq!((large.bos, large.eos), (Some(128_000), vec![128_001]));
+    let mut null: Value = serde_json::from_str(&config(json!({"vocab_size": 128_256}))).unwrap();
+    (null["bos_token_id"], null["eos_token_id"]) = (Value::Null, Value::Null);
+    let null = ModelConfig::from_json(&null).unwrap();
+    assert_eq!((null.bos, null.eos), (None, vec![]));
+}
+
+#[test]
+fn rotary_parameters_are_read_in_both_spellings() {
+    let rope = |keys: Value| read_config(keys).map(|config| (config.rope_theta, config.rope_scaling));
+    let llama3 = json!({
+        "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"
+    });
+    let expected = RopeScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, context: 8192.0 };
+    assert_eq!(rope(json!({"rope_theta": 1e6})), Ok((1e6, RopeScaling::None)));
+    assert_eq!(rope(json!({"rope_theta": 1e6, "rope_scaling": llama3})), Ok((1e6, expected)));
+    assert_eq!(rope(json!({"rope_scaling": {"type": "linear", "factor": 2}})), Ok((500_000.0, RopeScaling::Linear(2.0))));
+    assert_eq!(rope(json!({"rope_parameters": {"rope_theta": 5.0, "rope_type": "default"}})), Ok((5.0, RopeScaling::None)));
+    assert_eq!(rope(json!({"rope_theta": 7.0, "rope_parameters": llama3})), Ok((7.0, expected)));
+    for (keys, words) in [
+        (json!({"rope_scaling": {"type": "yarn", "factor": 2}}), "`yarn`"),
+        (json!({"rope_scaling": {"type": "linear"}}), "no factor"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "Linear(0.0)"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "Linear(0.0)"),
+        (json!({"rope_scaling": 3}), "rope_scaling"),
+        (json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}), "`full_attention`"),
+        (json!({"rope_theta": 0}), "rotary base"),
+        (json!({"rope_theta": 1e300}), "rope_theta"),
+        (json!({"rope_theta": "10000"}), "rope_theta"),
+    ] {
+        let error = rope(keys).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn impossible_configurations_are_refused() {
+    let sizes =
+        ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"];
+    for key in sizes {
+        for absurd in [json!(0), json!(-1), json!(1.5), json!("64"), json!([]), json!((1 << 24) + 1), json!(u64::MAX)] {
+            let error = read_config(json!({ key: absurd })).unwrap_err();
+            assert!(error.contains(key), "{key}: {error}");
+        }
+    }
+    for (keys, words) in [
+        (json!({"model_type": "qwen3"}), "`qwen3`"),
+        (json!({"model_type": null}), "model_type"),
+        (json!({"hidden_size": null}), "hidden_size"),
+        (json!({"hidden_act": "gelu"}), "`gelu`"),
+        (json!({"num_key_value_heads": 3}), "4 heads do not divide into 3"),
+        (json!({"head_dim": 15}), "odd"),
+        (json!({"num_attention_heads": 128, "num_key_value_heads": 128}), "head size"),
+        (json!({"num_hidden_layers": 4097}), "4097 layers"),
+        (json!({"num_attention_heads": 1 << 24, "num_key_value_heads": 1, "head_dim": 1 << 24}), "over 16777216 features"),
+        (json!({"attention_bias": true}), "attention_bias"),
+        (json!({"mlp_bias": true}), "mlp_bias"),
+        (json!({"quantization_config": {"use_rms_norm": true}}), "use_rms_norm"),
+        (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
+        (json!({"rms_norm_eps": -1.0}), "epsilon"),
+        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings"),
+        (json!({"bos_token_id": 100}), "token 100"),
+        (json!({"bos_token_id": [1, 2]}), "bos_token_id"),
+        (json!({"eos_token_id": [1, 100]}), "token 100"),
+        (json!({"eos_token_id": -1}), "-1 is no token id"),
+        (json!({"eos_token_id": 1u64 << 40}), "no token id"),
+    ] {
+        let error = read_config(keys.clone()).unwrap_err();
+        assert!(error.contains(words), "{keys}: {error}");
+    }
+    assert!(ModelConfig::from_json(&json!([])).unwrap_err().contains("object"));
+}
+
+fn bf16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
+}
+
+#[test]
+fn tensors_have_the_shapes_that_are_asked_for() {
+    let f16: Vec<u8> = [1.0f32, -2.0, 0.5, 4.0, 0.0, 1.5].iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
+    let scale = 0.5f32.to_le_bytes();
+    let directory = Directory::model(
+        &config(json!({"model_type": "llama"})),
+        &file(&[
+            ("model.embed_tokens.weight", "F16", &[2, 3], &f16),
+            ("model.norm.weight", "BF16", &[3], &bf16(&[1.0, 2.0, -3.0])),
+            ("model.layers.0.self_attn.inner_attn_ln.weight", "BF16", &[1], &bf16(&[4.0])),
+            ("model.layers.0.mlp.ffn_layernorm.weight", "F32", &[1], &scale),
+            ("l.weight", "U8", &[1, 2], &[0, 1]),
+            ("l.weight_scale", "F32", &[1], &scale),
+            ("b.weight", "BF16", &[1, 1], &bf16(&[1.0])),
+            ("b.bias", "BF16", &[1], &bf16(&[1.0])),
+            ("s.weight", "BF16", &[1, 1], &bf16(&[1.0])),
+            ("s.weight_scale", "BF16", &[1], &bf16(&[1.0])),
+            ("n.weight", "BF16", &[1, 1], &bf16(&[f32::NAN])),
+        ]),
+    );
+    let model = bitnet_wgpu::formats::open(&directory.0).unwrap();
+    // Sub-norms under their older names are sub-norms.
+    assert!(model.config().sub_norms && model.contains("model.layers.0.self_attn.attn_sub_norm"));
+    assert_eq!(model.vector("model.layers.0.self_attn.attn_sub_norm", 1).unwrap(), [4.0]);
+    assert_eq!(model.vector("model.layers.0.mlp.ffn_sub_norm", 1).unwrap(), [0.5]);
+    assert_eq!(model.vector("model.norm", 3).unwrap(), [1.0, 2.0, -3.0]);
+    let embedding = model.dense("model.embed_tokens", 2, 3).unwrap();
+    assert_eq!((embedding.element(), embedding.row(1)), (DenseElement::F16, vec![4.0, 0.0, 1.5]));
+    assert_eq!(model.linear("l", 3, 2).unwrap().scales(), &Scales::Tensor(2.0));
+    assert!(model.contains("l") && !model.contains("lm_head"));
+    let refused = [
+        (model.vector("model.norm", 4).map(drop), "[4] is needed"),
+        (model.vector("model.embed_tokens", 6).map(drop), "[6] is needed"),
+        (model.vector("l", 2).map(drop), "`l.weight`"),
+        (model.dense("model.embed_tokens", 3, 2).map(drop), "[3, 2] is needed"),
+        (model.dense("l", 1, 2).map(drop), "is U8"),
+        (model.dense("lm_head", 1, 2).map(drop), "no tensor `lm_head.weight`"),
+        (model.linear("l", 5, 2).map(drop), "that is not 5"),
+        (model.linear("l", 4, 3).map(drop), "3 columns"),
+        (model.linear("b", 1, 1).map(drop), "has a bias"),
+        (model.linear("s", 1, 1).map(drop), "weight_scale"),
+        (model.linear("n", 1, 1).map(drop), "finite"),
+        (model.linear("model.embed_tokens", 4, 3).map(drop), "2 rows, not 4"),
+    ];
+    for (result, words) in refused {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Format { .. }) && error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn sharded_checkpoints_are_read() {
+    let directory = Directory::new();
+    let write = |name: &str, bytes: &[u8]| fs::write(directory.0.join(name), bytes).unwrap();
+    write("config.json", config(json!({})).as_bytes());
+    write("a.safetensors", &file(&[("x.weight", "BF16", &[1], &bf16(&[1.0]))]));
+    write("b.safetensors", &file(&[("y.weight", "BF16", &[1], &bf16(&[2.0])), ("hidden.weight", "BF16", &[0], &[])]));
+    let index = |map: Value| write("model.safetensors.index.json", json!({ "metadata": {}, "weight_map": map }).to_string().as_bytes());
+    index(json!({"x.weight": "a.safetensors", "y.weight": "b.safetensors"}));
+    let model = directory.open().unwrap();
+    assert_eq!((model.vector("x", 1).unwrap(), model.vector("y", 1).unwrap()), (vec![1.0], vec![2.0]));
+    assert_eq!(model.names(), ["x.weight", "y.weight"]);
+    assert!(model.vector("hidden", 0).unwrap_err().to_string().contains("no tensor `hidden.weight`"));
+    let error = || directory.open().unwrap_err().to_string();
+    index(json!({"x.weight": "b.safetensors"}));
+    assert!(error().contains("`x.weight` should lie in \"b.safetensors\""), "{}", error());
+    index(json!({"x.weight": "c.safetensors"}));
+    assert!(matches!(directory.open().unwrap_err(), Error::Io { .. }));
+    for hostile in ["../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", "", "a\\b", "C:a", "a\0", "./a.safetensors", "a/"] {
+        index(json!({ "x.weight": hostile }));
+        assert!(error().contains("same directory"), "{hostile:?}: {}", error());
+    }
+    for damaged in [json!({"x.weight": 3}), json!([]), Value::Null] {
+        index(damaged);
+        assert!(matches!(directory.open().unwrap_err(), Error::Format { .. }));
+    }
+    write("model.safetensors.index.json", b"{");
+    assert!(matches!(directory.open().unwrap_err(), Error::Format { .. }));
+}
+
+#[test]
+fn generation_config_ends_texts_too() {
+    let directory = Directory::model(&config(json!({})), &file(&[]));
+    let write = |text: &str| fs::write(directory.0.join("generation_config.json"), text).unwrap();
+    write(r#"{"eos_token_id":[2,9]}"#);
+    assert_eq!(directory.open().unwrap().config().eos, [2, 9]);
+    write("{}");
+    assert_eq!(directory.open().unwrap().config().eos, [2]);
+    for bad in ["{", r#"{"eos_token_id":100}"#, r#"{"eos_token_id":"x"}"#] {
+        write(bad);
+        assert!(directory.open().unwrap_err().to_string().contains("generation_config.json"));
+    }
+}
+
+#[test]
+fn whatever_is_no_model_is_refused() {
+    use bitnet_wgpu::formats::open;
+    let directory = Directory::model(&config(json!({})), &file(&[]));
+    assert!(open(directory.0.join("config.json")).is_ok());
+    let error = |path: PathBuf| open(path).map(|_| ()).unwrap_err();
+    assert!(matches!(error(directory.0.join("nothing")), Error::Io { .. }));
+    assert!(matches!(error(directory.0.join("model.safetensors")), Error::Format { .. }));
+    fs::remove_file(directory.0.join("model.safetensors")).unwrap();
+    assert!(matches!(error(directory.0.clone()), Error::Io { .. }));
 }

@@ -1,7 +1,7 @@
-//! A model directory as transformers writes it: config.json and model.safetensors.
+//! A model directory as transformers writes it: config.json, and model.safetensors or its shards.
 
-use super::{SafeTensors, TensorBytes, mapped};
-use crate::{Error, PackedTernary, Result, Scales, bitnet};
+use super::{ModelConfig, ModelFile, TensorBytes, config, mapped, shards::Shards};
+use crate::{DenseElement, Error, PackedDense, PackedTernary, Result, Scales, bitnet};
 use safetensors::Dtype;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -17,36 +17,53 @@ pub enum ScaleRule {
 
 /// A BitNet checkpoint: its configuration and its tensors.
 pub struct Checkpoint {
-    tensors: SafeTensors,
-    config: Value,
+    directory: PathBuf,
+    shards: Shards,
+    json: Value,
+    config: ModelConfig,
     rule: ScaleRule,
 }
 
+/// Names of transformers, and what older checkpoints (1bitLLM) call the same.
+const ALIASES: [(&str, &str); 2] = [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")];
+
 impl Checkpoint {
-    /// Opens a model directory. Its model.safetensors is mapped, and must not be truncated while the checkpoint is in use. Files that are
-    /// split into shards are not supported yet.
+    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards; where there is a
+    /// generation_config.json, its `eos_token_id`s count as well. Files are mapped, and must not be truncated while the checkpoint is in use.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
-        let path = directory.as_ref().join("config.json");
-        let config = mapped::map(&path)?;
+        let directory = directory.as_ref().to_owned();
+        let path = directory.join("config.json");
+        let json = read_json(&path)?;
         let format = |message: String| Error::Format { path: path.clone(), message };
-        let config: Value = serde_json::from_slice(&config).map_err(|e| format(e.to_string()))?;
-        let class = &config["quantization_config"]["linear_class"];
-        let rule = match class.as_str() {
-            Some("autobitlinear") => ScaleRule::Multiply,
-            Some("bitlinear") => ScaleRule::Divide,
-            None if class.is_null() => ScaleRule::Divide,
-            _ => return Err(format(format!("unknown linear_class {class}"))),
-        };
-        let tensors = SafeTensors::open(directory.as_ref().join("model.safetensors"))?;
-        Ok(Self { tensors, config, rule })
+        let rule = scale_rule(&json).map_err(format)?;
+        let mut config = ModelConfig::from_json(&json).map_err(format)?;
+        for id in generation_eos(&directory, config.vocab)? {
+            if !config.eos.contains(&id) {
+                config.eos.push(id);
+            }
+        }
+        let shards = Shards::open(&directory)?;
+        let mut checkpoint = Self { directory, shards, json, config, rule };
+        checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
+        Ok(checkpoint)
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The model's shape and numbers.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
     }
 
     /// config.json.
-    pub fn config(&self) -> &Value {
-        &self.config
+    pub fn config_json(&self) -> &Value {
+        &self.json
     }
 
     /// What its weight scales mean.
@@ -54,17 +71,22 @@ impl Checkpoint {
         self.rule
     }
 
-    /// All of its tensors.
-    pub fn tensors(&self) -> &SafeTensors {
-        &self.tensors
+    /// The names of all of its tensors, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.shards.names()
+    }
+
+    /// One tensor, by its full name (`model.norm.weight`).
+    ///
+    /// # Errors
+    /// [`Error::Format`] if there is none of that name.
+    pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
+        self.shards.tensor(name)
     }
 
     /// The names of its linear layers with packed weights: those that have a `weight_scale`.
     pub fn linears(&self) -> Vec<String> {
-        let names = self.tensors.names().into_iter();
-        let mut linears: Vec<_> = names.filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned)).collect();
-        linears.sort();
-        linears
+        self.names().iter().filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned)).collect()
     }
 
     /// The weights of the linear layer `name` (`model.layers.0.mlp.down_proj`, say). Packed weights are taken as they are; float weights, of a
@@ -73,7 +95,7 @@ impl Checkpoint {
     /// Packed rows come in fours, so a matrix whose rows do not is stored with some more: see [`Checkpoint::linear_with_rows`].
     ///
     /// # Errors
-    /// [`Error::Format`] for a missing tensor, a wrong type or shape, code 3, or a scale that is not finite and positive.
+    /// [`Error::Format`] for a missing tensor, a wrong type or shape, a bias, code 3, or a scale that is not finite and positive.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, None)
     }
@@ -84,16 +106,16 @@ impl Checkpoint {
     }
 
     fn read(&self, name: &str, rows: Option<usize>) -> Result<PackedTernary> {
-        let weight_name = format!("{name}.weight");
-        let weight = self.tensors.tensor(&weight_name)?;
+        let weight = self.tensor(&format!("{name}.weight"))?;
+        if self.shards.contains(&format!("{name}.bias")) {
+            return Err(weight.error("has a bias; layers with biases are not supported"));
+        }
         let (stored_rows, columns) = weight.matrix()?;
         if columns == 0 {
             return Err(weight.error("has no columns"));
         }
         if weight.dtype != Dtype::U8 {
-            let same = rows.is_none_or(|rows| rows == stored_rows);
-            let dense = if same { weight.to_f32() } else { Err(weight.error(format!("has {stored_rows} rows, not {rows:?}"))) };
-            return bitnet::quantize_weights_cpu(&dense?, stored_rows, columns);
+            return self.quantize(name, &weight, rows.unwrap_or(stored_rows));
         }
         let rows = rows.unwrap_or(stored_rows.saturating_mul(4));
         if rows.div_ceil(4) != stored_rows {
@@ -104,9 +126,21 @@ impl Checkpoint {
         matrix.map_err(|e| weight.error(format!("is no packed ternary matrix: {e}")))
     }
 
+    /// Float masters, to codes and their absmean.
+    fn quantize(&self, name: &str, weight: &TensorBytes<'_>, rows: usize) -> Result<PackedTernary> {
+        let (stored_rows, columns) = weight.matrix()?;
+        if rows != stored_rows {
+            return Err(weight.error(format!("has {stored_rows} rows, not {rows}")));
+        }
+        let masters = weight.to_f32()?;
+        if self.shards.contains(&format!("{name}.weight_scale")) {
+            return Err(weight.error("is in floats and has a weight_scale; which of the two scales it is not defined"));
+        }
+        bitnet::quantize_weights_cpu(&masters, rows, columns).map_err(|e| weight.error(format!("cannot be quantised: {e}")))
+    }
+
     fn beta(&self, name: &str) -> Result<f32> {
-        let scale_name = format!("{name}.weight_scale");
-        let stored: TensorBytes<'_> = self.tensors.tensor(&scale_name)?;
+        let stored = self.tensor(&format!("{name}.weight_scale"))?;
         let &[scale] = stored.to_f32()?.as_slice() else {
             return Err(stored.error(format!("has shape {:?}; one number is needed", stored.shape)));
         };
@@ -116,11 +150,90 @@ impl Checkpoint {
         };
         if beta.is_finite() && beta > 0.0 { Ok(beta) } else { Err(stored.error(format!("is {scale}"))) }
     }
+
+    /// The stored name of a tensor: its own, or an alias.
+    fn stored(&self, name: &str) -> String {
+        let own = format!("{name}.weight");
+        let alias = ALIASES.iter().find_map(|(new, old)| name.strip_suffix(new).map(|layer| format!("{layer}{old}.weight")));
+        match alias {
+            Some(alias) if !self.shards.contains(&own) && self.shards.contains(&alias) => alias,
+            _ => own,
+        }
+    }
+}
+
+impl ModelFile for Checkpoint {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.shards.contains(&self.stored(name))
+    }
+
+    fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        let weight = self.tensor(&format!("{name}.weight"))?;
+        if weight.matrix()?.1 != columns {
+            return Err(weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape)));
+        }
+        self.read(name, Some(rows))
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.tensor(&self.stored(name))?;
+        match tensor.shape {
+            &[found] if found == len => tensor.to_f32(),
+            shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
+        }
+    }
+
+    fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
+        let tensor = self.tensor(&self.stored(name))?;
+        if tensor.matrix()? != (rows, columns) {
+            return Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
+        }
+        let element = match tensor.dtype {
+            Dtype::F32 => DenseElement::F32,
+            Dtype::F16 => DenseElement::F16,
+            Dtype::BF16 => DenseElement::Bf16,
+            other => return Err(tensor.error(format!("is {other:?}; F32, BF16 or F16 is needed"))),
+        };
+        PackedDense::from_bytes(element, rows, columns, tensor.bytes).map_err(|e| tensor.error(e))
+    }
+}
+
+fn scale_rule(json: &Value) -> Result<ScaleRule, String> {
+    let class = &json["quantization_config"]["linear_class"];
+    match class.as_str() {
+        Some("autobitlinear") => Ok(ScaleRule::Multiply),
+        Some("bitlinear") => Ok(ScaleRule::Divide),
+        None if class.is_null() => Ok(ScaleRule::Divide),
+        _ => Err(format!("unknown linear_class {class}")),
+    }
+}
+
+/// The tokens that end a text, as generation_config.json has them: often more than those in config.json (a chat's end of turn).
+fn generation_eos(directory: &Path, vocab: usize) -> Result<Vec<u32>> {
+    let path = directory.join("generation_config.json");
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let json = read_json(&path)?;
+    let format = |message: String| Error::Format { path: path.clone(), message: format!("eos_token_id: {message}") };
+    let ids = config::token_ids(&json["eos_token_id"]).map_err(format)?;
+    match ids.iter().find(|&&id| id as usize >= vocab) {
+        Some(id) => Err(format(format!("token {id} is beyond the vocabulary of {vocab}"))),
+        None => Ok(ids),
+    }
+}
+
+pub(super) fn read_json(path: &Path) -> Result<Value> {
+    let file = mapped::map(path)?;
+    serde_json::from_slice(&file).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })
 }
 
 impl std::fmt::Debug for Checkpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let path: PathBuf = self.tensors.path().into();
-        write!(f, "Checkpoint({}, {:?})", path.display(), self.rule)
+        write!(f, "Checkpoint({}, {:?})", self.directory.display(), self.rule)
     }
 }

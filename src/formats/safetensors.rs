@@ -19,7 +19,7 @@ pub struct SafeTensors {
 #[derive(Clone, Debug)]
 pub struct TensorBytes<'a> {
     path: &'a Path,
-    name: &'a str,
+    name: String,
     /// The element type.
     pub dtype: Dtype,
     /// The dimensions, outermost first.
@@ -52,16 +52,21 @@ impl SafeTensors {
         self.metadata.offset_keys()
     }
 
+    /// Is there a tensor of that name?
+    pub fn contains(&self, name: &str) -> bool {
+        self.metadata.info(name).is_some()
+    }
+
     /// One tensor.
     ///
     /// # Errors
     /// [`Error::Format`] if there is none of that name.
-    pub fn tensor<'a>(&'a self, name: &'a str) -> Result<TensorBytes<'a>> {
+    pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         let info = self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (start, end) = info.data_offsets;
         let bytes = self.map.get(self.data + start..self.data + end);
         let bytes = bytes.ok_or_else(|| self.error(format!("`{name}` ends at {end}, beyond the file")))?;
-        Ok(TensorBytes { path: &self.path, name, dtype: info.dtype, shape: &info.shape, bytes })
+        Ok(TensorBytes { path: &self.path, name: name.to_owned(), dtype: info.dtype, shape: &info.shape, bytes })
     }
 
     fn error(&self, message: String) -> Error {

@@ -1,0 +1,70 @@
+//! The tensors of a model directory, in one safetensors file or in several with an index.
+
+use super::{SafeTensors, TensorBytes, checkpoint::read_json};
+use crate::{Error, Result};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Component, Path, PathBuf},
+};
+
+pub(super) struct Shards {
+    /// model.safetensors, or the index.
+    path: PathBuf,
+    files: Vec<SafeTensors>,
+    /// Which file holds a tensor.
+    places: BTreeMap<String, usize>,
+}
+
+impl Shards {
+    pub(super) fn open(directory: &Path) -> Result<Self> {
+        let (single, index) = (directory.join("model.safetensors"), directory.join("model.safetensors.index.json"));
+        if single.exists() || !index.exists() {
+            let file = SafeTensors::open(&single)?;
+            let places = file.names().into_iter().map(|name| (name, 0)).collect();
+            return Ok(Self { path: single, files: vec![file], places });
+        }
+        let format = |message: String| Error::Format { path: index.clone(), message };
+        let json = read_json(&index)?;
+        let map = json["weight_map"].as_object().ok_or_else(|| format("has no weight_map".into()))?;
+        let (mut files, mut numbers, mut places) = (Vec::new(), HashMap::new(), BTreeMap::new());
+        for (tensor, shard) in map {
+            let name = shard.as_str().ok_or_else(|| format(format!("`{tensor}` lies in {shard}; a file name is needed")))?;
+            let number = match numbers.get(name) {
+                Some(&number) => number,
+                None => {
+                    if !is_plain(name) {
+                        return Err(format(format!("`{tensor}` lies in {shard}; a file of the same directory is needed")));
+                    }
+                    files.push(SafeTensors::open(directory.join(name))?);
+                    numbers.insert(name, files.len() - 1);
+                    files.len() - 1
+                }
+            };
+            if !files[number].contains(tensor) {
+                return Err(format(format!("`{tensor}` should lie in {shard}, which has no such tensor")));
+            }
+            places.insert(tensor.clone(), number);
+        }
+        Ok(Self { path: index, files, places })
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.places.keys().cloned().collect()
+    }
+
+    pub(super) fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
+        let missing = || Error::Format { path: self.path.clone(), message: format!("no tensor `{name}`") };
+        self.files[*self.places.get(name).ok_or_else(missing)?].tensor(name)
+    }
+}
+
+/// Is it the name of a file in the same directory, on every system?
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    one && !name.contains(['/', '\\', ':', '\0'])
+}
