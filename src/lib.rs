@@ -24,6 +24,7 @@
 //! | record work, run it, run it again | [`Encoder`], [`Recording`] |
 //! | quantise and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
+//! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
 //! | see what takes time | [`Recording::profile`], [`measure`] |
 //! | add a kernel | [`kernel`], [`contract`] |
@@ -42,6 +43,8 @@ mod error;
 #[cfg(feature = "formats")]
 pub mod formats;
 pub mod kernel;
+#[cfg(feature = "models")]
+pub mod model;
 mod ops;
 mod pipeline;
 mod pool;

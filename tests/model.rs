@@ -1,0 +1,127 @@
+//! Whole models against transformers: layer by layer, last logits, greedy tokens, perplexity; on the GPU, with and without subgroup operations, and
+//! on the processor. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
+#![cfg(feature = "models")]
+
+mod common;
+
+use bitnet_wgpu::{
+    formats::SafeTensors,
+    model::{GenerateOptions, Model},
+};
+use common::{block_on, contexts};
+use serde_json::Value;
+use std::path::PathBuf;
+
+fn directory() -> PathBuf {
+    std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| "assets/tales-22m".into(), PathBuf::from)
+}
+
+/// The model on every engine there is.
+fn models() -> Vec<(String, Model)> {
+    let on_gpu = |context: &bitnet_wgpu::Context| (format!("{context:?}"), Model::load(context, directory()).unwrap());
+    let mut models: Vec<_> = contexts().iter().map(on_gpu).collect();
+    models.push(("the processor".into(), Model::load_cpu(directory()).unwrap()));
+    models
+}
+
+struct Golden(SafeTensors);
+
+impl Golden {
+    fn open(name: &str) -> Self {
+        Self(SafeTensors::open(directory().join("golden").join(name)).unwrap())
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        self.0.tensor(name).unwrap().to_f32().unwrap()
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        let words = self.0.tensor(name).unwrap().bytes.chunks_exact(4);
+        words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+}
+
+fn report() -> Value {
+    serde_json::from_slice(&std::fs::read(directory().join("golden/golden.json")).unwrap()).unwrap()
+}
+
+/// |a - b| / |b| in the 2-norm.
+fn relative(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let (off, norm) = a
+        .iter()
+        .zip(b)
+        .fold((0.0, 0.0), |(off, norm), (&a, &b)| (off + (f64::from(a) - f64::from(b)).powi(2), norm + f64::from(b).powi(2)));
+    (off / norm).sqrt()
+}
+
+#[test]
+fn layers_equal_transformers() {
+    let golden = Golden::open("prompt0_layers.safetensors");
+    for (engine, model) in models() {
+        let mut input = golden.floats("embed.out");
+        for layer in 0..model.config().layers {
+            let output = block_on(model.layer_output(layer, &input)).unwrap();
+            let wanted = golden.floats(&format!("layer{layer}.out"));
+            let off = relative(&output, &wanted);
+            assert!(off < 1e-4, "layer {layer} on {engine}: {off}");
+            input = wanted;
+        }
+    }
+}
+
+/// How far two correct implementations were from each other on each prompt.
+fn spreads() -> Vec<f64> {
+    let report = report();
+    let runs: Vec<&Vec<Value>> =
+        report["report"]["max_abs_logit_diff"].as_object().unwrap().values().map(|run| run.as_array().unwrap()).collect();
+    let spread = |prompt: usize| runs.iter().map(|run| run[prompt].as_f64().unwrap()).fold(0.0, f64::max);
+    (0..runs[0].len()).map(spread).collect()
+}
+
+#[test]
+fn last_logits_are_within_the_recorded_spread() {
+    let golden = Golden::open("golden.safetensors");
+    for (engine, model) in models() {
+        for (prompt, spread) in spreads().into_iter().enumerate() {
+            let ids = golden.ids(&format!("prompt{prompt}.ids"));
+            let logits = block_on(model.logits(&ids)).unwrap();
+            let last = &logits[logits.len() - model.config().vocab..];
+            let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
+            let off = last.iter().zip(&wanted).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+            assert!(off < 2.0 * spread + 1e-4, "prompt {prompt} on {engine}: {off}, spread {spread}");
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_are_those_of_transformers() {
+    let (golden, report) = (Golden::open("golden.safetensors"), report());
+    for (engine, model) in models() {
+        for (prompt, info) in report["prompts"].as_array().unwrap().iter().enumerate() {
+            let safe = info["safe_steps"].as_u64().unwrap() as usize;
+            let ids = golden.ids(&format!("prompt{prompt}.ids"));
+            let options = GenerateOptions { max_tokens: 64, ignore_eos: true, ..Default::default() };
+            let generated: Vec<_> = model.generate_ids(&ids, &options).unwrap().map(|token| token.unwrap().id).collect();
+            let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
+            assert_eq!(generated.len(), 64);
+            assert_eq!(generated[..safe], wanted[..safe], "prompt {prompt} on {engine}");
+        }
+    }
+}
+
+#[test]
+fn perplexity_is_that_of_transformers() {
+    let golden = Golden::open("golden.safetensors");
+    let (ids, wanted) = (golden.ids("heldout_own.ids"), golden.floats("heldout_own.nll"));
+    let wanted = (wanted.iter().map(|&nll| f64::from(nll)).sum::<f64>() / wanted.len() as f64).exp();
+    for (engine, model) in models() {
+        let bos = model.config().bos.unwrap();
+        let windows = ids.chunks(255).map(|window| [&[bos], window].concat());
+        let nll: Vec<f64> = windows.flat_map(|window| block_on(model.score(&window)).unwrap()).collect();
+        assert_eq!(nll.len(), ids.len());
+        let perplexity = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
+        println!("{engine}: perplexity {perplexity}, transformers {wanted}");
+        assert!((perplexity / wanted - 1.0).abs() < 1e-3, "{engine}: {perplexity}, transformers {wanted}");
+    }
+}
