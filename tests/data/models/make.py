@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+"""Makes the small random models beside this file, and what transformers computes from them.
+
+    pip install torch transformers accelerate safetensors numpy    # made with torch 2.15, transformers 5.23, on a CPU
+    tests/data/models/make.py [name ...]
+
+Each <name>/ has config.json, model.safetensors (or shards) and golden.safetensors:
+
+    prompt{0,1,2}.ids            int32, of 1, 7 and 40 tokens
+    .last_logits, _f64           after the last token: transformers in f32; the f64 forward below
+    .greedy                      int32 [24], the continuation by transformers
+    .greedy_margin               top-1 less top-2 logit at each step
+    .safe_steps                  int32 [1], steps before the first margin under 0.25
+    .spread                      f32 [1], largest |difference| of last logits between transformers f32, our f64 and our f32
+    .code_margin                 f32 [1], the least distance of a scaled activation from where its code would change (f64)
+    .greedy_code_margin          f32 [1], the same, of prompt and continuation
+    prompt1.embed.out, .layer{i}.{attn,mlp}.out (before the residual is added), .layer{i}.out, .final_norm.out, .logits
+    text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
+    text.spread, .code_margin    f32 [1], of a nll, as above
+
+The oracle of every case is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`); the f64 forward shares no
+code with it and is a second opinion. Prompts (continuations included) and text are chosen so that no activation lies close to where its
+code would change: there, correct implementations agree to float rounding. Elsewhere one code that flips can move a logit by 1.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # roundings as written, not as fused
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+HERE = Path(__file__).parent
+LINEARS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+LENGTHS = [1, 7, 40]
+CODE_MARGIN, LONG_CODE_MARGIN = [1e-4, 1e-4, 3e-5], 1.5e-5
+STEPS, SAFE, TEXT = 24, 0.25, 100
+
+BITNET = {"architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidden_act": "relu2", "attention_bias": False}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+OFFLINE = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
+
+
+def shape(hidden, intermediate, layers, heads, kv_heads, head_dim, vocab):
+    return {
+        "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "head_dim": head_dim, "vocab_size": vocab,
+    }
+
+
+CASES = {
+    # Nothing is a multiple of 16, heads come in groups of three. (attn_sub_norm ties heads * head_dim to hidden; `llama` unties them.)
+    "odd": {
+        "config": BITNET | shape(84, 132, 2, 6, 2, 14, 301) | {
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32",
+            "bos_token_id": 299, "eos_token_id": 300, "max_position_embeddings": 256,
+            "quantization_config": {"quant_method": "bitnet", "linear_class": "bitlinear", "quantization_mode": "offline"},
+        },
+        "side": torch.float32, "reciprocal": True, "seed": 1,
+    },
+    # Names as transformers 5 writes them.
+    "newer": {
+        "config": BITNET | shape(128, 320, 2, 4, 2, 32, 512) | {
+            "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "tie_word_embeddings": True,
+            "dtype": "bfloat16", "bos_token_id": 510, "eos_token_id": 511, "max_position_embeddings": 256, "quantization_config": OFFLINE,
+        },
+        "side": torch.bfloat16, "reciprocal": False, "seed": 2,
+    },
+    # Float weights, quantised as they are loaded. One key-value head.
+    "online": {
+        "config": BITNET | shape(64, 176, 2, 4, 1, 16, 300) | {
+            "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+            "bos_token_id": 298, "eos_token_id": 299, "max_position_embeddings": 256,
+            "quantization_config": OFFLINE | {"quantization_mode": "online"},
+        },
+        "side": torch.bfloat16, "masters": True, "seed": 3,
+    },
+    # heads * head_dim is not hidden.
+    "llama": {
+        "config": LLAMA | shape(96, 216, 3, 4, 2, 40, 320) | {
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float16",
+            "bos_token_id": 317, "eos_token_id": [318, 319], "max_position_embeddings": 256,
+            "quantization_config": {"quant_method": "bitnet"},
+        },
+        "side": torch.float16, "reciprocal": True, "seed": 4,
+    },
+    # Rotary frequencies as in Llama 3.1: with these numbers some are kept, some divided, some between.
+    "sharded": {
+        "config": LLAMA | shape(96, 200, 2, 3, 1, 32, 288) | {
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "bos_token_id": 286, "eos_token_id": 287, "max_position_embeddings": 512,
+            "quantization_config": {"quant_method": "bitnet", "linear_class": "bitlinear", "quantization_mode": "offline"},
+        },
+        "side": torch.bfloat16, "reciprocal": True, "shards": 2, "seed": 5,
+    },
+}
+
+
+# --- weights
+
+
+def linear_shape(config, name):
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
+    sizes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q), "down": (hidden, inner)}
+    return sizes.get(name.split(".")[1].removesuffix("_proj"), (inner, hidden))
+
+
+def pack(codes):
+    """Row r + i R of 4 R goes to bits 2 i of byte row r."""
+    quarters = (codes + 1).astype(np.uint8).reshape(4, -1, codes.shape[1])
+    return torch.from_numpy(quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6)
+
+
+def masters(rng, rows, columns, beta):
+    """bf16 weights, none near half of their absmean, where sums in another order could change a code."""
+    weights = torch.from_numpy(rng.normal(0, beta, (rows, columns))).bfloat16()
+    for _ in range(100):
+        scaled = weights.double() / weights.double().abs().mean()
+        near = (scaled.abs() - 0.5).abs() < 1e-4
+        if not near.any():
+            return weights
+        weights = torch.where(near, weights * 1.03, weights)
+    raise RuntimeError("weights stay near the boundary")
+
+
+def make_tensors(case):
+    config, side, rng = case["config"], case["side"], np.random.default_rng(case["seed"])
+    bitnet = config["model_type"] == "bitnet"
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+
+    def gains(n):
+        return torch.from_numpy(rng.normal(1, 0.1, n)).to(side)
+
+    tensors = {"model.embed_tokens.weight": torch.from_numpy(rng.normal(0, 1, (vocab, hidden))).to(side)}
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+        if bitnet:
+            norms |= {"self_attn.attn_sub_norm": hidden, "mlp.ffn_sub_norm": config["intermediate_size"]}
+        for name, n in norms.items():
+            tensors[f"{prefix}{name}.weight"] = gains(n)
+        for name in LINEARS:
+            rows, columns = linear_shape(config, name)
+            # Outputs of about 1.5, and residuals that outgrow the embedding, so that a tied head does not repeat its input.
+            gain = 3.0 if name.endswith(("o_proj", "down_proj")) else 1.5
+            beta = gain * rng.uniform(0.8, 1.25) / np.sqrt(0.6 * columns)
+            if case.get("masters"):
+                tensors[f"{prefix}{name}.weight"] = masters(rng, rows, columns, beta)
+                continue
+            codes = rng.choice([-1, 0, 1], (rows, columns), p=[0.3, 0.4, 0.3])
+            scale = 1 / beta if case["reciprocal"] else beta
+            tensors[f"{prefix}{name}.weight"] = pack(codes)
+            tensors[f"{prefix}{name}.weight_scale"] = torch.tensor([scale], dtype=side)
+    tensors["model.norm.weight"] = gains(hidden)
+    if not config["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = torch.from_numpy(rng.normal(0, 1, (vocab, hidden))).to(side)
+    return tensors
+
+
+def write_model(directory, case):
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(case["config"], indent=2) + "\n")
+    tensors, shards = make_tensors(case), case.get("shards", 1)
+    if shards == 1:
+        save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+        return
+    # Cut in the middle of a layer; a linear's scale may be in another file than its codes.
+    names = list(tensors)
+    cut = next(i for i, name in enumerate(names) if name == "model.layers.1.self_attn.k_proj.weight_scale")
+    index = {}
+    for i, part in enumerate([names[:cut], names[cut:]]):
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        save_file({name: tensors[name] for name in part}, directory / file, {"format": "pt"})
+        index |= {name: file for name in part}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    text = json.dumps({"metadata": {"total_size": size}, "weight_map": dict(sorted(index.items()))}, indent=2)
+    (directory / "model.safetensors.index.json").write_text(text + "\n")
+
+
+# --- a forward of our own, from the files
+
+
+class Forward:
+    def __init__(self, directory, dtype):
+        self.dtype = dtype
+        self.config = json.loads((directory / "config.json").read_text())
+        self.tensors = {}
+        for file in directory.glob("model*.safetensors"):
+            self.tensors |= load_file(file)
+        self.linears = {name: self.read_linear(name) for layer in range(self.config["num_hidden_layers"])
+                        for name in (f"model.layers.{layer}.{linear}" for linear in LINEARS)}
+
+    def array(self, name):
+        return self.tensors[name].double().numpy().astype(self.dtype)
+
+    def read_linear(self, name):
+        weight = self.tensors[f"{name}.weight"]
+        if weight.dtype != torch.uint8:
+            weight = weight.double().numpy()
+            beta = max(np.abs(weight).mean(), 1e-5)
+            return np.clip(np.rint(weight / beta), -1, 1), self.dtype(beta)
+        packed = weight.numpy()
+        codes = np.concatenate([(packed >> shift & 3).astype(np.float64) - 1 for shift in (0, 2, 4, 6)])
+        rows, _ = linear_shape(self.config, ".".join(name.split(".")[3:]))
+        scale = self.array(f"{name}.weight_scale")[0]
+        multiply = self.config["quantization_config"].get("linear_class") == "autobitlinear"
+        return codes[:rows], scale if multiply else self.dtype(1) / scale
+
+    def linear(self, name, x):
+        codes, beta = self.linears[name]
+        a = self.dtype(127) / np.maximum(np.abs(x).max(-1, keepdims=True), self.dtype(1e-5))
+        scaled = x * a
+        self.code_margin = min(self.code_margin, np.abs(scaled - np.floor(scaled) - 0.5).min())
+        sums = np.clip(np.rint(scaled), -128, 127).astype(np.float64) @ codes.T  # integers, exact
+        return sums.astype(self.dtype) * (beta / a)
+
+    def norm(self, name, x):
+        mean = np.mean(x * x, -1, keepdims=True, dtype=self.dtype)
+        return x / np.sqrt(mean + self.dtype(self.config["rms_norm_eps"])) * self.array(f"{name}.weight")
+
+    def frequencies(self):
+        config = self.config
+        theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+        half = config["head_dim"] // 2
+        frequencies = theta ** (-np.arange(half, dtype=np.float64) / half)
+        scaling = config.get("rope_scaling")
+        if scaling is None:
+            return frequencies
+        assert scaling["rope_type"] == "llama3"
+        turns = scaling["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        return frequencies * (kept + (1 - kept) / scaling["factor"])
+
+    def rotate(self, x):
+        """x [heads, tokens, head_dim]"""
+        angles = np.arange(x.shape[1])[:, None] * self.frequencies()
+        cos, sin = np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
+        first, second = np.split(x, 2, -1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+    def attention(self, prefix, x):
+        config, tokens = self.config, len(x)
+        head_dim = config["head_dim"]
+        q, k, v = (self.linear(f"{prefix}{name}_proj", x).reshape(tokens, -1, head_dim).swapaxes(0, 1) for name in "qkv")
+        group = config["num_attention_heads"] // config["num_key_value_heads"]
+        k, v = np.repeat(self.rotate(k), group, 0), np.repeat(v, group, 0)
+        scores = self.rotate(q) @ k.swapaxes(1, 2) * self.dtype(head_dim**-0.5)
+        scores = np.where(np.tri(tokens, dtype=bool), scores, self.dtype(-np.inf))
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        out = (weights @ v).swapaxes(0, 1).reshape(tokens, -1)
+        if self.config["model_type"] == "bitnet":
+            out = self.norm(f"{prefix}attn_sub_norm", out)
+        return self.linear(f"{prefix}o_proj", out)
+
+    def feed_forward(self, prefix, x):
+        gate, up = (self.linear(f"{prefix}{name}_proj", x) for name in ("gate", "up"))
+        if self.config["model_type"] == "bitnet":
+            out = self.norm(f"{prefix}ffn_sub_norm", np.maximum(gate, 0) ** 2 * up)
+        else:
+            out = gate / (1 + np.exp(-gate)) * up
+        return self.linear(f"{prefix}down_proj", out)
+
+    def logits(self, ids):
+        """All of them, [tokens, vocab]."""
+        self.code_margin = np.inf
+        x = self.array("model.embed_tokens.weight")[ids]
+        for layer in range(self.config["num_hidden_layers"]):
+            prefix = f"model.layers.{layer}."
+            x = x + self.attention(f"{prefix}self_attn.", self.norm(f"{prefix}input_layernorm", x))
+            x = x + self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}post_attention_layernorm", x))
+        head = "model.embed_tokens" if self.config["tie_word_embeddings"] else "lm_head"
+        return self.norm("model.norm", x) @ self.array(f"{head}.weight").T
+
+    def greedy_is_safe(self, ids):
+        """Are all margins well over the threshold, no code near a change, and the tokens not always the same?"""
+        ids = list(ids)
+        for _ in range(STEPS):
+            last = self.logits(ids)[-1]
+            second, first = np.sort(last)[-2:]
+            if first - second < 1.1 * SAFE or self.code_margin < LONG_CODE_MARGIN:
+                return False
+            ids.append(int(last.argmax()))
+        return len(set(ids[-STEPS:])) >= STEPS // 2
+
+
+def choose_prompt(forward, rng, length, code_margin):
+    for _ in range(50000):
+        ids = rng.choice(forward.config["vocab_size"], length)
+        forward.logits(ids)
+        if forward.code_margin >= code_margin and forward.greedy_is_safe(ids):
+            return ids
+    raise RuntimeError(f"no safe prompt of {length} tokens")
+
+
+def nll(logits, ids):
+    logits = logits.astype(np.float64)
+    top = logits.max(-1)
+    return (np.log(np.exp(logits - top[:, None]).sum(-1)) + top)[:-1] - logits[np.arange(len(ids) - 1), ids[1:]]
+
+
+# --- transformers
+
+
+@torch.no_grad()
+def recorded(model, ids):
+    """Outputs of modules, and the logits."""
+    outputs, hooks = {}, []
+
+    def record(name, module):
+        def hook(_module, _inputs, output):
+            outputs[name] = (output[0] if isinstance(output, tuple) else output).reshape(len(ids), -1).clone()
+
+        hooks.append(module.register_forward_hook(hook))
+
+    record("embed.out", model.model.embed_tokens)
+    record("final_norm.out", model.model.norm)
+    for i, layer in enumerate(model.model.layers):
+        record(f"layer{i}.out", layer)
+        record(f"layer{i}.attn.out", layer.self_attn)
+        record(f"layer{i}.mlp.out", layer.mlp)
+    outputs["logits"] = model(torch.tensor([ids.tolist()]), use_cache=False).logits[0].clone()
+    for hook in hooks:
+        hook.remove()
+    return outputs
+
+
+@torch.no_grad()
+def greedy(model, ids):
+    """Tokens and margins, with transformers' cache."""
+    inputs, past, tokens, margins = torch.tensor([ids.tolist()]), None, [], []
+    for _ in range(STEPS):
+        output = model(inputs, past_key_values=past, use_cache=True)
+        past = output.past_key_values
+        top = output.logits[0, -1].topk(2)
+        tokens.append(int(top.indices[0]))
+        margins.append(float(top.values[0] - top.values[1]))
+        inputs = top.indices[:1][None]
+    return tokens, margins
+
+
+def spread(*values):
+    return max(float(np.abs(a.astype(np.float64) - b).max()) for a in values for b in values)
+
+
+def load(directory):
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    # A quantised model keeps the checkpoint's types, whatever `dtype` says.
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.float()
+    return model
+
+
+def make_golden(directory, seed):
+    model, f64, f32 = load(directory), Forward(directory, np.float64), Forward(directory, np.float32)
+    rng, golden = np.random.default_rng(1000 + seed), {}
+    for i, length in enumerate(LENGTHS):
+        ids = choose_prompt(f64, rng, length, CODE_MARGIN[i])
+        outputs, ours = recorded(model, ids), f64.logits(ids)[-1]
+        last, code_margin = outputs["logits"][-1], f64.code_margin
+        tokens, margins = greedy(model, ids)
+        everything = f64.logits([*ids, *tokens[:-1]])[length - 1:]
+        assert everything.argmax(-1).tolist() == tokens
+        safe = next((step for step, margin in enumerate(margins) if margin < SAFE), STEPS)
+        difference = spread(last.numpy(), ours, f32.logits(ids)[-1])
+        print(f"  prompt{i}: {length} ids, logits std {ours.std():.2f}, spread {difference:.1e}, code margin {code_margin:.1e}, "
+              f"with its continuation {f64.code_margin:.1e}, safe steps {safe}, least margin {min(margins):.3f}, "
+              f"{len(set(tokens))} different")
+        golden |= {
+            f"prompt{i}.ids": torch.tensor(ids, dtype=torch.int32),
+            f"prompt{i}.last_logits": last.clone(),
+            f"prompt{i}.last_logits_f64": torch.from_numpy(ours.copy()),
+            f"prompt{i}.greedy": torch.tensor(tokens, dtype=torch.int32),
+            f"prompt{i}.greedy_margin": torch.tensor(margins),
+            f"prompt{i}.safe_steps": torch.tensor([safe], dtype=torch.int32),
+            f"prompt{i}.spread": torch.tensor([difference]),
+            f"prompt{i}.code_margin": torch.tensor([float(code_margin)]),
+            f"prompt{i}.greedy_code_margin": torch.tensor([float(f64.code_margin)]),
+        }
+        if i == 1:
+            golden |= {f"prompt1.{name}": value for name, value in outputs.items()}
+    for _ in range(1000):
+        ids = rng.choice(f64.config["vocab_size"], TEXT)
+        ours = nll(f64.logits(ids), ids)
+        if f64.code_margin < LONG_CODE_MARGIN:
+            continue
+        theirs, ours_f32 = nll(recorded(model, ids)["logits"].numpy(), ids), nll(f32.logits(ids), ids)
+        difference = spread(theirs, ours, ours_f32)
+        if difference < 1e-3:
+            break
+    print(f"  text: mean nll {theirs.mean():.6f}, f64 {ours.mean():.6f}, f32 {ours_f32.mean():.6f}; spread of a token {difference:.1e}, "
+          f"code margin {f64.code_margin:.1e}")
+    golden |= {
+        "text.ids": torch.tensor(ids, dtype=torch.int32),
+        "text.nll": torch.from_numpy(theirs.astype(np.float32)),
+        "text.nll_f64": torch.from_numpy(ours),
+        "text.spread": torch.tensor([difference]),
+        "text.code_margin": torch.tensor([float(f64.code_margin)]),
+    }
+    save_file(golden, directory / "golden.safetensors")
+
+
+def main():
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or CASES:
+        print(name)
+        write_model(HERE / name, CASES[name])
+        make_golden(HERE / name, CASES[name]["seed"])
+        print("  kB:", {file.name: file.stat().st_size // 1000 for file in sorted((HERE / name).iterdir())})
+
+
+if __name__ == "__main__":
+    main()
