@@ -125,7 +125,7 @@ pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, 
         };
         let mut gated: Vec<f32> = gates.iter().zip(ups).map(bend).collect();
         if let Some((gain, eps)) = norm {
-            let squares: f32 = gated.iter().map(|v| v * v).sum();
+            let squares = gated.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() as f32;
             let inverse = 1.0 / (squares / features as f32 + eps).sqrt();
             gated.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
         }

@@ -106,7 +106,7 @@ pub fn rms_norm_quantize_cpu<T: Float>(x: &[T], tokens: usize, gain: &[f32], eps
     let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(tokens) };
     for token in 0..tokens {
         let row = x[token * features..][..features].iter().map(|&v| -> f32 { v.into() });
-        let squares: f32 = row.clone().map(|v| v * v).sum();
+        let squares = row.clone().map(|v| f64::from(v) * f64::from(v)).sum::<f64>() as f32;
         let inverse = 1.0 / (squares / features as f32 + eps).sqrt();
         quantize_activations::quantize_row(row.zip(gain).map(|(v, g)| v * inverse * g), &mut quantized);
     }
