@@ -63,9 +63,13 @@ fn layers_equal_transformers() {
         for layer in 0..model.config().layers {
             let output = block_on(model.layer_output(layer, &input)).unwrap();
             let wanted = golden.floats(&format!("layer{layer}.out"));
-            let k = model.config().hidden;
-            let offs: Vec<_> = output.chunks(k).zip(wanted.chunks(k)).map(|(a, b)| relative(a, b)).collect();
-            println!("{engine} layer {layer}: {}", offs.iter().map(|o| format!("{o:.0e} ")).collect::<String>());
+            let rows = output.chunks(model.config().hidden).zip(wanted.chunks(model.config().hidden));
+            let off: Vec<_> = rows.map(|(a, b)| relative(a, b)).collect();
+            // Where an activation lies on a code's boundary to a last bit, the code may be the next one, and the token's output is off by its share.
+            let flipped = off.iter().filter(|&&off| off > 1e-5).count();
+            let worst = off.iter().copied().fold(0.0, f64::max);
+            println!("{engine}, layer {layer}: {flipped} of {} tokens with another code; worst {worst:.1e}", off.len());
+            assert!(flipped <= 1 && worst < 1e-2, "layer {layer} on {engine}: {off:?}");
             input = wanted;
         }
     }

@@ -1,19 +1,24 @@
 // v = act(gate) · up, normalised where there is a sub-norm, quantised per token; a threadgroup a row. See wgsl/bitnet/gate_quantize.wgsl.
 struct Params { uint tokens, features, words, silu, normed; float eps; };
 
-struct Value {
+struct Element {
     device const float* gates;
     device const float* ups;
-    device const float* gain;
-    float inverse_rms;
-    uint silu, normed;
-    float gated(uint i) const {
+    uint silu;
+    float operator()(uint i) const {
         const float gate = gates[i];
         if (silu != 0) return gate / (1.0f + exp(-gate)) * ups[i];
         const float positive = max(gate, 0.0f);
         return positive * positive * ups[i];
     }
-    float operator()(uint i) const { return normed != 0 ? gated(i) * inverse_rms * gain[i] : gated(i); }
+};
+
+struct Value {
+    Element element;
+    device const float* gain;
+    float inverse_rms;
+    uint normed;
+    float operator()(uint i) const { return normed != 0 ? element(i) * inverse_rms * gain[i] : element(i); }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -30,20 +35,14 @@ kernel void gate_quantize(
     uint lane    [[thread_index_in_simdgroup]],
     uint simd    [[simdgroup_index_in_threadgroup]])
 {
-    threadgroup uint scratch[32];
+    threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
     const Ids ids = Ids{local, lane, simd};
     device const float* gates = source + token * 2u * params.features;
-    Value value = {gates, gates + params.features, gain, 1.0f, params.silu, params.normed};
-    if (params.normed != 0) {
-        float squares = 0.0f;
-        for (uint i = local; i < params.features; i += THREADS) {
-            const float v = value.gated(i);
-            squares = fma(v, v, squares);
-        }
-        squares = group_sum_float(squares, scratch, ids);
-        value.inverse_rms = 1.0f / sqrt(squares / float(params.features) + params.eps);
-    }
+    const Element element = {gates, gates + params.features, params.silu};
+    float inverse_rms = 1.0f;
+    if (params.normed != 0) inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, ids);
+    const Value value = {element, gain, inverse_rms, params.normed};
     quantize_row(value, params.features, params.words, x, x_scale, x_sum, token, scratch, ids);
 }

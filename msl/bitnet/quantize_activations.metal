@@ -19,7 +19,7 @@ kernel void quantize_activations(
     uint lane    [[thread_index_in_simdgroup]],
     uint simd    [[simdgroup_index_in_threadgroup]])
 {
-    threadgroup uint scratch[32];
+    threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
     const Value value = {source + token * params.features};

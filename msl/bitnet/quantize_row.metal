@@ -13,8 +13,7 @@ static void quantize_row(Value value, uint features, uint words, device uint* x,
     const float scale = exact_quotient(1.0f, largest * shrink) * 127.0f * shrink;
 
     // Unsigned, since the weighted sum may wrap.
-    uint sum = 0;
-    uint weighted = 0;
+    uint2 sums = uint2(0u);
     for (uint group = ids.local; group < words * 4u; group += THREADS) {
         int4 codes = int4(0);
         for (uint j = 0; j < 4; ++j) {
@@ -23,13 +22,11 @@ static void quantize_row(Value value, uint features, uint words, device uint* x,
         }
         store(x, words, token, group, codes);
         const uint total = as_type<uint>(codes.x + codes.y + codes.z + codes.w);
-        sum += total;
-        weighted += total << (10u - 2u * (group & 3u));
+        sums += uint2(total, total << (10u - 2u * (group & 3u)));
     }
-    sum = group_sum(sum, scratch, ids);
-    weighted = group_sum(weighted, scratch, ids);
+    sums = group_sum2(sums, scratch, ids);
     if (ids.local == 0) {
         x_scale[token] = as_type<float>(finite ? as_type<uint>(scale) : 0x7fc00000u);
-        x_sum[token] = int2(as_type<int>(sum), as_type<int>(weighted));
+        x_sum[token] = as_type<int2>(sums);
     }
 }

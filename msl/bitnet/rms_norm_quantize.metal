@@ -1,11 +1,16 @@
 // v = x / sqrt(mean(x²) + eps) · gain, quantised per token; a threadgroup a row.
 struct Params { uint tokens, features, words; float eps; };
 
-struct Value {
+struct Element {
     device const X* row;
+    float operator()(uint i) const { return float(row[i]); }
+};
+
+struct Value {
+    Element element;
     device const float* gain;
     float inverse_rms;
-    float operator()(uint i) const { return float(row[i]) * inverse_rms * gain[i]; }
+    float operator()(uint i) const { return element(i) * inverse_rms * gain[i]; }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -22,17 +27,11 @@ kernel void rms_norm_quantize(
     uint lane    [[thread_index_in_simdgroup]],
     uint simd    [[simdgroup_index_in_threadgroup]])
 {
-    threadgroup uint scratch[32];
+    threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
     const Ids ids = Ids{local, lane, simd};
-    float squares = 0.0f;
-    for (uint i = local; i < params.features; i += THREADS) {
-        const float v = float(source[token * params.features + i]);
-        squares = fma(v, v, squares);
-    }
-    squares = group_sum_float(squares, scratch, ids);
-    const float inverse_rms = 1.0f / sqrt(squares / float(params.features) + params.eps);
-    const Value value = {source + token * params.features, gain, inverse_rms};
+    const Element element = {source + token * params.features};
+    const Value value = {element, gain, exact_inverse_rms(element, params.features, params.eps, scratch, ids)};
     quantize_row(value, params.features, params.words, x, x_scale, x_sum, token, scratch, ids);
 }

@@ -11,13 +11,16 @@ static inline uint group_max(uint v, threadgroup uint* scratch, Ids ids) {
     return total;
 }
 
-// Modulo 2^32, which makes it a sum of signed numbers too.
-static inline uint group_sum(uint v, threadgroup uint* scratch, Ids ids) {
-    const uint part = simd_sum(v);
-    if (ids.lane == 0) scratch[ids.simd] = part;
+// Two sums with one pair of barriers, modulo 2^32, which makes them sums of signed numbers too. `scratch` has 64 places.
+static inline uint2 group_sum2(uint2 v, threadgroup uint* scratch, Ids ids) {
+    const uint2 part = uint2(simd_sum(v.x), simd_sum(v.y));
+    if (ids.lane == 0) {
+        scratch[ids.simd] = part.x;
+        scratch[32u + ids.simd] = part.y;
+    }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint other = ids.lane < SIMDS ? scratch[ids.lane] : 0u;
-    const uint total = simd_sum(other);
+    const uint2 other = ids.lane < SIMDS ? uint2(scratch[ids.lane], scratch[32u + ids.lane]) : uint2(0u);
+    const uint2 total = uint2(simd_sum(other.x), simd_sum(other.y));
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return total;
 }

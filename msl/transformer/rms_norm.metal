@@ -1,6 +1,11 @@
 // y = x / sqrt(mean(x²) + eps) · gain, a threadgroup a row, from row `first` of x on; rows of y are padded with zeros.
 struct Params { uint tokens, features, first, padded; float eps; };
 
+struct Element {
+    device const float* row;
+    float operator()(uint i) const { return row[i]; }
+};
+
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void rms_norm(
     constant Params& params   [[buffer(0)]],
@@ -13,15 +18,12 @@ kernel void rms_norm(
     uint lane    [[thread_index_in_simdgroup]],
     uint simd    [[simdgroup_index_in_threadgroup]])
 {
-    threadgroup uint scratch[32];
+    threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
-    device const float* row = x + (params.first + token) * params.features;
-    float squares = 0.0f;
-    for (uint i = local; i < params.features; i += THREADS) squares = fma(row[i], row[i], squares);
-    squares = group_sum_float(squares, scratch, Ids{local, lane, simd});
-    const float inverse_rms = 1.0f / sqrt(squares / float(params.features) + params.eps);
+    const Element element = {x + (params.first + token) * params.features};
+    const float inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, Ids{local, lane, simd});
     for (uint i = local; i < params.padded; i += THREADS) {
-        y[token * params.padded + i] = i < params.features ? row[i] * inverse_rms * gain[i] : 0.0f;
+        y[token * params.padded + i] = i < params.features ? element(i) * inverse_rms * gain[i] : 0.0f;
     }
 }

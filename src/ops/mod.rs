@@ -3,6 +3,7 @@
 pub mod bitnet;
 pub(crate) mod half_subnormals;
 pub mod measure;
+mod rms;
 pub mod transformer;
 
 use crate::Kernel;

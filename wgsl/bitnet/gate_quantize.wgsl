@@ -10,7 +10,7 @@ var<immediate> params: Params;
 
 var<private> inverse_rms: f32;
 
-fn gated(token: u32, i: u32) -> f32 {
+fn element(token: u32, i: u32) -> f32 {
     let at = token * 2u * params.features + i;
     let gate = source[at];
     let up = source[at + params.features];
@@ -20,7 +20,7 @@ fn gated(token: u32, i: u32) -> f32 {
 }
 
 fn value(token: u32, i: u32) -> f32 {
-    let v = gated(token, i);
+    let v = element(token, i);
     if params.normed == 0u { return v; }
     return v * inverse_rms * gain[i];
 }
@@ -29,14 +29,7 @@ fn value(token: u32, i: u32) -> f32 {
 fn gate_quantize(ids: Ids) {
     let token = flat_group(ids.group, ids.groups);
     if token < params.tokens {
-        if params.normed != 0u {
-            var squares = 0.0;
-            for (var i = ids.local; i < params.features; i += THREADS) {
-                let v = gated(token, i);
-                squares = fma(v, v, squares);
-            }
-            inverse_rms = 1.0 / sqrt(group_sum_f32(squares, ids) / f32(params.features) + params.eps);
-        }
+        if params.normed != 0u { inverse_rms = exact_inverse_rms(token, ids); }
         quantize_row(token, ids);
     }
 }

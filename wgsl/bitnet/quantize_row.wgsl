@@ -19,8 +19,7 @@ fn quantize_row(token: u32, ids: Ids) {
     let shrink = select(1.0, 0x1p-32f, largest >= 0x1p126f);
     let scale = exact_quotient(1.0, largest * shrink) * 127.0 * shrink;
 
-    var sum = 0i;
-    var weighted = 0i;
+    var sums = vec2<i32>();
     for (var group = ids.local; group < params.words * 4u; group += THREADS) {
         var codes = vec4<i32>(0);
         for (var j = 0u; j < 4u; j += 1u) {
@@ -29,13 +28,11 @@ fn quantize_row(token: u32, ids: Ids) {
         }
         store(token, group, codes);
         let total = codes.x + codes.y + codes.z + codes.w;
-        sum += total;
-        weighted += total << (10u - 2u * (group & 3u));
+        sums += vec2<i32>(total, total << (10u - 2u * (group & 3u)));
     }
-    sum = group_sum_i32(sum, ids);
-    weighted = group_sum_i32(weighted, ids);
+    sums = group_sum2_i32(sums, ids);
     if ids.local == 0u {
         x_scale[token] = bitcast<f32>(select(0x7fc00000u, bitcast<u32>(scale), finite));
-        x_sum[token] = vec2<i32>(sum, weighted);
+        x_sum[token] = sums;
     }
 }

@@ -9,18 +9,15 @@ var<immediate> params: Params;
 
 var<private> inverse_rms: f32;
 
-fn value(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]) * inverse_rms * gain[i]; }
+fn element(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]); }
+
+fn value(token: u32, i: u32) -> f32 { return element(token, i) * inverse_rms * gain[i]; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm_quantize(ids: Ids) {
     let token = flat_group(ids.group, ids.groups);
     if token < params.tokens {
-        var squares = 0.0;
-        for (var i = ids.local; i < params.features; i += THREADS) {
-            let v = f32(source[token * params.features + i]);
-            squares = fma(v, v, squares);
-        }
-        inverse_rms = 1.0 / sqrt(group_sum_f32(squares, ids) / f32(params.features) + params.eps);
+        inverse_rms = exact_inverse_rms(token, ids);
         quantize_row(token, ids);
     }
 }

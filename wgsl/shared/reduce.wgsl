@@ -38,12 +38,15 @@ fn group_max_u32(v: u32, ids: Ids) -> u32 {
     return subgroupMax(total);
 }
 
-fn group_sum_i32(v: i32, ids: Ids) -> i32 {
+var<workgroup> scratch2: array<vec2<i32>, (THREADS + 3u) / 4u>;
+
+// Two sums at once: one pair of barriers.
+fn group_sum2_i32(v: vec2<i32>, ids: Ids) -> vec2<i32> {
     let part = subgroupAdd(v);
-    if ids.lane == 0u { scratch[ids.subgroup] = bitcast<u32>(part); }
+    if ids.lane == 0u { scratch2[ids.subgroup] = part; }
     workgroupBarrier();
-    var total = 0i;
-    for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total += bitcast<i32>(scratch[i]); }
+    var total = vec2<i32>();
+    for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total += scratch2[i]; }
     workgroupBarrier();
     return subgroupAdd(total);
 }

@@ -47,7 +47,9 @@ fn tree_sum_f32(v: f32, width: u32, i: u32) -> f32 {
 
 fn team_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, LANES, ids.local); }
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, LANES, ids.local); }
-fn group_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, THREADS, ids.local); }
+fn group_sum2_i32(v: vec2<i32>, ids: Ids) -> vec2<i32> {
+    return vec2<i32>(tree_sum_i32(v.x, THREADS, ids.local), tree_sum_i32(v.y, THREADS, ids.local));
+}
 fn group_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, THREADS, ids.local); }
 
 fn group_max_u32(v: u32, ids: Ids) -> u32 {

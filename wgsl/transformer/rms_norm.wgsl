@@ -5,17 +5,16 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
+fn element(token: u32, i: u32) -> f32 { return x[(params.first + token) * params.features + i]; }
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm(ids: Ids) {
     let token = flat_group(ids.group, ids.groups);
     if token >= params.tokens { return; }
-    let row = (params.first + token) * params.features;
-    var squares = 0.0;
-    for (var i = ids.local; i < params.features; i += THREADS) { squares = fma(x[row + i], x[row + i], squares); }
-    let inverse_rms = 1.0 / sqrt(group_sum_f32(squares, ids) / f32(params.features) + params.eps);
+    let inverse_rms = exact_inverse_rms(token, ids);
     for (var i = ids.local; i < params.padded; i += THREADS) {
         var v = 0.0;
-        if i < params.features { v = x[row + i] * inverse_rms * gain[i]; }
+        if i < params.features { v = element(token, i) * inverse_rms * gain[i]; }
         y[token * params.padded + i] = v;
     }
 }

@@ -2,6 +2,7 @@
 //! then as [`quantize_activations`](super::quantize_activations).
 
 use super::{HostActivations, Layout, QuantizedActivations, quantize_activations};
+use crate::ops::rms::inverse_rms;
 use crate::{
     Encoder, Error, Kernel, Result, Tensor,
     kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
@@ -26,14 +27,39 @@ const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part])
 
 pub(super) static INT8: Kernel = kernel(
     "gate_quantize_int8",
-    wgsl![REDUCE, "shared/exact", "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/gate_quantize"],
-    msl!["shared/prelude", "shared/exact", "shared/reduce", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/gate_quantize"],
+    wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/gate_quantize"],
+    msl![
+        "shared/prelude",
+        "shared/exact",
+        "shared/reduce",
+        "shared/rms",
+        "bitnet/layout_int8",
+        "bitnet/quantize_row",
+        "bitnet/gate_quantize"
+    ],
 );
 
 pub(super) static HALF: Kernel = kernel(
     "gate_quantize_half",
-    wgsl![REDUCE, "shared/exact", "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", "bitnet/gate_quantize"],
-    msl!["shared/prelude", "shared/exact", "shared/reduce", "bitnet/layout_half", "bitnet/quantize_row", "bitnet/gate_quantize"],
+    wgsl![
+        REDUCE,
+        "shared/exact",
+        "shared/rms",
+        "shared/flat",
+        "bitnet/half_planes",
+        "bitnet/layout_half",
+        "bitnet/quantize_row",
+        "bitnet/gate_quantize"
+    ],
+    msl![
+        "shared/prelude",
+        "shared/exact",
+        "shared/reduce",
+        "shared/rms",
+        "bitnet/layout_half",
+        "bitnet/quantize_row",
+        "bitnet/gate_quantize"
+    ],
 );
 
 /// How a gate is bent.
@@ -50,7 +76,8 @@ pub type Norm<'a, G> = Option<(&'a G, f32)>;
 
 /// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`: k gates, then as many ups.
 ///
-/// Float sums and, for SiLU, the exponential differ in their last bits between devices, so a code on a rounding boundary may differ by one.
+/// With relu² codes and scales are the same bits on every device; with SiLU the exponential differs in last bits, so a code on a rounding boundary
+/// may differ by one.
 ///
 /// # Errors
 /// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`] for too many features.
@@ -125,8 +152,7 @@ pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, 
         };
         let mut gated: Vec<f32> = gates.iter().zip(ups).map(bend).collect();
         if let Some((gain, eps)) = norm {
-            let squares = gated.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() as f32;
-            let inverse = 1.0 / (squares / features as f32 + eps).sqrt();
+            let inverse = inverse_rms(gated.iter().copied(), eps);
             gated.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
         }
         quantize_activations::quantize_row(gated.iter().copied(), &mut quantized);

@@ -2,6 +2,7 @@
 //! [`quantize_activations`](super::quantize_activations).
 
 use super::{HostActivations, Layout, QuantizedActivations, plan, quantize_activations};
+use crate::ops::rms::inverse_rms;
 use crate::{
     Encoder, Error, Float, Kernel, Result, Tensor,
     kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
@@ -26,8 +27,16 @@ const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part])
 
 pub(super) static INT8: Kernel = kernel(
     "rms_norm_quantize_int8",
-    wgsl![REDUCE, "shared/exact", "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/rms_norm_quantize"],
-    msl!["shared/prelude", "shared/exact", "shared/reduce", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/rms_norm_quantize"],
+    wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/rms_norm_quantize"],
+    msl![
+        "shared/prelude",
+        "shared/exact",
+        "shared/reduce",
+        "shared/rms",
+        "bitnet/layout_int8",
+        "bitnet/quantize_row",
+        "bitnet/rms_norm_quantize"
+    ],
 );
 
 pub(super) static HALF: Kernel = kernel(
@@ -35,18 +44,27 @@ pub(super) static HALF: Kernel = kernel(
     wgsl![
         REDUCE,
         "shared/exact",
+        "shared/rms",
         "shared/flat",
         "bitnet/half_planes",
         "bitnet/layout_half",
         "bitnet/quantize_row",
         "bitnet/rms_norm_quantize"
     ],
-    msl!["shared/prelude", "shared/exact", "shared/reduce", "bitnet/layout_half", "bitnet/quantize_row", "bitnet/rms_norm_quantize"],
+    msl![
+        "shared/prelude",
+        "shared/exact",
+        "shared/reduce",
+        "shared/rms",
+        "bitnet/layout_half",
+        "bitnet/quantize_row",
+        "bitnet/rms_norm_quantize"
+    ],
 );
 
 /// Normalises every row of `x` `[.., k]` with `gain` `[k]` and quantises it, in the layout that suits this device and k.
 ///
-/// The mean of squares is a float sum, so its last bits differ between devices, and a code on a rounding boundary may differ by one.
+/// Squares are summed as integers (wgsl/shared/rms.wgsl), so codes and scales are the same bits on every device.
 ///
 /// # Errors
 /// [`Error::Shape`] if `gain` is not `[k]`; else as [`quantize_activations`](super::quantize_activations).
@@ -106,8 +124,7 @@ pub fn rms_norm_quantize_cpu<T: Float>(x: &[T], tokens: usize, gain: &[f32], eps
     let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(tokens) };
     for token in 0..tokens {
         let row = x[token * features..][..features].iter().map(|&v| -> f32 { v.into() });
-        let squares = row.clone().map(|v| f64::from(v) * f64::from(v)).sum::<f64>() as f32;
-        let inverse = 1.0 / (squares / features as f32 + eps).sqrt();
+        let inverse = inverse_rms(row.clone(), eps);
         quantize_activations::quantize_row(row.zip(gain).map(|(v, g)| v * inverse * g), &mut quantized);
     }
     Ok(quantized)

@@ -1,5 +1,6 @@
 //! RMSNorm without a quantiser after it, for what is not quantised: the head's input.
 
+use crate::ops::rms::inverse_rms;
 use crate::{
     Encoder, Error, Kernel, Result, Tensor,
     kernel::{Params as _, REDUCE, Source, Type::*, read, read_write},
@@ -14,13 +15,13 @@ pub(super) static RMS_NORM: Kernel = Kernel {
     params: Params::FIELDS,
     bindings: &[read("x", F32), read("gain", F32), read_write("y", F32)],
     wgsl: Source {
-        parts: wgsl![REDUCE, "shared/flat", "transformer/rms_norm"],
+        parts: wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "transformer/rms_norm"],
         workgroup_size: [256, 1, 1],
         tile: [1, 1, 1],
         constants: &[],
     },
     msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/reduce", "transformer/rms_norm"],
+        parts: msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "transformer/rms_norm"],
         workgroup_size: [256, 1, 1],
         tile: [1, 1, 1],
         constants: &[],
@@ -55,8 +56,7 @@ pub fn rms_norm_cpu(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
         return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
     }
     let normal = |row: &[f32]| {
-        let squares: f32 = row.iter().map(|v| v * v).sum();
-        let inverse = 1.0 / (squares / k as f32 + eps).sqrt();
+        let inverse = inverse_rms(row.iter().copied(), eps);
         row.iter().zip(gain).map(move |(v, g)| v * inverse * g).collect::<Vec<_>>()
     };
     Ok(x.chunks_exact(k).flat_map(normal).collect())
