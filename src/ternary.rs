@@ -21,7 +21,26 @@ const fn bit(e: usize) -> usize {
 }
 
 /// A word of sixteen zeros.
-const ZEROS: u32 = 0x5555_5555;
+pub(crate) const ZEROS: u32 = 0x5555_5555;
+
+/// Packs codes that lie one a byte, at bit `shift` of each; what lies in the other bits does not matter. Elements `4f .. 4f + 4` of a word
+/// are its bytes at bit `2f`, so sixteen bytes become a word in four steps.
+pub(crate) fn gather(words: &mut [u32], bytes: &[u8], shift: usize) {
+    let pack = |bytes: &[u8; 16]| {
+        let (quads, _) = bytes.as_chunks::<4>();
+        (0..4).fold(0, |word, f| word | (u32::from_le_bytes(quads[f]) >> shift & 0x0303_0303) << (2 * f))
+    };
+    let (whole, tail) = bytes.as_chunks::<16>();
+    for (word, bytes) in words.iter_mut().zip(whole) {
+        *word = pack(bytes);
+    }
+    if let (Some(word), false) = (words.get_mut(whole.len()), tail.is_empty()) {
+        // Code 1 in every bit pair: zeros.
+        let mut padded = [0x55; 16];
+        padded[..tail.len()].copy_from_slice(tail);
+        *word = pack(&padded);
+    }
+}
 
 /// What the integer codes are multiplied by.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +137,43 @@ impl PackedTernary {
         Ok(Self { rows, columns, words, scales })
     }
 
+    /// Packs rows whose words `fill(row, words)` writes; they begin as zeros, and so must its padding stay. Codes must be at most 2.
+    pub(crate) fn from_rows(rows: usize, columns: usize, scales: Scales, fill: impl Fn(usize, &mut [u32]) + Sync) -> Result<Self> {
+        use rayon::prelude::*;
+        check_scales(rows, columns, &scales)?;
+        let stride = row_words(columns);
+        let mut words = vec![ZEROS; rows * stride];
+        words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(row, words)| fill(row, words));
+        Ok(Self { rows, columns, words, scales })
+    }
+
+    /// The matrix with all scales multiplied.
+    #[cfg(feature = "formats")]
+    pub(crate) fn scaled(self, factor: f32) -> Result<Self> {
+        let scales = match self.scales {
+            Scales::Tensor(scale) => Scales::Tensor(scale * factor),
+            Scales::Segments(segments) => Scales::Segments(segments.into_iter().map(|(rows, scale)| (rows, scale * factor)).collect()),
+            Scales::Groups { size, scales } => Scales::Groups { size, scales: scales.into_iter().map(|scale| scale * factor).collect() },
+        };
+        check_scales(self.rows, self.columns, &scales)?;
+        Ok(Self { scales, ..self })
+    }
+
+    /// The matrix whose row `i` is this one's row `source(i)`, where all rows share their scale or have their own groups.
+    #[cfg(feature = "formats")]
+    pub(crate) fn reorder_rows(&self, source: impl Fn(usize) -> usize + Sync) -> Result<Self> {
+        let scales = match &self.scales {
+            Scales::Tensor(scale) => Scales::Tensor(*scale),
+            Scales::Segments(_) => return Err(invalid("rows of fused matrices cannot be reordered".into())),
+            Scales::Groups { size, scales } => {
+                let groups = groups(self.columns, Some(*size));
+                let scales = (0..self.rows).flat_map(|row| &scales[source(row) * groups..][..groups]).copied().collect();
+                Scales::Groups { size: *size, scales }
+            }
+        };
+        Self::from_rows(self.rows, self.columns, scales, |row, words| words.copy_from_slice(self.row(source(row))))
+    }
+
     /// Takes words that are already packed.
     ///
     /// # Errors
@@ -152,7 +208,9 @@ impl PackedTernary {
         if let Some(at) = bytes.iter().position(|byte| byte & byte >> 1 & 0x55 != 0) {
             return Err(invalid(format!("code 3 in byte {at}")));
         }
-        Self::from_codes(rows, columns, scales, |row, column| (bytes[row % quarter * columns + column] >> (2 * (row / quarter)) & 3) as u32)
+        Self::from_rows(rows, columns, scales, |row, words| {
+            gather(words, &bytes[row % quarter * columns..][..columns], 2 * (row / quarter));
+        })
     }
 
     /// The inverse of [`PackedTernary::from_transformers`], `[ceil(rows / 4), columns]`; rows that do not exist are zeros.
@@ -166,24 +224,28 @@ impl PackedTernary {
         (0..quarter * self.columns).map(byte).collect()
     }
 
-    /// Stacks matrices of as many columns along their rows; each keeps its scale, as a segment.
+    /// Stacks matrices of as many columns along their rows; each keeps its scale, as a segment, or its groups. Where only some have groups, the
+    /// others repeat their scale in every group.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if columns differ or a part is scaled by groups.
+    /// [`Error::Invalid`] if columns or group sizes differ.
     pub fn concat(parts: &[&Self]) -> Result<Self> {
         let columns = parts.first().ok_or_else(|| invalid("nothing to stack".into()))?.columns;
-        let mut scales = Vec::new();
-        for part in parts {
-            if part.columns != columns {
-                return Err(invalid(format!("cannot stack {} columns on {columns}", part.columns)));
-            }
-            if let Scales::Groups { .. } = part.scales {
-                return Err(invalid("cannot stack a matrix that is scaled by groups".into()));
-            }
-            scales.extend(part.scales.expand(part.rows));
+        if let Some(part) = parts.iter().find(|part| part.columns != columns) {
+            return Err(invalid(format!("cannot stack {} columns on {columns}", part.columns)));
         }
+        let size = parts.iter().find_map(|part| part.group());
+        if let Some(other) = parts.iter().filter_map(|part| part.group()).find(|&other| Some(other) != size) {
+            return Err(invalid(format!("cannot stack scales by groups of {other} columns on groups of {}", size.unwrap_or(0))));
+        }
+        let groups = groups(columns, size);
+        let scales_of = |part: &&Self| {
+            let repeat = if part.group() == size { 1 } else { groups };
+            part.row_scales().into_iter().flat_map(move |scale| std::iter::repeat_n(scale, repeat)).collect::<Vec<_>>()
+        };
+        let scales = Scales::compress(size, parts.iter().flat_map(scales_of).collect());
         let words = parts.iter().flat_map(|part| &part.words).copied().collect();
-        Ok(Self { rows: scales.len(), columns, words, scales: Scales::compress(None, scales) })
+        Ok(Self { rows: parts.iter().map(|part| part.rows).sum(), columns, words, scales })
     }
 
     /// Output features.
@@ -412,5 +474,24 @@ mod tests {
         let fused = PackedTernary::concat(&[&part(3, 1, 2.0), &part(1, -1, 3.0), &part(2, 1, 5.0)]).unwrap();
         assert_eq!(fused.scales(), &Scales::Segments(vec![(3, 2.0), (1, 3.0), (2, 5.0)]));
         assert_eq!(fused.dequantize(), [2.0, 2.0, 2.0, -3.0, 5.0, 5.0]);
+    }
+
+    #[test]
+    #[cfg(feature = "formats")]
+    fn groups_follow_their_rows() {
+        let grouped = |size, scales: &[f32]| {
+            let scales = Scales::Groups { size, scales: scales.to_vec() };
+            PackedTernary::from_values(1, 20, &[1; 20], scales).unwrap()
+        };
+        let plain = PackedTernary::from_values(2, 20, &[-1; 40], Scales::Tensor(7.0)).unwrap();
+        let fused = PackedTernary::concat(&[&plain, &grouped(16, &[2.0, 3.0]), &grouped(16, &[4.0, 5.0])]).unwrap();
+        let scales = vec![7.0, 7.0, 7.0, 7.0, 2.0, 3.0, 4.0, 5.0];
+        assert_eq!((fused.rows(), fused.scales()), (4, &Scales::Groups { size: 16, scales }));
+        assert_eq!(fused.dequantize()[55..62], [2.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]);
+        let error = PackedTernary::concat(&[&grouped(16, &[2.0, 3.0]), &grouped(32, &[2.0])]).unwrap_err();
+        assert!(error.to_string().contains("groups of 32 columns on groups of 16"), "{error}");
+        let reordered = fused.reorder_rows(|row| 3 - row).unwrap();
+        assert_eq!(reordered.dequantize()[..20], fused.dequantize()[60..]);
+        assert_eq!(reordered.reorder_rows(|row| 3 - row).unwrap(), fused);
     }
 }

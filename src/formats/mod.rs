@@ -1,11 +1,12 @@
-//! Readers of ternary checkpoints: [`open`] for whichever it is, [`Checkpoint`] for a model directory with its configuration,
-//! [`SafeTensors`] for single files.
+//! Readers of ternary checkpoints: [`open`] for whichever it is, [`Checkpoint`] for a model directory as transformers writes it,
+//! [`Gguf`] for a model in one GGUF file; [`SafeTensors`] and [`GgufFile`] for the tensors of single files, whatever they are.
 //!
 //! Files are mapped, not read, and checked before anything in them is believed: a damaged or hostile file gives an [`Error`](crate::Error)
 //! that names the tensor and the offset.
 
 mod checkpoint;
 mod config;
+mod gguf;
 mod mapped;
 mod model_file;
 mod open;
@@ -14,6 +15,7 @@ mod shards;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};
+pub use gguf::{Gguf, GgufArray, GgufFile, GgufTensor, GgufType, GgufValue, GgufVocabulary, I2sLayout, RotaryOrder};
 pub use model_file::ModelFile;
 pub use open::open;
 pub use safetensors::{SafeTensors, TensorBytes};

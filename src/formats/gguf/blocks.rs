@@ -1,0 +1,300 @@
+//! How tensors' bytes encode weights, type by type. Lengths have been checked against the type's size when these are called.
+
+use super::I2sLayout;
+use crate::{
+    PackedTernary, Scales, f16,
+    ternary::{ZEROS, gather},
+};
+use rayon::prelude::*;
+
+/// What a tensor's elements are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GgufType {
+    /// 32-bit floats.
+    F32,
+    /// Half-precision floats.
+    F16,
+    /// The upper half of 32-bit floats.
+    Bf16,
+    /// 32 8-bit integers and a scale.
+    Q8_0,
+    /// 256 6-bit integers, a scale, and 8-bit scales of 16 each.
+    Q6K,
+    /// Ternary: 2-bit codes and a scale for the tensor.
+    I2S,
+    /// Ternary: blocks of 256, five to a byte, with a scale each.
+    Tq1_0,
+    /// Ternary: blocks of 256 2-bit codes with a scale each.
+    Tq2_0,
+    /// 2-bit codes in blocks of 64 with a scale each; ternary where code 3 does not occur.
+    Q2_0,
+    /// What this crate does not read, by its number.
+    Other(u32),
+}
+
+impl GgufType {
+    pub(super) fn from_id(id: u32) -> Self {
+        match id {
+            0 => Self::F32,
+            1 => Self::F16,
+            8 => Self::Q8_0,
+            14 => Self::Q6K,
+            30 => Self::Bf16,
+            34 => Self::Tq1_0,
+            35 => Self::Tq2_0,
+            36 => Self::I2S,
+            42 => Self::Q2_0,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Elements of a block, and its bytes. Rows are whole blocks.
+    const fn block(self) -> (usize, usize) {
+        match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::Bf16 => (1, 2),
+            Self::Q8_0 => (32, 34),
+            Self::Q6K => (256, 210),
+            Self::Tq1_0 => (256, 54),
+            Self::Tq2_0 => (256, 66),
+            Self::Q2_0 => (64, 18),
+            Self::I2S | Self::Other(_) => (1, 0),
+        }
+    }
+
+    /// Bytes of a tensor; none for a type whose size is not known.
+    pub(super) fn bytes(self, elements: usize, columns: usize) -> Result<Option<usize>, String> {
+        let (size, bytes) = self.block();
+        match self {
+            Self::Other(_) => Ok(None),
+            // Four codes a byte, then the scale in 32 bytes.
+            Self::I2S => Ok(Some(elements.div_ceil(4).saturating_add(32))),
+            _ if !columns.is_multiple_of(size) => Err(format!("has rows of {columns}; {self:?} comes in blocks of {size}")),
+            _ => Ok(Some((elements / size).saturating_mul(bytes))),
+        }
+    }
+}
+
+/// A block of ternary weights with a scale of its own.
+struct Block {
+    bytes: usize,
+    columns: usize,
+    /// Where the scale lies, a half.
+    scale: usize,
+    /// Where codes of two bits lie, if they do.
+    codes: std::ops::Range<usize>,
+    /// Packs a block.
+    pack: fn(&[u8], &mut [u32]),
+}
+
+static TQ1_0: Block = Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, pack: pack_tq1 };
+static TQ2_0: Block = Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, pack: pack_tq2 };
+static Q2_0: Block = Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, pack: pack_q2 };
+
+/// The matrix of a ternary type; none for another type.
+pub(super) fn ternary(
+    kind: GgufType,
+    layout: I2sLayout,
+    rows: usize,
+    columns: usize,
+    bytes: &[u8],
+) -> Option<Result<PackedTernary, String>> {
+    match kind {
+        GgufType::I2S => Some(i2s(layout, rows, columns, bytes)),
+        GgufType::Tq1_0 => Some(TQ1_0.matrix(rows, columns, bytes)),
+        GgufType::Tq2_0 => Some(TQ2_0.matrix(rows, columns, bytes)),
+        GgufType::Q2_0 => Some(Q2_0.matrix(rows, columns, bytes)),
+        _ => None,
+    }
+}
+
+impl Block {
+    fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, String> {
+        let codes = |block: &[u8]| block[self.codes.clone()].iter().any(|byte| byte & byte >> 1 & 0x55 != 0);
+        if let Some(block) = bytes.par_chunks_exact(self.bytes).position_first(codes) {
+            return Err(format!("has code 3, the value 2, in the block at its byte {}: not ternary", block * self.bytes));
+        }
+        let scales: Vec<f32> = bytes.par_chunks_exact(self.bytes).map(|block| half(block, self.scale)).collect();
+        let scales = shared(&scales).map_or_else(|| Scales::Groups { size: self.columns, scales }, Scales::Tensor);
+        let row_bytes = columns / self.columns * self.bytes;
+        let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
+            let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
+            for (block, words) in blocks.zip(words.chunks_exact_mut(self.columns / 16)) {
+                // Under a scale of zero every weight is zero, whatever its code; and so it is under the scale that the others share.
+                if half(block, self.scale) == 0.0 { words.fill(ZEROS) } else { (self.pack)(block, words) }
+            }
+        });
+        packed.map_err(|e| e.to_string())
+    }
+}
+
+/// The one scale of all blocks that are not zero, if it is one.
+fn shared(scales: &[f32]) -> Option<f32> {
+    let first = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
+    scales.iter().all(|&scale| scale == first || scale == 0.0).then_some(first)
+}
+
+fn half(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// Element 128·g + 32·l + j lies in byte 32·g + j at bit 2·l.
+fn pack_tq2(block: &[u8], words: &mut [u32]) {
+    for (run, words) in words.chunks_exact_mut(2).enumerate() {
+        gather(words, &block[run / 4 * 32..][..32], run % 4 * 2);
+    }
+}
+
+/// Element 4·b + l lies in byte b at bit 2·l, so a word is a transpose of its four bytes.
+fn pack_q2(block: &[u8], words: &mut [u32]) {
+    let (quads, _) = block[2..18].as_chunks::<4>();
+    for (word, quad) in words.iter_mut().zip(quads) {
+        let spread = quad.map(|byte| u32::from_le_bytes([byte & 3, byte >> 2 & 3, byte >> 4 & 3, byte >> 6]));
+        *word = spread[0] | spread[1] << 2 | spread[2] << 4 | spread[3] << 6;
+    }
+}
+
+/// A byte holds v = 0..243 as ceil(256·v / 243), so byte / 256 is v / 3^5 and a little more: the digits of v after the point. Multiplying by
+/// 3^i modulo 256 drops the digits before the one that is wanted, and the top of three times the rest is it.
+///
+/// 32 bytes hold elements 0 to 159, digit i of byte j being element 32·i + j; 16 bytes hold 80 more in the same way, and 4 bytes the last
+/// 16, four digits each.
+fn pack_tq1(block: &[u8], words: &mut [u32]) {
+    let mut codes = [0u8; 256];
+    let parts = [(0..32, 0..160), (32..48, 160..240), (48..52, 240..256)];
+    for (bytes, elements) in parts {
+        let bytes = &block[bytes];
+        for (codes, power) in codes[elements].chunks_exact_mut(bytes.len()).zip([1u8, 3, 9, 27, 81]) {
+            for (code, byte) in codes.iter_mut().zip(bytes) {
+                *code = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+            }
+        }
+    }
+    gather(words, &codes, 0);
+}
+
+impl I2sLayout {
+    /// Elements of a block, and how far apart those of one byte are.
+    const fn block(self) -> (usize, usize) {
+        match self {
+            Self::X86 => (128, 32),
+            Self::Arm => (64, 16),
+            Self::Rows => (1, 1),
+        }
+    }
+}
+
+fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, String> {
+    let (size, run) = layout.block();
+    let elements = rows * columns;
+    let fits = if layout == I2sLayout::Rows { rows.is_multiple_of(4) } else { elements.is_multiple_of(size) };
+    if !fits {
+        return Err(format!(
+            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it was probably written in another, see Gguf::with_i2s_layout"
+        ));
+    }
+    let (codes, rest) = bytes.split_at(elements / 4);
+    let scale = rest.first_chunk().map_or(f32::NAN, |scale| f32::from_le_bytes(*scale));
+    if !(scale >= 0.0 && scale.is_finite()) {
+        return Err(format!("has the scale {scale} at its byte {}: a damaged file, or not I2_S as its converters write it", elements / 4));
+    }
+    check_codes(codes)?;
+    let scales = Scales::Tensor(scale);
+    let packed = if layout == I2sLayout::Rows {
+        PackedTernary::from_rows(rows, columns, scales, |row, words| gather(words, &codes[row / 4 * columns..][..columns], 6 - row % 4 * 2))
+    } else if columns.is_multiple_of(size) {
+        PackedTernary::from_rows(rows, columns, scales, |row, words| {
+            let blocks = codes[row * columns / 4..][..columns / 4].chunks_exact(size / 4);
+            for (block, words) in blocks.zip(words.chunks_exact_mut(size / 16)) {
+                for (i, words) in words.chunks_exact_mut(run / 16).enumerate() {
+                    gather(words, block, 6 - i * 2);
+                }
+            }
+        })
+    } else {
+        // Blocks go over the ends of rows.
+        PackedTernary::from_codes(rows, columns, scales, |row, column| {
+            let (block, element) = ((row * columns + column) / size, (row * columns + column) % size);
+            u32::from(codes[block * size / 4 + element % run] >> (6 - element / run * 2) & 3)
+        })
+    };
+    packed.map_err(|e| e.to_string())
+}
+
+/// What no ternary matrix has, in whichever layout: the layouts only move codes, so all of them have the same counts.
+fn check_codes(codes: &[u8]) -> Result<(), String> {
+    if let Some(at) = codes.par_iter().position_first(|byte| byte & byte >> 1 & 0x55 != 0) {
+        return Err(format!(
+            "has code 3 at its byte {at}, which no I2_S layout has: a damaged file, or another type under the same number"
+        ));
+    }
+    let count = |mask: u8| codes.par_iter().map(|byte| (byte & mask).count_ones() as usize).sum::<usize>();
+    let (zeros, plus) = (count(0x55), count(0xaa));
+    let minus = codes.len() * 4 - zeros - plus;
+    // Trained weights have about as many of either sign; a hole in a file reads as -1.
+    if codes.len() >= 1024 && plus.max(minus) > 9 * plus.min(minus) + codes.len() / 4 {
+        return Err(format!(
+            "has {minus} weights of -1, {zeros} of 0 and {plus} of +1: a file that was not written to its end, or another type under the same number"
+        ));
+    }
+    Ok(())
+}
+
+/// Floats that are stored as such.
+pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
+    let pairs = || bytes.par_chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    match kind {
+        GgufType::F32 => Some(bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+        GgufType::F16 => Some(pairs().map(|bits| f16::from_bits(bits).to_f32()).collect()),
+        GgufType::Bf16 => Some(pairs().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()),
+        _ => None,
+    }
+}
+
+/// Quantised embeddings and heads as little-endian halves; none for another type.
+///
+/// # Errors
+/// A message, where a weight is no finite half.
+pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
+    let decode: fn(&[u8], &mut [f32]) = match kind {
+        GgufType::Q8_0 => decode_q8,
+        GgufType::Q6K => decode_q6,
+        _ => return None,
+    };
+    let (size, stride) = kind.block();
+    let mut out = vec![0u8; bytes.len() / stride * size * 2];
+    let finite = bytes.par_chunks_exact(stride).zip(out.par_chunks_exact_mut(2 * size)).map(|(block, out)| {
+        let mut floats = [0f32; 256];
+        decode(block, &mut floats[..size]);
+        let (pairs, _) = out.as_chunks_mut::<2>();
+        pairs.iter_mut().zip(&floats).fold(true, |finite, (pair, &float)| {
+            let half = f16::from_f32(float);
+            *pair = half.to_le_bytes();
+            finite && half.is_finite()
+        })
+    });
+    let all = finite.reduce(|| true, |a, b| a && b);
+    Some(if all { Ok(out) } else { Err("has weights that are no finite half-precision numbers".into()) })
+}
+
+/// A half, then 32 signed bytes.
+fn decode_q8(block: &[u8], out: &mut [f32]) {
+    let scale = half(block, 0);
+    for (out, &byte) in out.iter_mut().zip(&block[2..]) {
+        *out = scale * f32::from(byte as i8);
+    }
+}
+
+/// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, a half. Of every 128 elements, quarter q, element j of 32: the low
+/// bits lie in byte 32·(q mod 2) + j, low nibbles for q < 2; the high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits - 32).
+fn decode_q6(block: &[u8], out: &mut [f32]) {
+    let scale = half(block, 208);
+    for (e, out) in out.iter_mut().enumerate() {
+        let (n, q, j) = (e / 128, e % 128 / 32, e % 32);
+        let low = block[64 * n + 32 * (q % 2) + j] >> (4 * (q / 2)) & 15;
+        let high = block[128 + 32 * n + j] >> (2 * q) & 3;
+        let code = i32::from(low | high << 4) - 32;
+        *out = scale * f32::from(block[192 + e / 16] as i8) * code as f32;
+    }
+}

@@ -1,0 +1,131 @@
+//! A model's configuration from metadata.
+
+use super::{GgufFile, GgufValue, RotaryOrder};
+use crate::formats::{Activation, ModelConfig, RopeScaling};
+
+/// Metadata of one architecture.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    file: &'a GgufFile,
+    architecture: &'a str,
+}
+
+pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), String> {
+    let architecture = file.get("general.architecture").and_then(|value| value.as_str()).ok_or("names no general.architecture")?;
+    let (activation, sub_norms, rotary) = match architecture {
+        "bitnet-b1.58" | "bitnet-25" => (Activation::Relu2, true, RotaryOrder::Halves),
+        "bitnet" => (Activation::Silu, true, RotaryOrder::Halves),
+        "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
+        other => return Err(format!("architecture `{other}` is not supported; `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama` are")),
+    };
+    let keys = Keys { file, architecture };
+    let (hidden, heads) = (keys.size("embedding_length", None)?, keys.size("attention.head_count", None)?);
+    let head_dim = keys.size("attention.key_length", Some(hidden / heads))?;
+    keys.check_graph(head_dim)?;
+    let vocab = keys.vocab()?;
+    let (bos, eos) = tokens(file)?;
+    let config = ModelConfig {
+        architecture: architecture.to_owned(),
+        hidden,
+        intermediate: keys.size("feed_forward_length", None)?,
+        layers: keys.size("block_count", None)?,
+        heads,
+        kv_heads: keys.size("attention.head_count_kv", Some(heads))?,
+        head_dim,
+        vocab,
+        context: keys.size("context_length", None)?,
+        eps: keys.float("attention.layer_norm_rms_epsilon", None)?,
+        rope_theta: keys.float("rope.freq_base", Some(10_000.0))?,
+        rope_scaling: keys.rope_scaling()?,
+        activation,
+        sub_norms: sub_norms || file.contains("blk.0.attn_sub_norm.weight"),
+        tied_head: !file.contains("output.weight"),
+        bos,
+        eos,
+    };
+    Ok((config.checked()?, rotary))
+}
+
+impl<'a> Keys<'a> {
+    fn get(self, key: &str) -> (String, Option<GgufValue<'a>>) {
+        let key = format!("{}.{key}", self.architecture);
+        let value = self.file.get(&key);
+        (key, value)
+    }
+
+    fn size(self, key: &str, default: Option<usize>) -> Result<usize, String> {
+        let (key, value) = self.get(key);
+        let Some(value) = value else { return default.ok_or_else(|| format!("has no {key}")) };
+        let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0 && size <= 1 << 24);
+        size.ok_or_else(|| format!("{key} is {}; 1 to {} is supported", show(value), 1 << 24))
+    }
+
+    fn float(self, key: &str, default: Option<f32>) -> Result<f32, String> {
+        let (key, value) = self.get(key);
+        let Some(value) = value else { return default.ok_or_else(|| format!("has no {key}")) };
+        let float = value.as_f64().map(|float| float as f32).filter(|float| float.is_finite());
+        float.ok_or_else(|| format!("{key} is {}; a number is needed", show(value)))
+    }
+
+    /// The vocabulary's size: the embedding's rows, which the metadata must not deny.
+    fn vocab(self) -> Result<usize, String> {
+        let rows = match self.file.tensor("token_embd.weight").and_then(|tensor| tensor.matrix()) {
+            Ok((rows, _)) => rows,
+            Err(error) => return Err(error.to_string()),
+        };
+        let vocab = self.size("vocab_size", Some(rows))?;
+        if vocab == rows { Ok(vocab) } else { Err(format!("has {vocab} tokens by its metadata, {rows} by `token_embd.weight`")) }
+    }
+
+    /// Refuses what would change the graph.
+    fn check_graph(self, head_dim: usize) -> Result<(), String> {
+        for key in ["attention.value_length", "rope.dimension_count"] {
+            let size = self.size(key, Some(head_dim))?;
+            if size != head_dim {
+                return Err(format!("{key} is {size}; heads have {head_dim}, and all of it must rotate"));
+            }
+        }
+        let experts = self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0);
+        if experts > 0 { Err(format!("has {experts} experts, which are not supported")) } else { Ok(()) }
+    }
+
+    fn rope_scaling(self) -> Result<RopeScaling, String> {
+        if self.file.contains("rope_freqs.weight") {
+            let factors = self.file.tensor("rope_freqs.weight").and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string())?;
+            if factors.iter().any(|&factor| factor != 1.0) {
+                return Err("`rope_freqs.weight` stretches rotary frequencies one by one, which is not supported".into());
+            }
+        }
+        let (_, kind) = self.get("rope.scaling.type");
+        match kind.map_or(Some("none"), |kind| kind.as_str()) {
+            Some("none") => Ok(RopeScaling::None),
+            Some("linear") => Ok(match self.float("rope.scaling.factor", None)? {
+                // What llama.cpp takes for no factor.
+                0.0 | 1.0 => RopeScaling::None,
+                factor => RopeScaling::Linear(factor),
+            }),
+            _ => Err(format!("rotary scaling {} is not supported; `none` and `linear` are", kind.map_or_else(String::new, show))),
+        }
+    }
+}
+
+/// The token that begins a text, and those that end one: a chat's end of turn, too.
+fn tokens(file: &GgufFile) -> Result<(Option<u32>, Vec<u32>), String> {
+    let token = |name: &str| {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let Some(value) = file.get(&key) else { return Ok(None) };
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.map(Some).ok_or_else(|| format!("{key} is {}; a token is needed", show(value)))
+    };
+    let mut eos: Vec<u32> = [token("eos")?, token("eot")?].into_iter().flatten().collect();
+    eos.dedup();
+    Ok((token("bos")?, eos))
+}
+
+/// A value for a message, whatever its length.
+pub(super) fn show(value: GgufValue<'_>) -> String {
+    match value.as_array() {
+        Some(array) => format!("an array of {}", array.len()),
+        None => format!("{value:?}").chars().take(80).collect(),
+    }
+}

@@ -1,0 +1,197 @@
+//! A mapped GGUF file and its tensors.
+
+use super::{
+    I2sLayout,
+    blocks::{self, GgufType},
+    parse::{self, Cursor, Header},
+    value::{self, GgufValue},
+};
+use crate::{DenseElement, Error, PackedDense, PackedTernary, Result, Scales, bitnet, formats::mapped};
+use std::path::{Path, PathBuf};
+
+/// A mapped GGUF file (version 2 or 3, little-endian) whose header has been checked: its metadata and its tensors, whatever model they are of.
+pub struct GgufFile {
+    path: PathBuf,
+    map: memmap2::Mmap,
+    header: Header,
+}
+
+/// One tensor of a file: its type, its shape, its bytes.
+#[derive(Clone, Debug)]
+pub struct GgufTensor<'a> {
+    path: &'a Path,
+    name: String,
+    /// Where it begins in the file.
+    start: usize,
+    /// The element type.
+    pub kind: GgufType,
+    /// The dimensions, outermost first (in the file they are innermost first).
+    pub shape: &'a [usize],
+    /// As the type has it.
+    pub bytes: &'a [u8],
+}
+
+impl GgufFile {
+    /// Maps `path` and checks its header: every length, count, type and offset, and that tensors lie in the file and not on each other. The
+    /// file must not be truncated while it is in use.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Format`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref().to_owned();
+        let map = mapped::map(&path)?;
+        let header = parse::header(&map).and_then(|header| check_tensors(&header, map.len()).map(|()| header));
+        let header = header.map_err(|message| Error::Format { path: path.clone(), message })?;
+        Ok(Self { path, map, header })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The metadata's keys, sorted.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.header.metadata.keys().map(String::as_str)
+    }
+
+    /// A metadata value.
+    pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
+        let place = self.header.metadata.get(key)?;
+        // It was checked when the file was opened.
+        value::value(&mut Cursor { bytes: &self.map, at: place.at }, place.kind).ok()
+    }
+
+    /// The tensors' names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.header.tensors.keys().map(String::as_str)
+    }
+
+    /// Is there a tensor of that name?
+    pub fn contains(&self, name: &str) -> bool {
+        self.header.tensors.contains_key(name)
+    }
+
+    /// One tensor.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if there is none of that name, or its type has no known size.
+    pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
+        let info = self.header.tensors.get(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
+        let (kind, start) = (GgufType::from_id(info.id), self.header.data + info.offset as usize);
+        let mut tensor = GgufTensor { path: &self.path, name: name.to_owned(), start, kind, shape: &info.shape, bytes: &[] };
+        let length = kind.bytes(info.elements, info.shape.last().copied().unwrap_or(1)).map_err(|e| tensor.error(e))?;
+        let length = length.ok_or_else(|| tensor.error(format!("is of type {}; {SUPPORTED} are supported", info.id)))?;
+        // In the file, as was checked when it was opened.
+        tensor.bytes = self.map.get(start..).and_then(|rest| rest.get(..length)).ok_or_else(|| tensor.error("goes beyond the file"))?;
+        Ok(tensor)
+    }
+
+    pub(super) fn error(&self, message: String) -> Error {
+        Error::Format { path: self.path.clone(), message }
+    }
+}
+
+const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q6_K, I2_S, TQ1_0, TQ2_0 and Q2_0";
+
+fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
+    let data = file.saturating_sub(header.data) as u64;
+    let mut extents = Vec::new();
+    for (name, info) in &header.tensors {
+        let columns = info.shape.last().copied().unwrap_or(1);
+        let length = GgufType::from_id(info.id).bytes(info.elements, columns).map_err(|e| format!("`{name}` {e}"))?.unwrap_or(0) as u64;
+        if info.offset % header.alignment as u64 != 0 {
+            return Err(format!("`{name}` begins at byte {} of the data, which is not aligned to {}", info.offset, header.alignment));
+        }
+        let end = info.offset.saturating_add(length);
+        if end > data {
+            return Err(format!("`{name}` claims bytes {}..{end} of the {data} of data", info.offset));
+        }
+        extents.push((info.offset, end, name));
+    }
+    extents.sort();
+    match extents.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        Some([(_, end, a), (start, _, b)]) => Err(format!(
+            "`{a}` ends at byte {end} of the data, where `{b}` began at {start}: a damaged file, or a type whose blocks are others than are known"
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl GgufTensor<'_> {
+    /// The dimensions of a matrix; further ones are 1.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if it has another rank or no elements.
+    pub fn matrix(&self) -> Result<(usize, usize)> {
+        match self.shape {
+            [outer @ .., rows, columns] if *rows > 0 && *columns > 0 && outer.iter().all(|&size| size == 1) => Ok((*rows, *columns)),
+            shape => Err(self.error(format!("has shape {shape:?}; a matrix with elements is needed"))),
+        }
+    }
+
+    /// Floats of any width.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for a quantised type.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        blocks::floats(self.kind, self.bytes).ok_or_else(|| self.error(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
+    }
+
+    /// A ternary matrix: one that is stored as such, or floats. Floats that are -a, 0 and a are taken as they are; others are masters, and
+    /// quantised by their absmean.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for another type or shape, or weights that are not ternary.
+    pub fn ternary(&self, layout: I2sLayout) -> Result<PackedTernary> {
+        let (rows, columns) = self.matrix()?;
+        if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, self.bytes) {
+            return matrix.map_err(|e| self.error(e));
+        }
+        let masters = self.to_f32()?;
+        let matrix = already_ternary(&masters, rows, columns).unwrap_or_else(|| bitnet::quantize_weights_cpu(&masters, rows, columns));
+        matrix.map_err(|e| self.error(format!("cannot be quantised: {e}")))
+    }
+
+    /// An embedding or a head: floats as they are, Q8_0 and Q6_K as halves.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for another type or shape.
+    pub fn dense(&self) -> Result<PackedDense> {
+        let (rows, columns) = self.matrix()?;
+        let element = match self.kind {
+            GgufType::F32 => DenseElement::F32,
+            GgufType::Bf16 => DenseElement::Bf16,
+            GgufType::F16 | GgufType::Q8_0 | GgufType::Q6K => DenseElement::F16,
+            other => return Err(self.error(format!("is {other:?}; F32, F16, BF16, Q8_0 or Q6_K is needed"))),
+        };
+        let halves = blocks::halves(self.kind, self.bytes).transpose().map_err(|e| self.error(e))?;
+        let bytes = halves.as_deref().unwrap_or(self.bytes);
+        PackedDense::from_bytes(element, rows, columns, bytes).map_err(|e| self.error(e))
+    }
+
+    /// An error about this tensor.
+    pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
+        Error::Format { path: self.path.to_owned(), message: format!("`{}` at byte {} {message}", self.name, self.start) }
+    }
+}
+
+/// Converters write the quantised weights of a model in floats, too; the absmean of those is not their scale.
+fn already_ternary(weights: &[f32], rows: usize, columns: usize) -> Option<Result<PackedTernary>> {
+    let scale = weights.iter().find(|&&w| w != 0.0)?.abs();
+    if !weights.iter().all(|&w| w == 0.0 || w.abs() == scale) {
+        return None;
+    }
+    let code = |row: usize, column: usize| match weights[row * columns + column] {
+        0.0 => 1,
+        w if w < 0.0 => 0,
+        _ => 2,
+    };
+    Some(PackedTernary::from_codes(rows, columns, Scales::Tensor(scale), code))
+}
+
+impl std::fmt::Debug for GgufFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GgufFile({})", self.path.display())
+    }
+}

@@ -1,0 +1,156 @@
+//! The container: magic, version, counts, metadata, tensor infos, aligned data. Nothing is allocated on a count's word.
+
+use super::value::{Kind, value};
+use std::collections::{BTreeMap, btree_map::Entry};
+
+/// Reads forward and says where it stopped.
+pub(super) struct Cursor<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn take(&mut self, length: u64, what: &str) -> Result<&'a [u8], String> {
+        let rest = &self.bytes[self.at.min(self.bytes.len())..];
+        let taken = usize::try_from(length).ok().and_then(|length| rest.get(..length));
+        let taken = taken.ok_or_else(|| format!("{what} at byte {} claims {length} bytes; {} are left", self.at, rest.len()))?;
+        self.at += taken.len();
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], String> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64, what)?);
+        Ok(array)
+    }
+
+    pub(super) fn u32(&mut self, what: &str) -> Result<u32, String> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &str) -> Result<u64, String> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    pub(super) fn string(&mut self, what: &str) -> Result<&'a str, String> {
+        let at = self.at;
+        let length = self.u64(what)?;
+        std::str::from_utf8(self.take(length, what)?).map_err(|_| format!("{what} at byte {at} is not UTF-8"))
+    }
+
+    /// A count of things that take so many bytes each, at least.
+    pub(super) fn count(&mut self, least: u64, what: &str) -> Result<u64, String> {
+        let at = self.at;
+        let count = self.u64(what)?;
+        let rest = (self.bytes.len() - self.at) as u64;
+        if count > rest / least {
+            return Err(format!("byte {at} claims {count} {what}; the {rest} bytes that follow cannot hold them"));
+        }
+        Ok(count)
+    }
+}
+
+/// Where a metadata value lies.
+pub(super) struct Place {
+    pub(super) kind: Kind,
+    pub(super) at: usize,
+}
+
+/// A tensor as the file lists it, not yet believed.
+pub(super) struct Info {
+    /// Outermost first.
+    pub(super) shape: Vec<usize>,
+    /// The type's number.
+    pub(super) id: u32,
+    /// From the beginning of the data.
+    pub(super) offset: u64,
+    /// All dimensions multiplied.
+    pub(super) elements: usize,
+}
+
+pub(super) struct Header {
+    pub(super) metadata: BTreeMap<String, Place>,
+    pub(super) tensors: BTreeMap<String, Info>,
+    /// Where the data begin.
+    pub(super) data: usize,
+    pub(super) alignment: usize,
+}
+
+pub(super) fn header(bytes: &[u8]) -> Result<Header, String> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    if cursor.take(4, "the magic")? != b"GGUF" {
+        return Err("is no GGUF file: it does not begin with `GGUF`".into());
+    }
+    match cursor.u32("the version")? {
+        2 | 3 => {}
+        version if (1..=3).contains(&version.swap_bytes()) => {
+            return Err("is a big-endian GGUF file; little-endian ones are supported".into());
+        }
+        version => return Err(format!("is GGUF version {version}; 2 and 3 are supported")),
+    }
+    // A tensor has a name's length, a count of dimensions, a type and an offset; a metadata entry a key's length, a type and a byte.
+    let tensors = cursor.count(24, "tensors")?;
+    let entries = cursor.count(13, "metadata entries")?;
+    let metadata = metadata(&mut cursor, entries)?;
+    let alignment = alignment(bytes, &metadata)?;
+    let tensors = infos(&mut cursor, tensors)?;
+    let data = cursor.at.next_multiple_of(alignment);
+    if data > bytes.len() && !tensors.is_empty() {
+        return Err(format!("the data should begin at byte {data}; the file has {}", bytes.len()));
+    }
+    Ok(Header { metadata, tensors, data, alignment })
+}
+
+fn metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Place>, String> {
+    let mut metadata = BTreeMap::new();
+    for _ in 0..count {
+        let key = cursor.string("a metadata key")?;
+        let kind = Kind::from_id(cursor.u32("a metadata type")?).map_err(|e| format!("`{key}` {e}"))?;
+        let at = cursor.at;
+        value(cursor, kind).map_err(|e| format!("`{key}`: {e}"))?;
+        if metadata.insert(key.to_owned(), Place { kind, at }).is_some() {
+            return Err(format!("`{key}` occurs twice in the metadata"));
+        }
+    }
+    Ok(metadata)
+}
+
+fn alignment(bytes: &[u8], metadata: &BTreeMap<String, Place>) -> Result<usize, String> {
+    let Some(place) = metadata.get("general.alignment") else { return Ok(32) };
+    let stored = value(&mut Cursor { bytes, at: place.at }, place.kind)?;
+    let alignment = stored.as_u64().filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20);
+    alignment
+        .map(|alignment| alignment as usize)
+        .ok_or_else(|| format!("general.alignment is {stored:?}; a power of two up to 2^20 is needed"))
+}
+
+fn infos(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Info>, String> {
+    let mut infos = BTreeMap::new();
+    for _ in 0..count {
+        let name = cursor.string("a tensor's name")?;
+        let info = info(cursor).map_err(|e| format!("`{name}`: {e}"))?;
+        match infos.entry(name.to_owned()) {
+            Entry::Occupied(_) => return Err(format!("`{name}` occurs twice")),
+            Entry::Vacant(entry) => drop(entry.insert(info)),
+        }
+    }
+    Ok(infos)
+}
+
+fn info(cursor: &mut Cursor<'_>) -> Result<Info, String> {
+    let rank = cursor.u32("a count of dimensions")?;
+    if rank > 4 {
+        return Err(format!("has {rank} dimensions; at most 4 are supported"));
+    }
+    let mut sizes = Vec::new();
+    for _ in 0..rank {
+        sizes.push(cursor.u64("a dimension")?);
+    }
+    // Innermost first in the file.
+    sizes.reverse();
+    // Zeros count as ones, so that they do not hide what overflows.
+    let sound = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(usize::try_from(size).ok()?.max(1)));
+    sound.ok_or_else(|| format!("has absurd dimensions {sizes:?}"))?;
+    let shape: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();
+    Ok(Info { elements: shape.iter().product(), shape, id: cursor.u32("a type")?, offset: cursor.u64("an offset")? })
+}

@@ -1,0 +1,75 @@
+//! The tokenizer's part of the metadata, handed on as it is.
+
+use super::{GgufFile, GgufValue, config::show};
+
+/// What a GGUF file says of its tokenizer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GgufVocabulary {
+    /// The kind: `gpt2` for byte-level BPE, `llama` for SentencePiece.
+    pub model: String,
+    /// How text is cut before BPE (`llama-bpe`, ...).
+    pub pre: Option<String>,
+    /// The text of every token.
+    pub tokens: Vec<String>,
+    /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; as many as tokens, or none.
+    pub token_types: Vec<i32>,
+    /// BPE merges, two texts with a space between, the first merged first.
+    pub merges: Vec<String>,
+    /// SentencePiece scores, as many as tokens.
+    pub scores: Option<Vec<f32>>,
+    /// The token that begins a text.
+    pub bos: Option<u32>,
+    /// The token that ends one.
+    pub eos: Option<u32>,
+    /// Does a text begin with `bos`?
+    pub add_bos: Option<bool>,
+    /// The chat template, in Jinja.
+    pub chat_template: Option<String>,
+}
+
+pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, String> {
+    let tokens = array(file, "tokenizer.ggml.tokens", |value| value.as_str().map(str::to_owned))?.ok_or("has no tokenizer.ggml.tokens")?;
+    if tokens.len() > vocab {
+        return Err(format!("tokenizer.ggml.tokens has {} tokens, the model {vocab}", tokens.len()));
+    }
+    let token_types = array(file, "tokenizer.ggml.token_type", |value| value.as_i64().and_then(|kind| i32::try_from(kind).ok()))?;
+    let scores = array(file, "tokenizer.ggml.scores", |value| value.as_f64().map(|score| score as f32))?;
+    for (key, length) in [("token_type", token_types.as_ref().map(Vec::len)), ("scores", scores.as_ref().map(Vec::len))] {
+        if let Some(length) = length.filter(|&length| length != tokens.len()) {
+            return Err(format!("tokenizer.ggml.{key} has {length} elements for {} tokens", tokens.len()));
+        }
+    }
+    let id = |name: &str| {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let id = one(file, &key, |value| value.as_u64())?;
+        match id.filter(|&id| id >= vocab as u64) {
+            Some(id) => Err(format!("{key} is {id}; the model has {vocab} tokens")),
+            None => Ok(id.map(|id| id as u32)),
+        }
+    };
+    let text = |key: &str| one(file, key, |value| value.as_str().map(str::to_owned));
+    Ok(GgufVocabulary {
+        model: text("tokenizer.ggml.model")?.ok_or("has no tokenizer.ggml.model")?,
+        pre: text("tokenizer.ggml.pre")?,
+        token_types: token_types.unwrap_or_default(),
+        merges: array(file, "tokenizer.ggml.merges", |value| value.as_str().map(str::to_owned))?.unwrap_or_default(),
+        scores,
+        bos: id("bos")?,
+        eos: id("eos")?,
+        add_bos: one(file, "tokenizer.ggml.add_bos_token", |value| value.as_bool())?,
+        chat_template: text("tokenizer.chat_template")?,
+        tokens,
+    })
+}
+
+fn one<T>(file: &GgufFile, key: &str, read: impl Fn(GgufValue<'_>) -> Option<T>) -> Result<Option<T>, String> {
+    let Some(value) = file.get(key) else { return Ok(None) };
+    read(value).map(Some).ok_or_else(|| format!("{key} is {}, of another type than it should be", show(value)))
+}
+
+fn array<T>(file: &GgufFile, key: &str, read: impl Fn(GgufValue<'_>) -> Option<T>) -> Result<Option<Vec<T>>, String> {
+    let Some(array) = one(file, key, |value| value.as_array().map(|array| array.iter().map(&read).collect::<Option<Vec<T>>>()))? else {
+        return Ok(None);
+    };
+    array.map(Some).ok_or_else(|| format!("{key} has elements of another type than they should be"))
+}
