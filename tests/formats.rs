@@ -1,41 +1,33 @@
 //! Model files, sound, damaged and hostile: the reader gives the right matrix or an error, and never panics.
 #![cfg(feature = "formats")]
 
+#[path = "common/files.rs"]
+mod files;
+
 use bitnet_wgpu::{
     DenseElement, Error, PackedTernary, Result, Scales, bitnet,
     formats::{Activation, Checkpoint, ModelConfig, ModelFile, RopeScaling, SafeTensors, ScaleRule},
 };
+use files::Directory;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf, sync::LazyLock};
 
-/// A directory that is gone with the test.
-struct Directory(PathBuf);
+trait ModelDirectory: Sized {
+    fn model(config: &str, file: &[u8]) -> Self;
+    fn open(&self) -> Result<Checkpoint>;
+}
 
-impl Directory {
-    fn new() -> Self {
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bitnet-wgpu-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
+impl ModelDirectory for Directory {
     fn model(config: &str, file: &[u8]) -> Self {
         let directory = Self::new();
-        fs::write(directory.0.join("config.json"), config).unwrap();
-        fs::write(directory.0.join("model.safetensors"), file).unwrap();
+        directory.write("config.json", config);
+        directory.write("model.safetensors", file);
         directory
     }
 
     fn open(&self) -> Result<Checkpoint> {
         Checkpoint::open(&self.0)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

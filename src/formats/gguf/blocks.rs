@@ -167,7 +167,7 @@ fn pack_tq1(block: &[u8], words: &mut [u32]) {
         let bytes = &block[bytes];
         for (codes, power) in codes[elements].chunks_exact_mut(bytes.len()).zip([1u8, 3, 9, 27, 81]) {
             for (code, byte) in codes.iter_mut().zip(bytes) {
-                *code = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+                *code = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
             }
         }
     }

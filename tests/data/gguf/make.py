@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Makes the GGUF files here, with encoders that are not this crate's. Needs: pip install gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
+
+The gguf package writes the container and encodes F16, BF16, Q8_0, TQ1_0 and TQ2_0; of Q6_K it only decodes, so those blocks are random. I2_S and
+Q2_0, which it does not know, are encoded below from the formats' descriptions. Weights are a hash of their number (tests/gguf.rs has
+the same), so that nothing but what gguf decoded is stored beside the files, in types.safetensors.
+"""
+
+import pathlib
+
+import numpy as np
+from gguf import GGMLQuantizationType as Type, GGUFWriter, quants
+from safetensors.numpy import save_file
+
+HERE = pathlib.Path(__file__).parent
+I2_S, Q2_0 = 36, 42
+
+
+def mix(seed, count):
+    h = (np.arange(count, dtype=np.uint64) * 2654435761 + seed * 0x9E3779B9) & 0xFFFFFFFF
+    for shift, factor in ((15, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        h = (h ^ (h >> shift)) * factor & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+def trits(seed, *shape):
+    return (mix(seed, int(np.prod(shape))) % 3).astype(np.int8).reshape(shape) - np.int8(1)
+
+
+def floats(seed, *shape):
+    return ((mix(seed, int(np.prod(shape))) >> 8).astype(np.float32) / 2**24 - np.float32(0.5)).reshape(shape)
+
+
+def scale(seed):
+    return np.float32((1 + seed % 7) / 16)
+
+
+def i2s(values, factor, layout):
+    codes = (values + 1).astype(np.uint8)
+    if layout == "rows":
+        groups = codes.reshape(-1, 4, codes.shape[1]).transpose(1, 0, 2)
+    else:
+        run = {"x86": 32, "arm": 16}[layout]
+        groups = codes.reshape(-1, 4, run).transpose(1, 0, 2)
+    packed = groups[0] << 6 | groups[1] << 4 | groups[2] << 2 | groups[3]
+    return np.concatenate([packed.reshape(-1), np.full(8, factor, np.float32).view(np.uint8)])
+
+
+def q2_0(values, factors):
+    """One factor a block of 64."""
+    codes = (values + 1).astype(np.uint8).reshape(-1, 16, 4)
+    packed = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
+    halves = np.asarray(factors, np.float16).reshape(-1, 1).view(np.uint8)
+    return np.concatenate([halves, packed], axis=1).reshape(-1)
+
+
+def add(writer, name, kind, values, seed=None):
+    """Writes a tensor; `values` are trits where `seed` gives their scale."""
+    weights = values.astype(np.float32) * (scale(seed) if seed is not None else np.float32(1))
+    if kind == "I2_S":
+        data = i2s(values, scale(seed), "x86")
+        writer.add_tensor(name, data.view(np.int8), raw_shape=values.shape, raw_dtype=I2_S)
+    elif kind == "Q2_0":
+        data = q2_0(values, np.full(values.size // 64, scale(seed)))
+        writer.add_tensor(name, data.view(np.int8), raw_shape=values.shape, raw_dtype=Q2_0)
+    elif kind == Type.Q6_K:
+        rng = np.random.default_rng(6)
+        blocks = rng.integers(0, 256, (values.shape[0], values.shape[1] // 256 * 210), dtype=np.uint8)
+        blocks.reshape(-1, 210)[:, 208:] = np.float16(0.01).reshape(1).view(np.uint8)
+        writer.add_tensor(name, blocks, raw_dtype=kind)
+        return quants.dequantize(blocks, kind)
+    else:
+        data = quants.quantize(weights, kind)
+        if kind in (Type.F32, Type.F16):
+            writer.add_tensor(name, data)
+        else:
+            writer.add_tensor(name, data.view(np.uint8), raw_dtype=kind)
+        return quants.dequantize(data, kind)
+
+
+# Tensors of a model, in the order that seeds them.
+PARTS = ["attn_norm", "ffn_norm", "attn_sub_norm", "ffn_sub_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
+
+
+def model(arch, hidden, inner, heads, kv_heads, head_dim, vocab, kinds, tied, embedding):
+    writer = GGUFWriter(HERE / f"{arch}.gguf", arch)
+    writer.add_block_count(1)
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(500000.0)
+    writer.add_context_length(77)
+    writer.add_vocab_size(vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list([f"t{i}é" for i in range(vocab)])
+    writer.add_token_types([3 if i < 2 else 1 for i in range(vocab)])
+    writer.add_token_merges(["a b", "ab c"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_eot_token_id(2)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template("{{ messages }}")
+    add(writer, "token_embd.weight", embedding, floats(100, vocab, hidden))
+    if not tied:
+        add(writer, "output.weight", Type.Q8_0, floats(101, vocab, hidden))
+    writer.add_tensor("output_norm.weight", floats(102, hidden))
+    attention = heads * head_dim
+    shapes = {
+        "attn_norm": (hidden,), "ffn_norm": (hidden,), "attn_sub_norm": (attention,), "ffn_sub_norm": (inner,),
+        "attn_q": (attention, hidden), "attn_k": (kv_heads * head_dim, hidden), "attn_v": (kv_heads * head_dim, hidden),
+        "attn_output": (hidden, attention), "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner),
+    }
+    for seed, part in enumerate(PARTS):
+        shape = shapes[part]
+        if len(shape) == 1:
+            if "sub" not in part or arch != "llama":
+                writer.add_tensor(f"blk.0.{part}.weight", floats(seed, *shape))
+            continue
+        values = trits(seed, *shape)
+        if arch == "llama" and part in ("attn_q", "attn_k"):
+            # As its converter: halves become pairs.
+            values = values.reshape(-1, 2, head_dim // 2, hidden).swapaxes(1, 2).reshape(shape)
+        if arch == "bitnet":
+            writer.add_tensor(f"blk.0.{part}.scale", np.array([2.0], np.float32))
+        add(writer, f"blk.0.{part}.weight", kinds.get(part, kinds[""]), values, seed)
+    finish(writer)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def types():
+    """A tensor of every type, and what gguf decodes it to."""
+    writer, decoded = GGUFWriter(HERE / "types.gguf", "none"), {}
+    for name, kind, shape in [("f32", Type.F32, (3, 5)), ("f16", Type.F16, (3, 5)), ("bf16", Type.BF16, (3, 5)), ("q8_0", Type.Q8_0, (3, 64)),
+                              ("q6_k", Type.Q6_K, (2, 512))]:
+        decoded[name] = add(writer, name, kind, floats(7, *shape))
+    blocks = np.repeat(np.array([[0.5, 0.0], [0.5, 0.5], [0.5, 0.5]], np.float32), 256, axis=1)
+    for name, kind in [("tq1_0", Type.TQ1_0), ("tq2_0", Type.TQ2_0)]:
+        # One scale but for a block of zeros; then a scale a block.
+        decoded[name] = add(writer, name, kind, trits(8, 3, 512) * blocks)
+        decoded[f"{name}.groups"] = add(writer, f"{name}.groups", kind, trits(9, 3, 512) * blocks * np.float32([[1], [2], [4]]))
+    for layout in ("x86", "arm", "rows"):
+        for name, shape in [("i2_s", (8, 128)), ("i2_s.small", (16, 24))]:
+            writer.add_tensor(f"{name}.{layout}", i2s(trits(10, *shape), np.float32(0.625), layout).view(np.int8), raw_shape=shape, raw_dtype=I2_S)
+    writer.add_tensor("q2_0", q2_0(trits(11, 3, 128), np.full(6, 0.25)).view(np.int8), raw_shape=(3, 128), raw_dtype=Q2_0)
+    writer.add_tensor("q2_0.groups", q2_0(trits(12, 3, 128), [1, 2, 3, 4, 5, 6]).view(np.int8), raw_shape=(3, 128), raw_dtype=Q2_0)
+    finish(writer)
+    save_file({name: np.ascontiguousarray(value) for name, value in decoded.items()}, HERE / "types.safetensors")
+
+
+types()
+model("bitnet-b1.58", 128, 64, 2, 1, 16, 16, {"": "I2_S"}, True, Type.F16)
+model("bitnet-25", 256, 64, 2, 1, 16, 8, {"": Type.TQ2_0, "attn_v": Type.TQ1_0, "attn_output": "I2_S", "ffn_down": "I2_S"}, True, Type.BF16)
+model("bitnet", 64, 64, 2, 1, 16, 16, {"": Type.F16}, True, Type.F32)
+model("llama", 128, 64, 4, 2, 16, 16, {"": "Q2_0"}, False, Type.F16)
