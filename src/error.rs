@@ -1,4 +1,5 @@
-//! One error type. Its variants are grouped by who can mend them: the environment, the caller, this machine, a shader, run time.
+//! One error type. Its variants are grouped by who can mend them: the environment, the caller, this machine, a shader, run time,
+//! files, text.
 
 use crate::{Element, ShaderLanguage, Shape};
 
@@ -81,4 +82,12 @@ pub enum Error {
     /// A model file is damaged, hostile, or not what it should be.
     #[error("{}: {message}", path.display())]
     Format { path: std::path::PathBuf, message: String },
+
+    // --- text
+    /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it does not have.
+    #[error("tokenizer: {message}")]
+    Tokenizer { message: String },
+    /// There is no chat template, or it is wrong or refuses the messages.
+    #[error("chat template: {message}")]
+    ChatTemplate { message: String },
 }

@@ -17,5 +17,5 @@ pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};
 pub use gguf::{Gguf, GgufArray, GgufFile, GgufTensor, GgufType, GgufValue, GgufVocabulary, I2sLayout, RotaryOrder};
 pub use model_file::ModelFile;
-pub use open::open;
+pub use open::{Kind, kind, open};
 pub use safetensors::{SafeTensors, TensorBytes};

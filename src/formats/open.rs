@@ -2,23 +2,43 @@
 
 use super::{Checkpoint, Gguf, ModelFile, mapped};
 use crate::{Error, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Opens a model: a directory as transformers writes it (or the config.json in it), or a GGUF file, by its first bytes.
+/// What a model is stored as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory as transformers writes it: for [`Checkpoint::open`].
+    Directory(PathBuf),
+    /// A GGUF file: for [`Gguf::open`].
+    Gguf,
+}
+
+/// What is at a path: a model directory (named itself or by the config.json in it), or a GGUF file, by its first bytes.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Format`].
-pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
+/// [`Error::Io`]; [`Error::Format`] for anything else.
+pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
     let path = path.as_ref();
     if path.is_dir() {
-        return Ok(Box::new(Checkpoint::open(path)?));
+        return Ok(Kind::Directory(path.to_owned()));
     }
     match (path.file_name(), path.parent()) {
-        (Some(name), Some(directory)) if name == "config.json" => Ok(Box::new(Checkpoint::open(directory)?)),
-        _ if mapped::map(path)?.starts_with(b"GGUF") => Ok(Box::new(Gguf::open(path)?)),
+        (Some(name), Some(directory)) if name == "config.json" => Ok(Kind::Directory(directory.to_owned())),
+        _ if mapped::map(path)?.starts_with(b"GGUF") => Ok(Kind::Gguf),
         _ => {
             let message = "is no model: a directory with a config.json or a GGUF file is needed".into();
             Err(Error::Format { path: path.to_owned(), message })
         }
     }
+}
+
+/// Opens a model, whatever it is stored as.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Format`].
+pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
+    Ok(match kind(path.as_ref())? {
+        Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),
+        Kind::Gguf => Box::new(Gguf::open(path)?),
+    })
 }

@@ -1,6 +1,6 @@
 //! A prompt's continuation, token by token.
 
-use super::{Engine, Model, Sampler, Sampling, Session, SessionOptions, session::State};
+use super::{Engine, Message, Model, Sampler, Sampling, Session, SessionOptions, TextStream, session::State};
 use crate::{Element, Error, Result, transformer::TopK};
 use futures_core::Stream;
 use std::{
@@ -48,6 +48,9 @@ pub enum Stop {
 pub struct Token {
     /// Its id.
     pub id: u32,
+    /// The text that it completes: often none, since a character may take several tokens. Special tokens have none, nor have all tokens of a
+    /// model without a tokenizer.
+    pub text: String,
 }
 
 /// A continuation under way: an iterator that blocks, and a [`Stream`].
@@ -66,6 +69,7 @@ struct Run {
     session: Session,
     options: GenerateOptions,
     sampler: Sampler,
+    text: Option<TextStream>,
     prompt: Vec<u32>,
     generated: usize,
     last: u32,
@@ -75,6 +79,78 @@ struct Run {
 }
 
 impl Model {
+    /// Continues a text, which gets BOS as the tokenizer's own template and configuration say.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the model has none; else as [`Model::generate_ids`].
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation> {
+        let mut ids = self.tokenizer()?.encode(prompt)?;
+        if ids.is_empty() {
+            // An empty text of a tokenizer that adds nothing.
+            ids.extend(self.config().bos);
+        }
+        self.generate_ids(&ids, options)
+    }
+
+    /// Continues a conversation with the assistant's turn, as the model's chat template writes it.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] if it has none, or if it refuses the messages; else as [`Model::generate`].
+    pub fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<Generation> {
+        self.generate_ids(&self.tokenizer()?.chat(messages)?, options)
+    }
+
+    /// Continues several prompts side by side, every weight read once a step for all of them; gives each one's tokens. The n-th prompt draws its random
+    /// numbers from seed + n.
+    ///
+    /// # Errors
+    /// As [`Model::generate_ids`].
+    pub async fn generate_batch(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Vec<u32>>> {
+        let mut generated = vec![Vec::new(); prompts.len()];
+        if prompts.is_empty() || options.max_tokens == 0 {
+            return Ok(generated);
+        }
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let capacity = self.capacity(longest, options)?;
+        let mut session = self.session(SessionOptions { sequences: prompts.len(), capacity, cache: options.cache })?;
+        let (mut samplers, mut last) = (Vec::new(), Vec::new());
+        for (n, prompt) in prompts.iter().enumerate() {
+            let seed = options.sampling.seed.wrapping_add(n as u64);
+            let mut sampler = Sampler::new(Sampling { seed, ..options.sampling })?;
+            last.push(sampler.sample_logits(&session.prefill(n, prompt).await?)?);
+            samplers.push(sampler);
+        }
+        let mut done = vec![false; prompts.len()];
+        loop {
+            for (n, tokens) in generated.iter_mut().enumerate() {
+                if !done[n] {
+                    tokens.push(last[n]);
+                    let ended = !options.ignore_eos && self.inner.ends_text(last[n]);
+                    done[n] = ended || tokens.len() == options.max_tokens || session.len(n) == capacity;
+                }
+                if done[n] {
+                    // Its steps go on, at the beginning, and nobody looks.
+                    session.truncate(n, 0)?;
+                }
+            }
+            if done.iter().all(|&done| done) {
+                return Ok(generated);
+            }
+            for (n, candidates) in session.candidates(&last, options.sampling).await?.into_iter().enumerate() {
+                last[n] = candidates.sample(&mut samplers[n])?;
+            }
+        }
+    }
+
+    /// Room for a prompt and what may follow it; the last token generated is not put in.
+    fn capacity(&self, prompt: usize, options: &GenerateOptions) -> Result<usize> {
+        let context = self.config().context;
+        if prompt > context {
+            return Err(Error::Context { needed: prompt, capacity: context });
+        }
+        Ok(prompt.saturating_add(options.max_tokens.saturating_sub(1)).clamp(1, context))
+    }
+
     /// Continues a prompt of token ids, which are taken as they are.
     ///
     /// # Errors
@@ -86,17 +162,13 @@ impl Model {
         if prompt.is_empty() {
             return Err(Error::Invalid { op: "generate", what: "no tokens: a text begins with BOS at least".into() });
         }
-        let context = self.config().context;
-        if prompt.len() > context {
-            return Err(Error::Context { needed: prompt.len(), capacity: context });
-        }
-        // The last token generated is not put in.
-        let capacity = prompt.len().saturating_add(options.max_tokens.saturating_sub(1)).min(context);
+        let capacity = self.capacity(prompt.len(), options)?;
         let session = self.session(SessionOptions { sequences: 1, capacity, cache: options.cache })?;
         let run = Run {
             session,
             options: *options,
             sampler,
+            text: self.inner.tokenizer.as_ref().map(|tokenizer| tokenizer.stream()),
             prompt: prompt.to_vec(),
             generated: 0,
             last: 0,
@@ -162,14 +234,24 @@ impl Run {
         };
         self.last = id;
         self.generated += 1;
-        if self.session.model.config.eos.contains(&id) && !self.options.ignore_eos {
+        if self.session.model.ends_text(id) && !self.options.ignore_eos {
             self.stop = Some(Stop::EndOfText);
         } else if self.generated == self.options.max_tokens {
             self.stop = Some(Stop::MaxTokens);
         } else if self.pending.is_empty() && !self.session.has_room(1) {
             self.stop = Some(Stop::Context);
         }
-        Ok(Token { id })
+        Ok(Token { id, text: self.text(id)? })
+    }
+
+    fn text(&mut self, id: u32) -> Result<String> {
+        let Some(stream) = &mut self.text else { return Ok(String::new()) };
+        // An embedding may have more rows than there are tokens.
+        let mut text = stream.push(id).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into());
+        if self.stop.is_some() {
+            text += &stream.finish()?;
+        }
+        Ok(text)
     }
 
     async fn first(&mut self) -> Result<u32> {
@@ -183,17 +265,8 @@ impl Run {
         if sampling.is_greedy() && matches!(self.session.state, State::Gpu(_)) {
             return self.greedy_on_gpu().await;
         }
-        match if sampling.is_greedy() { 1 } else { sampling.top_k } {
-            k @ 1..=TopK::MAX => {
-                let candidates = self.session.decode_top(&[self.last], k).await?;
-                let named: Vec<_> = candidates.concat().into_iter().filter(|&(id, logit)| id != TopK::NONE || logit.is_nan()).collect();
-                self.sampler.sample(&named)
-            }
-            _ => {
-                let logits = self.session.decode(&[self.last]).await?;
-                self.sampler.sample_logits(&logits)
-            }
-        }
+        let candidates = self.session.candidates(&[self.last], sampling).await?.pop();
+        candidates.unwrap_or(Candidates::All(Vec::new())).sample(&mut self.sampler)
     }
 
     async fn greedy_on_gpu(&mut self) -> Result<u32> {
@@ -212,6 +285,43 @@ impl Run {
         match token.await?.first() {
             Some(&id) if id != TopK::NONE => Ok(id),
             _ => Err(Error::Invalid { op: "generate", what: "the logits are not finite".into() }),
+        }
+    }
+}
+
+/// Among which logits the next token is chosen.
+enum Candidates {
+    /// The largest, as (id, logit), largest first.
+    Top(Vec<(u32, f32)>),
+    /// All, by id.
+    All(Vec<f32>),
+}
+
+impl Candidates {
+    fn sample(&self, sampler: &mut Sampler) -> Result<u32> {
+        match self {
+            Self::Top(logits) => sampler.sample(logits),
+            Self::All(logits) => sampler.sample_logits(logits),
+        }
+    }
+}
+
+impl Session {
+    /// A step of all sequences. Only what `sampling` can choose from comes back, where it says how many that are.
+    async fn candidates(&mut self, tokens: &[u32], sampling: Sampling) -> Result<Vec<Candidates>> {
+        match if sampling.is_greedy() { 1 } else { sampling.top_k } {
+            k @ 1..=TopK::MAX => {
+                // A vocabulary may have less than k; a NaN has no id, and stays for the sampler to find.
+                let named = |mut row: Vec<(u32, f32)>| {
+                    row.retain(|&(id, logit)| id != TopK::NONE || logit.is_nan());
+                    Candidates::Top(row)
+                };
+                Ok(self.decode_top(tokens, k).await?.into_iter().map(named).collect())
+            }
+            _ => {
+                let logits = self.decode(tokens).await?;
+                Ok(logits.chunks(self.model.config.vocab).map(|row| Candidates::All(row.to_vec())).collect())
+            }
         }
     }
 }

@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! [`Model::generate`] gives an iterator that blocks and a [`futures_core::Stream`] in one; [`Model::logits`] and [`Model::score`] are futures
+//! [`Model::generate`] gives an iterator that blocks and a [`Stream`](futures_core::Stream) in one; [`Model::logits`] and [`Model::score`] are futures
 //! for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
 mod cpu;
@@ -22,14 +22,16 @@ mod gpu;
 mod layers;
 mod sampling;
 mod session;
+mod tokenizer;
 
 pub use generate::{GenerateOptions, Generation, Stop, Token};
 pub use sampling::{Sampler, Sampling};
 pub use session::{Session, SessionOptions};
+pub use tokenizer::{Message, TextStream, Tokenizer};
 
 use crate::{
     Context, Element, Error, Recording, Result, Tensor,
-    formats::{self, ModelConfig, ModelFile},
+    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
 };
 use cpu::CpuModel;
 use gpu::{GpuModel, GpuSession};
@@ -43,6 +45,8 @@ pub struct LoadOptions<'a> {
     /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
     /// of what a token costs. Else it stays as it is stored.
     pub int8_head: bool,
+    /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
+    pub i2s_layout: I2sLayout,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -55,6 +59,7 @@ pub struct Model {
 
 struct Inner {
     config: ModelConfig,
+    tokenizer: Option<Tokenizer>,
     engine: Engine,
 }
 
@@ -85,14 +90,33 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn load_with(context: Option<&Context>, path: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Self> {
-        Self::from_file(context, &*formats::open(path)?, options)
+        let path = path.as_ref();
+        match formats::kind(path)? {
+            formats::Kind::Directory(directory) => {
+                let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory)).transpose()?;
+                Self::from_file(context, &Checkpoint::open(&directory)?, tokenizer, options)
+            }
+            formats::Kind::Gguf => {
+                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout);
+                let tokenizer = match file.file().get("tokenizer.ggml.model") {
+                    Some(_) => Some(Tokenizer::from_gguf(&file.vocabulary()?)?),
+                    None => None,
+                };
+                Self::from_file(context, &file, tokenizer, options)
+            }
+        }
     }
 
     /// Builds a model from any source of weights.
     ///
     /// # Errors
     /// As [`Model::load`].
-    pub fn from_file(context: Option<&Context>, file: &dyn ModelFile, mut options: LoadOptions<'_>) -> Result<Self> {
+    pub fn from_file(
+        context: Option<&Context>,
+        file: &dyn ModelFile,
+        tokenizer: Option<Tokenizer>,
+        mut options: LoadOptions<'_>,
+    ) -> Result<Self> {
         let config = file.config().clone();
         let ends = HostEnds::read(file, options.int8_head)?;
         let mut progress = |done| {
@@ -120,12 +144,20 @@ impl Model {
                 Engine::Cpu(CpuModel { config: config.clone(), ends, layers })
             }
         };
-        Ok(Self { inner: Arc::new(Inner { config, engine }) })
+        Ok(Self { inner: Arc::new(Inner { config, tokenizer, engine }) })
     }
 
     /// The configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.inner.config
+    }
+
+    /// The tokenizer, where its files were there.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where they were not: such a model takes ids only.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.inner.tokenizer.as_ref().ok_or_else(|| Error::Tokenizer { message: "the model came without one; it takes ids".into() })
     }
 
     /// The device that it is on; none for the processor.
@@ -206,6 +238,10 @@ impl Model {
 }
 
 impl Inner {
+    fn ends_text(&self, id: u32) -> bool {
+        self.config.eos.contains(&id) || self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.eos().contains(&id))
+    }
+
     fn check_tokens(&self, ids: &[u32]) -> Result<()> {
         match ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             Some(id) => Err(Error::Invalid { op: "model", what: format!("token {id}; the vocabulary has {}", self.config.vocab) }),

@@ -1,0 +1,63 @@
+//! Conversations as a model's template writes them.
+
+use super::Tokenizer;
+use crate::{Error, Result};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, ErrorKind, Value, context};
+
+/// Templates are programs from a file; this many steps are enough for ten thousand messages.
+const FUEL: u64 = 10_000_000;
+
+/// A turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`.
+    pub role: String,
+    /// What they say.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+impl Tokenizer {
+    /// The tokens of a conversation up to where the assistant's turn begins. As in transformers, the template alone says where BOS stands, and
+    /// the names of special tokens in a message become those tokens.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`], [`Error::Tokenizer`].
+    pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        self.encode_plain(&self.chat_text(messages, true)?)
+    }
+
+    /// A conversation as the model's template writes it, with or without the beginning of the assistant's turn. Templates see what
+    /// transformers shows them, but for the date, tools and documents.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] if there is no template, or if it is wrong or refuses the messages.
+    pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let template = self.0.template.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
+        let name = |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
+        let messages: Vec<Value> = messages.iter().map(|m| context! { role => m.role.as_str(), content => m.content.as_str() }).collect();
+        let (bos_token, eos_token) = (name(self.0.bos), name(self.0.eos_token));
+        let context = context! { messages, add_generation_prompt, bos_token, eos_token };
+        let text = environment().and_then(|environment| environment.render_str(template, context));
+        text.map_err(|e| Error::ChatTemplate { message: e.to_string() })
+    }
+}
+
+/// Jinja as transformers sets it up.
+fn environment() -> Result<Environment<'static>, minijinja::Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+    });
+    Ok(environment)
+}

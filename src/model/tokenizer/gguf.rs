@@ -1,0 +1,185 @@
+//! Tokenizers of GGUF files: built as the `tokenizer.json` that says the same.
+
+use super::{Surroundings, Tokenizer, parse};
+use crate::{Error, Result, formats::GgufVocabulary};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+
+/// Tokens that end a turn. GGUF has one EOS, which often ends a text only.
+const END_OF_TURN: [&str; 3] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"];
+
+/// What comes between merging and text.
+struct Split {
+    regex: &'static str,
+    /// A piece that is a token is not merged from its bytes.
+    ignore_merges: bool,
+    add_bos: bool,
+}
+
+const LLAMA_3: Split = Split {
+    regex: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ignore_merges: true,
+    add_bos: true,
+};
+const QWEN_2: Split = Split {
+    regex: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ignore_merges: false,
+    add_bos: false,
+};
+const GPT_2: Split =
+    Split { regex: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", ignore_merges: false, add_bos: false };
+
+impl Tokenizer {
+    /// The tokenizer of a GGUF file.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] for another model than `gpt2` or `llama`, or if the vocabulary contradicts itself.
+    pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
+        let (json, add_bos) = vocabulary.to_json().map_err(error)?;
+        let bytes = serde_json::to_vec(&json).map_err(|e| error(e.to_string()))?;
+        let inner = parse(&bytes).map_err(error)?;
+        let add_bos = vocabulary.add_bos.unwrap_or(add_bos && vocabulary.bos.is_some());
+        if add_bos && vocabulary.bos.is_none() {
+            return Err(error("BOS is wanted, but there is none".into()));
+        }
+        let mut eos: Vec<u32> = vocabulary.eos.into_iter().collect();
+        eos.extend(END_OF_TURN.iter().filter_map(|name| inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
+        let template = vocabulary.chat_template.clone();
+        Self::new(inner, Surroundings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, template })
+    }
+}
+
+impl GgufVocabulary {
+    /// A `tokenizer.json`, and whether texts of its kind begin with BOS if nothing is said.
+    fn to_json(&self) -> Result<(Value, bool), String> {
+        let ids = self.ids()?;
+        let (parts, add_bos) = match self.model.as_str() {
+            "gpt2" => self.byte_level(&ids)?,
+            "llama" => (self.sentence_piece(&ids)?, true),
+            other => return Err(format!("the model `{other}` is not supported (`gpt2` and `llama` are)")),
+        };
+        let mut json = json!({ "version": "1.0", "added_tokens": self.added_tokens() });
+        for (key, value) in parts {
+            json[key] = value;
+        }
+        json["model"]["type"] = "BPE".into();
+        json["model"]["vocab"] =
+            ids.into_iter().map(|(token, id)| (token.to_owned(), Value::from(id))).collect::<serde_json::Map<_, _>>().into();
+        Ok((json, add_bos))
+    }
+
+    /// Ids by token; also checks lengths and ids.
+    fn ids(&self) -> Result<HashMap<&str, u32>, String> {
+        let count = self.tokens.len();
+        let count_u32 = u32::try_from(count).map_err(|_| format!("{count} tokens are too many"))?;
+        let lengths = [("token types", self.token_types.len()), ("scores", self.scores.as_ref().map_or(0, Vec::len))];
+        if let Some((what, len)) = lengths.into_iter().find(|(_, len)| *len != 0 && *len != count) {
+            return Err(format!("{count} tokens have {len} {what}"));
+        }
+        if let Some(id) = [self.bos, self.eos].into_iter().flatten().find(|id| *id >= count_u32) {
+            return Err(format!("BOS or EOS is {id} of {count} tokens"));
+        }
+        let mut ids = HashMap::with_capacity(count);
+        for (token, id) in self.tokens.iter().zip(0..count_u32) {
+            if let Some(other) = ids.insert(token.as_str(), id) {
+                return Err(format!("tokens {other} and {id} are both {token:?}"));
+            }
+        }
+        Ok(ids)
+    }
+
+    fn kind(&self, id: u32) -> i32 {
+        self.token_types.get(id as usize).copied().unwrap_or(NORMAL)
+    }
+
+    /// The tokens that are found in a text before it is split.
+    fn added_tokens(&self) -> Vec<Value> {
+        let flags = json!({ "single_word": false, "lstrip": false, "rstrip": false, "normalized": false });
+        let added = self.tokens.iter().zip(0u32..).filter(|(_, id)| matches!(self.kind(*id), UNKNOWN | CONTROL | USER_DEFINED));
+        let entry = |(content, id): (&String, u32)| {
+            let mut entry = flags.clone();
+            entry["id"] = id.into();
+            entry["content"] = content.as_str().into();
+            entry["special"] = (self.kind(id) != USER_DEFINED).into();
+            entry
+        };
+        added.map(entry).collect()
+    }
+
+    fn byte_level(&self, ids: &HashMap<&str, u32>) -> Result<(Parts, bool), String> {
+        let split = self.split();
+        let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+        let pieces = json!({ "type": "Split", "pattern": { "Regex": split.regex }, "behavior": "Isolated", "invert": false });
+        let merges = self.merges.iter().map(|merge| read_merge(merge, ids)).collect::<Result<Vec<_>, _>>()?;
+        let parts = vec![
+            ("pre_tokenizer", json!({ "type": "Sequence", "pretokenizers": [pieces, bytes] })),
+            ("decoder", bytes),
+            ("model", json!({ "ignore_merges": split.ignore_merges, "merges": merges })),
+        ];
+        Ok((parts, split.add_bos))
+    }
+
+    fn split(&self) -> Split {
+        match self.pre.as_deref() {
+            Some("llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "smaug-bpe") => LLAMA_3,
+            Some("qwen2" | "deepseek-r1-qwen") => QWEN_2,
+            Some("gpt-2" | "gpt2") => GPT_2,
+            other => {
+                log::warn!("the tokenizer splits texts by the rule {}; llama-bpe's is used", other.unwrap_or("(not named)"));
+                LLAMA_3
+            }
+        }
+    }
+
+    fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
+        let scores = self.scores.as_deref().ok_or("a SentencePiece vocabulary needs scores")?;
+        let unknown = ids.iter().find(|(_, id)| self.kind(**id) == UNKNOWN).map(|(token, _)| *token);
+        let space = json!({ "String": " " });
+        let normalizers = json!([{ "type": "Prepend", "prepend": "▁" }, { "type": "Replace", "pattern": space, "content": "▁" }]);
+        let decoders = json!([
+            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
+            { "type": "ByteFallback" },
+            { "type": "Fuse" },
+            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ]);
+        let merges = self.scored_merges(ids, scores);
+        Ok(vec![
+            ("normalizer", json!({ "type": "Sequence", "normalizers": normalizers })),
+            ("decoder", json!({ "type": "Sequence", "decoders": decoders })),
+            ("model", json!({ "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "merges": merges })),
+        ])
+    }
+
+    /// SentencePiece joins the two neighbours whose token has the highest score: every way to cut a token in two is a merge of its rank.
+    fn scored_merges<'a>(&self, ids: &HashMap<&'a str, u32>, scores: &[f32]) -> Vec<(&'a str, &'a str)> {
+        let normal = |token: &&str| ids.get(token).is_some_and(|id| self.kind(*id) == NORMAL);
+        let mut merges = Vec::new();
+        for (&token, &id) in ids.iter().filter(|(_, id)| self.kind(**id) == NORMAL) {
+            let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
+            merges.extend(cuts.filter(|(a, b)| normal(a) && normal(b)).map(|(a, b)| (scores[id as usize], (ids[a], ids[b]), (a, b))));
+        }
+        merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        merges.into_iter().map(|(_, _, pair)| pair).collect()
+    }
+}
+
+/// Fields of a `tokenizer.json`.
+type Parts = Vec<(&'static str, Value)>;
+
+/// `a b`, if both and `ab` are tokens.
+fn read_merge<'a>(merge: &'a str, ids: &HashMap<&str, u32>) -> Result<(&'a str, &'a str), String> {
+    let known = |token: &str| ids.contains_key(token);
+    match merge.split_once(' ') {
+        Some((a, b)) if known(a) && known(b) && known(&format!("{a}{b}")) => Ok((a, b)),
+        _ => Err(format!("the merge {merge:?} is not of two tokens that make a third")),
+    }
+}
+
+fn error(message: String) -> Error {
+    Error::Tokenizer { message }
+}

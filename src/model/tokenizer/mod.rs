@@ -1,0 +1,233 @@
+//! Text to tokens and back.
+
+mod chat;
+mod gguf;
+mod stream;
+
+pub use chat::Message;
+pub use stream::TextStream;
+
+use crate::{Error, Result};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::io::{ErrorKind, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The largest vocabularies of a quarter million tokens take 35 MB.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// A model's tokenizer, its special tokens and its chat template. Clones share it.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Parts>);
+
+struct Parts {
+    inner: tokenizers::Tokenizer,
+    special: HashSet<u32>,
+    bos: Option<u32>,
+    eos: Vec<u32>,
+    /// The tokenizer's own of these, for templates.
+    eos_token: Option<u32>,
+    /// The BOS that is wanted but that the post-processor does not add.
+    prepended: Option<u32>,
+    template: Option<String>,
+}
+
+/// What surrounds a tokenizer in its files.
+#[derive(Default)]
+struct Surroundings {
+    bos: Option<u32>,
+    eos: Vec<u32>,
+    eos_token: Option<u32>,
+    /// Should texts begin with BOS, whatever the post-processor does?
+    add_bos: bool,
+    template: Option<String>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of a model directory and, where they exist, `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `chat_template.jinja`, `generation_config.json` and `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Format`], [`Error::Tokenizer`].
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
+        let directory = directory.as_ref();
+        let path = directory.join("tokenizer.json");
+        let inner = parse(&read(&path, MAX_TOKENIZER_BYTES)?).map_err(|message| Error::Format { path: path.clone(), message })?;
+        let surroundings = Surroundings::read(directory, &inner)?;
+        Self::new(inner, surroundings)
+    }
+
+    fn new(mut inner: tokenizers::Tokenizer, surroundings: Surroundings) -> Result<Self> {
+        // A file may say how its author last used it.
+        inner.with_padding(None);
+        let untruncated = inner.with_truncation(None).map(drop);
+        untruncated.map_err(|e| Error::Tokenizer { message: e.to_string() })?;
+        let added = inner.get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let Surroundings { bos, eos, eos_token, add_bos, template } = surroundings;
+        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, template };
+        let begins = parts.encode("", true)?.first().copied();
+        parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
+        Ok(Self(Arc::new(parts)))
+    }
+
+    /// The tokens of a text, with those special ones around it that the tokenizer's post-processor adds, and BOS first if its configuration
+    /// asks for it. The names of special tokens in the text become those tokens.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let ids = self.0.encode(text, true)?;
+        Ok(self.0.prepended.into_iter().chain(ids).collect())
+    }
+
+    /// The tokens of a text, and no others.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        self.0.encode(text, false)
+    }
+
+    /// The text of some tokens without the special ones. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] for an id that is no token.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.0.decode(ids, true)
+    }
+
+    /// [`Tokenizer::decode`] with the names of special tokens.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] for an id that is no token.
+    pub fn decode_with_special(&self, ids: &[u32]) -> Result<String> {
+        self.0.decode(ids, false)
+    }
+
+    /// Decodes tokens as they come.
+    pub fn stream(&self) -> TextStream {
+        TextStream::new(self.clone())
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.0.bos
+    }
+
+    /// The tokens that end a text or a turn, of all files that name some.
+    pub fn eos(&self) -> &[u32] {
+        &self.0.eos
+    }
+
+    /// Is this a special token, one that [`Tokenizer::decode`] leaves out?
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.special.contains(&id)
+    }
+
+    /// The id of a token by its name.
+    pub fn token(&self, name: &str) -> Option<u32> {
+        self.0.inner.token_to_id(name)
+    }
+
+    /// How many tokens there are. A model's embedding may have more rows.
+    pub fn vocab_size(&self) -> usize {
+        self.0.inner.get_vocab_size(true)
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokenizer({} tokens, BOS {:?}, EOS {:?})", self.vocab_size(), self.0.bos, self.0.eos)
+    }
+}
+
+impl Parts {
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let encoding = guarded(|| self.inner.encode_fast(text, special));
+        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|message| Error::Tokenizer { message })
+    }
+
+    fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        // The crate would leave out ids that it does not know.
+        if let Some(id) = ids.iter().find(|id| self.inner.id_to_token(**id).is_none()) {
+            return Err(Error::Tokenizer { message: format!("there is no token {id}") });
+        }
+        guarded(|| self.inner.decode(ids, skip_special)).map_err(|message| Error::Tokenizer { message })
+    }
+}
+
+fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    guarded(|| tokenizers::Tokenizer::from_bytes(json))
+}
+
+/// Some of the crate's indices come from the file unchecked (lengths of merges, names in a post-processor's template).
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(_) => Err("the tokenizer contradicts itself".into()),
+    }
+}
+
+impl Surroundings {
+    fn read(directory: &Path, tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+        let json = |name| read_json(&directory.join(name));
+        let (config, special) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
+        let (generation, model) = (json("generation_config.json")?, json("config.json")?);
+        let named = |key: &str| [&config[key], &special[key]].into_iter().find_map(|token| tokenizer.token_to_id(token_name(token)?));
+        let ids = |key: &str| [&generation[key], &model[key]].into_iter().flat_map(token_ids).collect::<Vec<_>>();
+        let (mut eos, eos_token) = (ids("eos_token_id"), named("eos_token"));
+        eos.extend(eos_token);
+        let mut seen = HashSet::new();
+        eos.retain(|id| seen.insert(*id));
+        let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
+        let add_bos = config["add_bos_token"].as_bool() == Some(true);
+        let file = read_if_there(&directory.join("chat_template.jinja"), MAX_CONFIG_BYTES)?;
+        let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
+        Ok(Self { bos, eos, eos_token, add_bos, template })
+    }
+}
+
+/// A token in a configuration is its name, or an object with it.
+fn token_name(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
+}
+
+/// One id or several.
+fn token_ids(ids: &Value) -> Vec<u32> {
+    let ids = ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice);
+    ids.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect()
+}
+
+/// A template, or of several the one that is named `default`.
+fn default_template(templates: &Value) -> Option<&str> {
+    let default = || templates.as_array()?.iter().find(|template| template["name"] == "default")?["template"].as_str();
+    templates.as_str().or_else(default)
+}
+
+/// Null if there is no such file.
+fn read_json(path: &Path) -> Result<Value> {
+    let Some(bytes) = read_if_there(path, MAX_CONFIG_BYTES)? else { return Ok(Value::Null) };
+    serde_json::from_slice(&bytes).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })
+}
+
+fn read_if_there(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    match read(path, limit) {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::Format { path: path.to_owned(), message: format!("has more than {limit} bytes") });
+    }
+    Ok(bytes)
+}

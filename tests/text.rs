@@ -1,0 +1,385 @@
+//! Tokenizers and chat templates against transformers and sentencepiece; damaged and hostile ones.
+#![cfg(feature = "models")]
+
+use bitnet_wgpu::model::{Message, TextStream, Tokenizer};
+use bitnet_wgpu::{
+    Error, Result,
+    formats::{GgufVocabulary, SafeTensors},
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::{fs, sync::LazyLock};
+
+const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m");
+
+static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::from_directory(TALES).unwrap());
+
+fn read_json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn tales(file: &str) -> Value {
+    read_json(Path::new(TALES).join(file))
+}
+
+fn data(file: &str) -> Value {
+    read_json(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text").join(file))
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// Through a stream, one by one.
+fn streamed(mut stream: TextStream, ids: &[u32]) -> String {
+    let pieces: Vec<String> = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+    pieces.concat() + &stream.finish().unwrap()
+}
+
+/// A copy of the shipped tokenizer that is gone with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("bitnet-wgpu-text-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::copy(Path::new(TALES).join("tokenizer.json"), path.join("tokenizer.json")).unwrap();
+        Self(path)
+    }
+
+    fn with(self, file: &str, content: &Value) -> Self {
+        fs::write(self.0.join(file), content.to_string()).unwrap();
+        self
+    }
+
+    fn open(&self) -> Result<Tokenizer> {
+        Tokenizer::from_directory(&self.0)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn message(result: Result<impl std::fmt::Debug>) -> String {
+    match result {
+        Err(Error::Tokenizer { message } | Error::ChatTemplate { message } | Error::Format { message, .. }) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+// --- tokenizer.json
+
+#[test]
+fn texts_give_the_tokens_of_transformers() {
+    for vector in tales("golden/golden.json")["tokenizer"].as_array().unwrap() {
+        let (text, plain, special) = (vector["text"].as_str().unwrap(), ids(&vector["ids"]), ids(&vector["ids_with_special"]));
+        assert_eq!(TOKENIZER.encode_plain(text).unwrap(), plain, "{text}");
+        assert_eq!(TOKENIZER.encode(text).unwrap(), special, "{text}");
+        assert_eq!(TOKENIZER.decode_with_special(&plain).unwrap(), vector["decoded"].as_str().unwrap());
+        assert_eq!(TOKENIZER.decode(&special).unwrap(), vector["decoded_skip_special"].as_str().unwrap());
+        assert_eq!(streamed(TOKENIZER.stream(), &special), vector["decoded_skip_special"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn a_long_text_gives_the_tokens_of_transformers() {
+    let text = fs::read_to_string(Path::new(TALES).join("golden/heldout_own.txt")).unwrap();
+    let golden = SafeTensors::open(Path::new(TALES).join("golden/golden.safetensors")).unwrap();
+    let bytes = golden.tensor("heldout_own.ids").unwrap().bytes;
+    let expected: Vec<u32> = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    assert_eq!(TOKENIZER.encode_plain(&text).unwrap(), expected);
+    assert_eq!(Tokenizer::from_gguf(&byte_level()).unwrap().encode_plain(&text).unwrap(), expected);
+}
+
+#[test]
+fn the_shipped_tokenizer_knows_its_special_tokens() {
+    assert_eq!((TOKENIZER.bos(), TOKENIZER.eos(), TOKENIZER.vocab_size()), (Some(2046), &[2047][..], 2048));
+    assert_eq!(TOKENIZER.token("<|end_of_text|>"), Some(2047));
+    assert!(TOKENIZER.is_special(2046) && !TOKENIZER.is_special(0));
+}
+
+#[test]
+fn every_file_may_name_what_ends_a_text() {
+    let directory = Directory::new()
+        .with("generation_config.json", &json!({ "eos_token_id": [7, 2047], "bos_token_id": 5 }))
+        .with("config.json", &json!({ "eos_token_id": 9 }))
+        .with("special_tokens_map.json", &json!({ "eos_token": { "content": "<|begin_of_text|>" } }));
+    let tokenizer = directory.open().unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(5), &[7, 2047, 9, 2046][..]));
+}
+
+#[test]
+fn bos_is_added_once() {
+    let mut without = tales("tokenizer.json");
+    without["post_processor"] = Value::Null;
+    let begins = |json: &Value, config: Value| {
+        let directory = Directory::new().with("tokenizer.json", json).with("tokenizer_config.json", &config);
+        directory.open().unwrap().encode("a").unwrap()
+    };
+    let config = |add: bool| json!({ "bos_token": "<|begin_of_text|>", "add_bos_token": add });
+    assert_eq!(begins(&tales("tokenizer.json"), config(true)), [2046, 64]);
+    // The post-processor is followed before the configuration.
+    assert_eq!(begins(&tales("tokenizer.json"), config(false)), [2046, 64]);
+    assert_eq!(begins(&without, config(true)), [2046, 64]);
+    assert_eq!(begins(&without, config(false)), [64]);
+    assert_eq!(begins(&without, json!({ "add_bos_token": true })), [64]);
+}
+
+#[test]
+fn truncation_and_padding_of_a_file_are_not_followed() {
+    let mut json = tales("tokenizer.json");
+    json["truncation"] = json!({ "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0 });
+    json["padding"] = json!({
+        "strategy": { "Fixed": 8 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "!"
+    });
+    let tokenizer = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    assert_eq!(tokenizer.encode("Once upon a time").unwrap(), TOKENIZER.encode("Once upon a time").unwrap());
+    assert_eq!(tokenizer.encode("a").unwrap(), [2046, 64]);
+}
+
+#[test]
+fn an_id_without_a_token_is_an_error() {
+    assert_eq!(message(TOKENIZER.decode(&[0, 2048])), "there is no token 2048");
+    let mut stream = TOKENIZER.stream();
+    assert_eq!(stream.push(64).unwrap(), "a");
+    assert_eq!(message(stream.push(u32::MAX)), "there is no token 4294967295");
+    assert_eq!(stream.push(65).unwrap(), "b");
+}
+
+#[test]
+fn damaged_files_are_errors() {
+    assert!(matches!(Tokenizer::from_directory("/nowhere"), Err(Error::Io { .. })));
+    let tokenizer = |change: &dyn Fn(&mut Value)| {
+        let mut json = tales("tokenizer.json");
+        change(&mut json);
+        message(Directory::new().with("tokenizer.json", &json).open())
+    };
+    tokenizer(&|json| *json = json!([]));
+    tokenizer(&|json| json["model"]["vocab"] = json!(["a"]));
+    tokenizer(&|json| json["model"]["merges"] = json!([["a", "nothing"]]));
+    tokenizer(&|json| json["model"]["merges"] = json!([["nothing", "a"]]));
+    tokenizer(&|json| json["model"]["vocab"] = json!({ "a": 0, "b": 1 }));
+    tokenizer(&|json| {
+        json["model"]["vocab"] = json!({ "a": 0, "b": 1 });
+        json["model"]["merges"] = json!([["a", "b"]]);
+    });
+    tokenizer(&|json| json["model"]["continuing_subword_prefix"] = json!("longer than any token"));
+    tokenizer(&|json| json["post_processor"]["processors"][1]["special_tokens"] = json!({}));
+    tokenizer(&|json| json["post_processor"]["processors"][1]["single"] = json!([{ "Sequence": { "id": "B", "type_id": 0 } }]));
+    let cut = Directory::new();
+    fs::write(cut.0.join("generation_config.json"), "{").unwrap();
+    message(cut.open());
+}
+
+// --- streams
+
+#[test]
+fn characters_come_whole() {
+    let text = "a🦊東é!";
+    let mut stream = TOKENIZER.stream();
+    let mut pieces: Vec<String> = TOKENIZER.encode(text).unwrap().iter().map(|id| stream.push(*id).unwrap()).collect();
+    pieces.retain(|piece| !piece.is_empty());
+    assert_eq!(pieces, ["a", "🦊", "東", "é", "!"]);
+    assert_eq!(stream.finish().unwrap(), "");
+
+    let fox = TOKENIZER.encode_plain("🦊").unwrap();
+    assert_eq!(fox.iter().take(2).map(|id| stream.push(*id).unwrap()).collect::<String>(), "");
+    assert_eq!(stream.finish().unwrap(), "\u{fffd}");
+    assert_eq!(stream.finish().unwrap(), "");
+}
+
+proptest! {
+    #[test]
+    fn streams_give_what_decode_gives(ids in prop::collection::vec(prop_oneof![0u32..256, 0u32..2048], 0..60)) {
+        prop_assert_eq!(streamed(TOKENIZER.stream(), &ids), TOKENIZER.decode(&ids).unwrap());
+    }
+
+    #[test]
+    fn streams_of_sentence_pieces_too(text in "\\PC{0,40}", noise in prop::collection::vec(prop_oneof![3u32..259, 0u32..420], 0..60)) {
+        let ids = SENTENCE_PIECE.encode_plain(&text).unwrap();
+        prop_assert_eq!(streamed(SENTENCE_PIECE.stream(), &ids), SENTENCE_PIECE.decode(&ids).unwrap());
+        // Of bytes that are not UTF-8, a stream keeps what was whole before.
+        let (noise, streamed) = (SENTENCE_PIECE.decode(&noise).unwrap(), streamed(SENTENCE_PIECE.stream(), &noise));
+        prop_assert!(noise.contains(char::REPLACEMENT_CHARACTER) || noise == streamed);
+    }
+
+    #[test]
+    fn text_survives(text in "\\PC{0,40}") {
+        let ids = TOKENIZER.encode_plain(&text).unwrap();
+        prop_assert_eq!(TOKENIZER.decode_with_special(&ids).unwrap(), text);
+    }
+}
+
+// --- GGUF
+
+/// The shipped tokenizer as a GGUF file has it.
+fn byte_level() -> GgufVocabulary {
+    let json = tales("tokenizer.json");
+    let mut tokens = vec![String::new(); 2048];
+    for (token, id) in json["model"]["vocab"].as_object().unwrap() {
+        tokens[id.as_u64().unwrap() as usize] = token.clone();
+    }
+    let mut token_types = vec![1; 2048];
+    for added in json["added_tokens"].as_array().unwrap() {
+        let id = added["id"].as_u64().unwrap() as usize;
+        (tokens[id], token_types[id]) = (added["content"].as_str().unwrap().into(), 3);
+    }
+    let merge = |merge: &Value| match merge.as_array() {
+        Some(pair) => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+        None => merge.as_str().unwrap().into(),
+    };
+    let merges = json["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
+    let (model, pre) = ("gpt2".into(), Some("llama-bpe".into()));
+    GgufVocabulary { model, pre, tokens, token_types, merges, bos: Some(2046), eos: Some(2047), ..Default::default() }
+}
+
+static SENTENCE_PIECE: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::from_gguf(&sentence_piece()).unwrap());
+
+fn sentence_piece() -> GgufVocabulary {
+    let json = data("sentencepiece.json");
+    let array = |key: &str| json[key].as_array().unwrap().clone();
+    GgufVocabulary {
+        model: "llama".into(),
+        tokens: array("tokens").iter().map(|token| token.as_str().unwrap().into()).collect(),
+        token_types: array("token_types").iter().map(|kind| kind.as_i64().unwrap() as i32).collect(),
+        scores: Some(array("scores").iter().map(|score| score.as_f64().unwrap() as f32).collect()),
+        bos: Some(json["bos"].as_u64().unwrap() as u32),
+        eos: Some(json["eos"].as_u64().unwrap() as u32),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn gguf_byte_level_gives_the_same_tokens() {
+    let tokenizer = Tokenizer::from_gguf(&byte_level()).unwrap();
+    for vector in tales("golden/golden.json")["tokenizer"].as_array().unwrap() {
+        let text = vector["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode_plain(text).unwrap(), ids(&vector["ids"]), "{text}");
+        assert_eq!(tokenizer.encode(text).unwrap(), ids(&vector["ids_with_special"]), "{text}");
+        assert_eq!(tokenizer.decode(&ids(&vector["ids"])).unwrap(), vector["decoded_skip_special"].as_str().unwrap());
+    }
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.vocab_size()), (Some(2046), &[2047][..], 2048));
+}
+
+#[test]
+fn gguf_sentence_pieces_are_those_of_sentencepiece() {
+    for vector in data("sentencepiece.json")["vectors"].as_array().unwrap() {
+        let (text, expected) = (vector["text"].as_str().unwrap(), ids(&vector["ids"]));
+        assert_eq!(SENTENCE_PIECE.encode_plain(text).unwrap(), expected, "{text}");
+        assert_eq!(SENTENCE_PIECE.encode(text).unwrap(), [&[1], expected.as_slice()].concat());
+        assert_eq!(SENTENCE_PIECE.decode(&expected).unwrap(), vector["decoded"].as_str().unwrap());
+        assert_eq!(streamed(SENTENCE_PIECE.stream(), &expected), vector["decoded"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn gguf_says_whether_texts_begin_with_bos() {
+    let begins = |pre: Option<&str>, add_bos| {
+        let vocabulary = GgufVocabulary { pre: pre.map(Into::into), add_bos, ..byte_level() };
+        Tokenizer::from_gguf(&vocabulary).unwrap().encode("a").unwrap()
+    };
+    assert_eq!(begins(Some("llama-bpe"), None), [2046, 64]);
+    assert_eq!(begins(Some("llama-bpe"), Some(false)), [64]);
+    assert_eq!(begins(None, None), [2046, 64]);
+    assert_eq!(begins(Some("gpt-2"), None), [64]);
+    assert_eq!(begins(Some("qwen2"), Some(true)), [2046, 64]);
+}
+
+#[test]
+fn gguf_knows_what_ends_a_turn() {
+    let mut vocabulary = byte_level();
+    vocabulary.tokens.extend(["<|eot_id|>", "<tool>"].map(Into::into));
+    vocabulary.token_types.extend([3, 4]);
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).unwrap();
+    assert_eq!(tokenizer.eos(), [2047, 2048]);
+    assert_eq!(tokenizer.encode_plain("a<tool>b<|eot_id|>").unwrap(), [64, 2049, 65, 2048]);
+    assert_eq!(tokenizer.decode(&[64, 2049, 65, 2048]).unwrap(), "a<tool>b");
+}
+
+#[test]
+fn damaged_gguf_vocabularies_are_errors() {
+    let refused = |change: &dyn Fn(&mut GgufVocabulary), part: &str| {
+        for mut vocabulary in [byte_level(), sentence_piece()] {
+            change(&mut vocabulary);
+            let message = message(Tokenizer::from_gguf(&vocabulary));
+            assert!(message.contains(part), "{message}");
+        }
+    };
+    refused(&|v| v.model = "bert".into(), "`bert` is not supported");
+    refused(&|v| v.tokens[300] = v.tokens[301].clone(), "tokens 300 and 301 are both");
+    refused(&|v| v.token_types.truncate(2), "token types");
+    refused(&|v| v.scores = Some(vec![0.0]), "1 scores");
+    refused(&|v| v.eos = Some(5000), "is 5000 of");
+    refused(&|v| (v.bos, v.add_bos) = (None, Some(true)), "BOS is wanted");
+    let merge = |merge: &str| message(Tokenizer::from_gguf(&GgufVocabulary { merges: vec![merge.into()], ..byte_level() }));
+    for bad in ["", "a", "a  ", "a nothing", "a b c", "~ ~"] {
+        assert!(merge(bad).contains("is not of two tokens"), "{bad}");
+    }
+    assert!(message(Tokenizer::from_gguf(&GgufVocabulary { scores: None, ..sentence_piece() })).contains("needs scores"));
+    let odd = GgufVocabulary { scores: Some(vec![f32::NAN; 420]), ..sentence_piece() };
+    assert!(Tokenizer::from_gguf(&odd).unwrap().encode("the kite").is_ok());
+    assert!(Tokenizer::from_gguf(&GgufVocabulary { model: "gpt2".into(), ..Default::default() }).unwrap().encode("a").unwrap().is_empty());
+}
+
+// --- conversations
+
+fn with_template(template: &str) -> Tokenizer {
+    let config = json!({ "bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "chat_template": template });
+    Directory::new().with("tokenizer_config.json", &config).open().unwrap()
+}
+
+fn user(content: &str) -> [Message; 1] {
+    [Message::new("user", content)]
+}
+
+#[test]
+fn templates_write_what_transformers_writes() {
+    let chat = data("chat.json");
+    for case in chat["cases"].as_array().unwrap() {
+        let tokenizer = with_template(chat["templates"][case["template"].as_str().unwrap()].as_str().unwrap());
+        let turn = |turn: &Value| Message::new(turn["role"].as_str().unwrap(), turn["content"].as_str().unwrap());
+        let messages: Vec<Message> = case["messages"].as_array().unwrap().iter().map(turn).collect();
+        let text = tokenizer.chat_text(&messages, case["add_generation_prompt"].as_bool().unwrap());
+        match case["text"].as_str() {
+            Some(expected) => assert_eq!(text.unwrap(), expected, "{case}"),
+            None => drop(message(text)),
+        }
+    }
+}
+
+#[test]
+fn a_conversation_becomes_tokens() {
+    let tokenizer = with_template(data("chat.json")["templates"]["methods"].as_str().unwrap());
+    let text = "<|begin_of_text|>USER|Hello<|end_of_text|>\nASSISTANT|";
+    assert_eq!(tokenizer.chat(&user("Hello")).unwrap(), tokenizer.encode_plain(text).unwrap());
+    assert_eq!(tokenizer.chat(&user("Hello")).unwrap()[0], 2046);
+}
+
+#[test]
+fn a_template_may_be_one_of_several_or_a_file() {
+    let several = json!({ "chat_template": [{ "name": "tool_use", "template": "T" }, { "name": "default", "template": "D" }] });
+    let directory = Directory::new().with("tokenizer_config.json", &several);
+    assert_eq!(directory.open().unwrap().chat_text(&[], false).unwrap(), "D");
+    fs::write(directory.0.join("chat_template.jinja"), "F").unwrap();
+    assert_eq!(directory.open().unwrap().chat_text(&[], false).unwrap(), "F");
+    let gguf = GgufVocabulary { chat_template: Some("G".into()), ..byte_level() };
+    assert_eq!(Tokenizer::from_gguf(&gguf).unwrap().chat_text(&[], false).unwrap(), "G");
+}
+
+#[test]
+fn bad_templates_are_errors() {
+    assert_eq!(message(TOKENIZER.chat(&user("Hello"))), "the tokenizer has none");
+    let error = |template: &str| message(with_template(template).chat(&user("Hello")));
+    error("{% for %}");
+    error("{{ messages | nothing }}");
+    assert!(error("{{ raise_exception('roles must alternate') }}").contains("roles must alternate"));
+    // Ten thousand million steps.
+    let endless = "{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}";
+    assert!(error(endless).contains("fuel"), "{}", error(endless));
+}
