@@ -42,6 +42,31 @@ pub(crate) fn gather(words: &mut [u32], bytes: &[u8], shift: usize) {
     }
 }
 
+/// The inverse of [`gather`]: sets bit `shift` and the next of every byte, which were zero.
+fn scatter(words: &[u32], bytes: &mut [u8], shift: usize) {
+    let spread = |word: u32| std::array::from_fn::<_, 4, _>(|f| (word >> (2 * f) & 0x0303_0303) << shift);
+    let (whole, tail) = bytes.as_chunks_mut::<16>();
+    for (word, bytes) in words.iter().zip(&mut *whole) {
+        let (quads, _) = bytes.as_chunks_mut::<4>();
+        for (quad, codes) in quads.iter_mut().zip(spread(*word)) {
+            *quad = (u32::from_le_bytes(*quad) | codes).to_le_bytes();
+        }
+    }
+    let last = words.get(whole.len()).map_or([0; 4], |word| spread(*word)).map(u32::to_le_bytes);
+    tail.iter_mut().zip(last.as_flattened()).for_each(|(byte, code)| *byte |= code);
+}
+
+/// The first byte that holds code 3.
+pub(crate) fn code_3(bytes: &[u8]) -> Option<usize> {
+    use rayon::prelude::*;
+    const CHUNK: usize = 1 << 16;
+    let bad = |byte: u8| byte & byte >> 1 & 0x55;
+    // Without leaving early, so that the compiler looks at many bytes at once.
+    let chunk = bytes.par_chunks(CHUNK).position_first(|chunk| chunk.iter().fold(0, |all, &byte| all | bad(byte)) != 0)?;
+    let start = chunk * CHUNK;
+    bytes[start..].iter().position(|&byte| bad(byte) != 0).map(|at| start + at)
+}
+
 /// What the integer codes are multiplied by.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scales {
@@ -205,7 +230,7 @@ impl PackedTernary {
         if quarter.checked_mul(columns) != Some(bytes.len()) {
             return Err(Error::Length { shape: [quarter, columns].into(), found: bytes.len() });
         }
-        if let Some(at) = bytes.iter().position(|byte| byte & byte >> 1 & 0x55 != 0) {
+        if let Some(at) = code_3(bytes) {
             return Err(invalid(format!("code 3 in byte {at}")));
         }
         Self::from_rows(rows, columns, scales, |row, words| {
@@ -215,13 +240,18 @@ impl PackedTernary {
 
     /// The inverse of [`PackedTernary::from_transformers`], `[ceil(rows / 4), columns]`; rows that do not exist are zeros.
     pub fn to_transformers(&self) -> Vec<u8> {
+        use rayon::prelude::*;
         let quarter = self.rows.div_ceil(4);
-        let code = |row: usize, column| if row < self.rows { (self.value(row, column) + 1) as u8 } else { 1 };
-        let byte = |at: usize| {
-            let (row, column) = (at / self.columns, at % self.columns);
-            (0..4).fold(0, |byte, i| byte | code(row + i * quarter, column) << (2 * i))
-        };
-        (0..quarter * self.columns).map(byte).collect()
+        let mut bytes = vec![0; quarter * self.columns];
+        bytes.par_chunks_mut(self.columns.max(1)).enumerate().for_each(|(row, bytes)| {
+            for i in 0..4 {
+                match row + i * quarter {
+                    row if row < self.rows => scatter(self.row(row), bytes, 2 * i),
+                    _ => bytes.iter_mut().for_each(|byte| *byte |= 1 << (2 * i)),
+                }
+            }
+        });
+        bytes
     }
 
     /// Stacks matrices of as many columns along their rows; each keeps its scale, as a segment, or its groups. Where only some have groups, the
@@ -461,6 +491,8 @@ mod tests {
         let groups = Scales::Groups { size: 24, scales: vec![1.0] };
         assert!(error(PackedTernary::from_values(1, 24, &[0; 24], groups)).contains("multiple of 16"));
         assert!(error(PackedTernary::from_transformers(4, 2, &[0, 0b1100], Scales::Tensor(1.0))).contains("byte 1"));
+        let far: Vec<u8> = (0..150_000).map(|at| if at >= 149_990 { 3 } else { 0 }).collect();
+        assert!(error(PackedTernary::from_transformers(4, far.len(), &far, Scales::Tensor(1.0))).contains("byte 149990"));
         assert!(error(PackedTernary::from_words(1, 1, vec![3, ZEROS, ZEROS, ZEROS], Scales::Tensor(1.0))).contains("word 0"));
         assert!(error(PackedTernary::from_words(1, 1, vec![0, ZEROS, ZEROS, ZEROS], Scales::Tensor(1.0))).contains("padded"));
         let (a, b) =

@@ -3,7 +3,7 @@
 use super::I2sLayout;
 use crate::{
     PackedTernary, Scales, f16,
-    ternary::{ZEROS, gather},
+    ternary::{ZEROS, code_3, gather},
 };
 use rayon::prelude::*;
 
@@ -111,11 +111,13 @@ pub(super) fn ternary(
 
 impl Block {
     fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, String> {
-        let codes = |block: &[u8]| block[self.codes.clone()].iter().any(|byte| byte & byte >> 1 & 0x55 != 0);
-        if let Some(block) = bytes.par_chunks_exact(self.bytes).position_first(codes) {
+        // Without leaving a block early, so that the compiler looks at many bytes at once.
+        let code_3 = |block: &[u8]| block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0;
+        let blocks = bytes.par_chunks_exact(self.bytes).with_min_len(1 << 10);
+        if let Some(block) = blocks.clone().position_first(code_3) {
             return Err(format!("has code 3, the value 2, in the block at its byte {}: not ternary", block * self.bytes));
         }
-        let scales: Vec<f32> = bytes.par_chunks_exact(self.bytes).map(|block| half(block, self.scale)).collect();
+        let scales: Vec<f32> = blocks.map(|block| half(block, self.scale)).collect();
         let scales = shared(&scales).map_or_else(|| Scales::Groups { size: self.columns, scales }, Scales::Tensor);
         let row_bytes = columns / self.columns * self.bytes;
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
@@ -150,7 +152,8 @@ fn pack_tq2(block: &[u8], words: &mut [u32]) {
 fn pack_q2(block: &[u8], words: &mut [u32]) {
     let (quads, _) = block[2..18].as_chunks::<4>();
     for (word, quad) in words.iter_mut().zip(quads) {
-        let spread = quad.map(|byte| u32::from_le_bytes([byte & 3, byte >> 2 & 3, byte >> 4 & 3, byte >> 6]));
+        // The four codes of a byte, to the four bytes of a word.
+        let spread = quad.map(u32::from).map(|b| (b | b << 6 | b << 12 | b << 18) & 0x0303_0303);
         *word = spread[0] | spread[1] << 2 | spread[2] << 4 | spread[3] << 6;
     }
 }
@@ -224,13 +227,17 @@ fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<P
 
 /// What no ternary matrix has, in whichever layout: the layouts only move codes, so all of them have the same counts.
 fn check_codes(codes: &[u8]) -> Result<(), String> {
-    if let Some(at) = codes.par_iter().position_first(|byte| byte & byte >> 1 & 0x55 != 0) {
+    if let Some(at) = code_3(codes) {
         return Err(format!(
             "has code 3 at its byte {at}, which no I2_S layout has: a damaged file, or another type under the same number"
         ));
     }
-    let count = |mask: u8| codes.par_iter().map(|byte| (byte & mask).count_ones() as usize).sum::<usize>();
-    let (zeros, plus) = (count(0x55), count(0xaa));
+    let count = |mask: u64| {
+        let (words, rest) = codes.as_chunks::<8>();
+        let words = words.par_iter().with_min_len(1 << 13).map(|word| (u64::from_le_bytes(*word) & mask).count_ones() as usize);
+        words.sum::<usize>() + rest.iter().map(|&byte| (u64::from(byte) & mask).count_ones() as usize).sum::<usize>()
+    };
+    let (zeros, plus) = (count(0x5555_5555_5555_5555), count(0xaaaa_aaaa_aaaa_aaaa));
     let minus = codes.len() * 4 - zeros - plus;
     // Trained weights have about as many of either sign; a hole in a file reads as -1.
     if codes.len() >= 1024 && plus.max(minus) > 9 * plus.min(minus) + codes.len() / 4 {

@@ -1,0 +1,209 @@
+//! Writing a model as transformers stores packed ones, tensor by tensor: no more than one matrix is in memory.
+
+use super::{Checkpoint, ModelFile};
+use crate::{Error, PackedTernary, Result, Scales};
+use safetensors::Dtype;
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Seek, SeekFrom, Write},
+    path::Path,
+};
+
+/// What became of one tensor in [`write_packed`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrittenTensor {
+    /// Its name.
+    pub name: String,
+    /// How many have been written, with this one.
+    pub done: usize,
+    /// How many there are.
+    pub total: usize,
+    /// Bytes in the input.
+    pub bytes_before: u64,
+    /// Bytes in the output, its scale included.
+    pub bytes_after: u64,
+    /// Of a matrix that was quantised, ‖W - βWq‖ / ‖W‖.
+    pub error: Option<f64>,
+}
+
+/// Files that go with a model as they are.
+const COMPANIONS: [&str; 10] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+const LINEARS: [&str; 7] =
+    ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+
+/// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and their `weight_scale`, which
+/// multiplies (`linear_class` `autobitlinear`, offline). Float masters are quantised by their absmean; other tensors and the tokenizer's
+/// files stay as they are. `written` is called after each tensor. Files take their names when they are whole.
+///
+/// # Errors
+/// [`Error::Io`], also where there is a model in `output` and `force` is not set, or where `output` is the input; [`Error::Format`] for weights
+/// that cannot be packed.
+pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bool, mut written: impl FnMut(&WrittenTensor)) -> Result<()> {
+    let output = output.as_ref();
+    check_output(checkpoint.path(), output, force)?;
+    at(output, fs::create_dir_all(output))?;
+    let (model, partial) = (output.join("model.safetensors"), output.join("model.safetensors.partial"));
+    let done = write_tensors(checkpoint, &partial, &mut written).and_then(|()| at(&model, fs::rename(&partial, &model)));
+    if done.is_err() {
+        let _ = fs::remove_file(&partial);
+        return done;
+    }
+    for name in COMPANIONS.iter().filter(|name| checkpoint.path().join(name).is_file()) {
+        let target = output.join(name);
+        at(&target, fs::copy(checkpoint.path().join(name), &target))?;
+    }
+    let mut config = checkpoint.config_json().clone();
+    config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
+    let target = output.join("config.json");
+    at(&target, fs::write(&target, format!("{config:#}\n")))
+}
+
+fn check_output(input: &Path, output: &Path, force: bool) -> Result<()> {
+    let refuse = |why: &str| at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, why)));
+    if let (Ok(a), Ok(b)) = (input.canonicalize(), output.canonicalize())
+        && a == b
+    {
+        return refuse("is the input");
+    }
+    let names = ["config.json", "model.safetensors", "model.safetensors.index.json"];
+    if !force && names.iter().any(|name| output.join(name).exists()) { refuse("has a model already") } else { Ok(()) }
+}
+
+fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
+    result.map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+/// A tensor of the output: what the header says of it.
+struct Entry {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    start: usize,
+    end: usize,
+}
+
+/// The output's tensors, and where they end.
+#[derive(Default)]
+struct Layout {
+    entries: BTreeMap<String, Entry>,
+    end: usize,
+}
+
+impl Layout {
+    fn add(&mut self, name: String, dtype: Dtype, shape: &[usize], bytes: usize) {
+        let start = self.end;
+        self.end += bytes;
+        self.entries.insert(name, Entry { dtype, shape: shape.to_vec(), start, end: self.end });
+    }
+
+    /// The file up to its data: a length, and a header filled up with spaces to whole groups of eight bytes.
+    fn header(&self) -> Vec<u8> {
+        let entry = |(name, entry): (&String, &Entry)| {
+            let info = json!({"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [entry.start, entry.end]});
+            (name.clone(), info)
+        };
+        let mut header: Map<String, Value> = self.entries.iter().map(entry).collect();
+        header.insert("__metadata__".into(), json!({"format": "pt"}));
+        let mut header = Value::Object(header).to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        [&(header.len() as u64).to_le_bytes()[..], &header].concat()
+    }
+
+    fn start(&self, name: &str) -> u64 {
+        self.entries.get(name).map_or(0, |entry| entry.start as u64)
+    }
+}
+
+/// Linear layers with their rows and columns.
+fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
+    let config = checkpoint.config();
+    let (query, key) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let shape = |part: &str| match part {
+        "self_attn.q_proj" => (query, config.hidden),
+        "self_attn.k_proj" | "self_attn.v_proj" => (key, config.hidden),
+        "self_attn.o_proj" => (config.hidden, query),
+        "mlp.down_proj" => (config.hidden, config.intermediate),
+        _ => (config.intermediate, config.hidden),
+    };
+    let layer = |layer: usize| LINEARS.map(|part| (format!("model.layers.{layer}.{part}"), shape(part).0, shape(part).1));
+    (0..config.layers).flat_map(layer).collect()
+}
+
+fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(&WrittenTensor)) -> Result<()> {
+    let linears = linears(checkpoint);
+    let packed = |name: &str| {
+        let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
+        name.is_some_and(|name| linears.iter().any(|linear| linear.0 == name))
+    };
+    let mut layout = Layout::default();
+    let kept: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
+    for name in &kept {
+        let tensor = checkpoint.tensor(name)?;
+        layout.add(name.clone(), tensor.dtype, tensor.shape, tensor.bytes.len());
+    }
+    for (name, ..) in &linears {
+        layout.add(format!("{name}.weight_scale"), Dtype::F32, &[1], 4);
+    }
+    for (name, rows, columns) in &linears {
+        layout.add(format!("{name}.weight"), Dtype::U8, &[rows.div_ceil(4), *columns], rows.div_ceil(4) * columns);
+    }
+    let mut file = at(path, File::create(path))?;
+    let header = layout.header();
+    at(path, file.write_all(&header))?;
+    let mut put = |name: &str, bytes: &[u8]| {
+        at(path, file.seek(SeekFrom::Start(header.len() as u64 + layout.start(name))))?;
+        at(path, file.write_all(bytes))
+    };
+    let total = kept.len() + linears.len();
+    for (i, name) in kept.into_iter().enumerate() {
+        let bytes = checkpoint.tensor(&name)?.bytes;
+        put(&name, bytes)?;
+        let size = bytes.len() as u64;
+        written(&WrittenTensor { name, done: i + 1, total, bytes_before: size, bytes_after: size, error: None });
+    }
+    let done = total - linears.len();
+    for (i, (name, rows, columns)) in linears.iter().enumerate() {
+        let weight = format!("{name}.weight");
+        let stored = checkpoint.tensor(&weight)?;
+        let matrix = ModelFile::linear(checkpoint, name, *rows, *columns)?;
+        let &Scales::Tensor(scale) = matrix.scales() else { return Err(stored.error("has more than one scale")) };
+        let codes = matrix.to_transformers();
+        put(&weight, &codes)?;
+        put(&format!("{name}.weight_scale"), &scale.to_le_bytes())?;
+        written(&WrittenTensor {
+            name: weight,
+            done: done + i + 1,
+            total,
+            bytes_before: stored.bytes.len() as u64,
+            bytes_after: codes.len() as u64 + 4,
+            error: if stored.dtype == Dtype::U8 { None } else { Some(relative_error(&stored.to_f32()?, &matrix, scale)) },
+        });
+    }
+    Ok(())
+}
+
+/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros.
+fn relative_error(weights: &[f32], matrix: &PackedTernary, scale: f32) -> f64 {
+    use rayon::prelude::*;
+    let sums = weights.par_chunks(matrix.columns().max(1)).enumerate().map(|(row, weights)| {
+        weights.iter().enumerate().fold((0f64, 0f64), |(off, all), (column, &w)| {
+            let difference = f64::from(w) - f64::from(scale) * f64::from(matrix.value(row, column));
+            (off + difference * difference, all + f64::from(w) * f64::from(w))
+        })
+    });
+    let (off, all) = sums.reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    if all > 0.0 { (off / all).sqrt() } else { 0.0 }
+}
