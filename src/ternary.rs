@@ -147,19 +147,16 @@ impl PackedTernary {
 
     /// Packs what `code(row, column)` gives: value + 1, at most 2.
     pub(crate) fn from_codes(rows: usize, columns: usize, scales: Scales, code: impl Fn(usize, usize) -> u32 + Sync) -> Result<Self> {
-        use rayon::prelude::*;
-        check_scales(rows, columns, &scales)?;
-        let stride = row_words(columns);
-        let mut words = vec![ZEROS; rows * stride];
-        // An empty row has no words; chunks must not be empty.
-        words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(row, words)| {
-            for (i, word) in words.iter_mut().enumerate() {
-                for e in 0..CODES_PER_WORD.min(columns.saturating_sub(i * CODES_PER_WORD)) {
-                    *word = *word & !(3 << bit(e)) | code(row, i * CODES_PER_WORD + e) << bit(e);
+        Self::from_rows(rows, columns, scales, |row, words| {
+            for (i, word) in words.iter_mut().take(columns.div_ceil(CODES_PER_WORD)).enumerate() {
+                let first = i * CODES_PER_WORD;
+                let mut codes = [1; CODES_PER_WORD];
+                for (e, target) in codes.iter_mut().take(columns - first).enumerate() {
+                    *target = code(row, first + e) as u8;
                 }
+                gather(std::slice::from_mut(word), &codes, 0);
             }
-        });
-        Ok(Self { rows, columns, words, scales })
+        })
     }
 
     /// Packs rows whose words `fill(row, words)` writes; they begin as zeros, and so must its padding stay. Codes must be at most 2.

@@ -102,10 +102,11 @@ impl TensorBytes<'_> {
     /// # Errors
     /// [`Error::Format`] for another type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
+        use rayon::prelude::*;
         // Bytes of a file need not be aligned.
-        let pairs = || self.bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+        let pairs = || self.bytes.par_chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
         match self.dtype {
-            Dtype::F32 => Ok(self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            Dtype::F32 => Ok(self.bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
             Dtype::BF16 => Ok(pairs().map(|bits| bf16::from_bits(bits).to_f32()).collect()),
             Dtype::F16 => Ok(pairs().map(|bits| f16::from_bits(bits).to_f32()).collect()),
             other => Err(self.error(format!("is {other:?}; F32, BF16 or F16 is needed"))),
