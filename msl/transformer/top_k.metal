@@ -9,6 +9,7 @@ static inline uint to_key(uint bits) {
 }
 static inline float from_key(uint v) {
     if (v == NONE) v = 0xffc00000u;
+    v = max(v, 0x007fffffu);
     return as_type<float>(v >= 0x80000000u ? v & 0x7fffffffu : ~v);
 }
 
@@ -37,7 +38,11 @@ kernel void top_k(
         if (i < params.count) {
             id[u] = params.named != 0 ? logit_ids[row + i] : i;
             key[u] = to_key(as_type<uint>(logits[row + i]));
-            if (id[u] == NONE) key[u] = key[u] == NONE ? NONE : 0u;
+            if (id[u] == NONE) {
+                // A NaN, told from others by its place, or nothing.
+                key[u] = key[u] == NONE ? NONE : 0u;
+                id[u] = i;
+            }
         }
     }
     for (uint round = 0; round < params.k; ++round) {

@@ -1,6 +1,6 @@
 // The `k` largest of `count` logits of every row, largest first, ties by the lower id: of each run of THREADS · TURNS of them, so that a second pass
-// over the winners follows where there are several runs. In the first pass (`named` 0) a logit's id is its place. Places without a logit give
-// id NONE, and so does a run with a NaN for its first winner.
+// over the winners follows where there are several runs. In the first pass (`named` 0) a logit's id is its place. Winners that there are none of
+// get id NONE and -infinity; NaNs come first and have id NONE too.
 struct Params { count: u32, k: u32, named: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
@@ -10,13 +10,16 @@ var<immediate> params: Params;
 
 const NONE: u32 = 0xffffffffu;
 
-// Floats in the order of unsigned integers; every NaN above infinity, 0 for nothing.
+// Floats in the order of unsigned integers; every NaN above infinity, 0 for nothing, which becomes -infinity.
 fn to_key(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
     if (bits & 0x7fffffffu) > 0x7f800000u { return NONE; }
     return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
 }
-fn from_key(v: u32) -> f32 { return bitcast<f32>(select(select(~v, v & 0x7fffffffu, v >= 0x80000000u), 0x7fc00000u, v == NONE)); }
+fn from_key(key: u32) -> f32 {
+    let v = max(key, 0x007fffffu);
+    return bitcast<f32>(select(select(~v, v & 0x7fffffffu, v >= 0x80000000u), 0x7fc00000u, v == NONE));
+}
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn top_k(ids: Ids) {
@@ -30,7 +33,11 @@ fn top_k(ids: Ids) {
             id[u] = i;
             if params.named != 0u { id[u] = logit_ids[row + i]; }
             key[u] = to_key(logits[row + i]);
-            if id[u] == NONE { key[u] = select(0u, NONE, key[u] == NONE); }
+            if id[u] == NONE {
+                // A NaN, told from others by its place, or nothing.
+                key[u] = select(0u, NONE, key[u] == NONE);
+                id[u] = i;
+            }
         }
     }
     for (var round = 0u; round < params.k; round += 1u) {
