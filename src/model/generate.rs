@@ -84,12 +84,19 @@ impl Model {
     /// # Errors
     /// [`Error::Tokenizer`] if the model has none; else as [`Model::generate_ids`].
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation> {
+        self.generate_ids(&self.encode_prompt(prompt)?, options)
+    }
+
+    /// The tokens of a text as [`Model::generate`] takes it. An empty text is BOS, whatever the tokenizer adds.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         let mut ids = self.tokenizer()?.encode(prompt)?;
         if ids.is_empty() {
-            // An empty text of a tokenizer that adds nothing.
             ids.extend(self.config().bos);
         }
-        self.generate_ids(&ids, options)
+        Ok(ids)
     }
 
     /// Continues a conversation with the assistant's turn, as the model's chat template writes it.

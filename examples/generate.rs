@@ -1,0 +1,148 @@
+//! Tells a tale, token by token: `cargo run --release --example generate -- --prompt "Once upon a time"`.
+
+#[path = "support/model.rs"]
+mod support;
+
+use bitnet_wgpu::{
+    Result,
+    model::{GenerateOptions, Message, Model, Sampling, Stop},
+};
+use clap::Parser;
+use std::{
+    io::Write as _,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+use support::ModelArgs;
+
+/// Continues a prompt with a BitNet model.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text to continue.
+    #[arg(long, default_value = "Once upon a time there was a little girl who lived in a cottage by the sea.")]
+    prompt: String,
+    /// Token ids to continue, taken as they are, in place of a text.
+    #[arg(long, value_delimiter = ',')]
+    ids: Option<Vec<u32>>,
+    /// Take the prompt for a user's message and let the model answer, by its chat template.
+    #[arg(long, conflicts_with = "ids")]
+    chat: bool,
+    #[arg(long, default_value_t = 128)]
+    max_tokens: usize,
+    /// 0 always takes the most likely token.
+    #[arg(long, default_value_t = 0.7)]
+    temperature: f32,
+    /// So many candidates at most; 0 is all of them.
+    #[arg(long, default_value_t = 40)]
+    top_k: usize,
+    /// The probability that the candidates must reach together.
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Always take the most likely token.
+    #[arg(long)]
+    greedy: bool,
+    /// Go on after an end-of-text token.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Print one JSON object in place of the text.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    fn options(&self) -> GenerateOptions {
+        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed };
+        let sampling = if self.greedy { Sampling::GREEDY } else { sampling };
+        GenerateOptions { max_tokens: self.max_tokens, sampling, ignore_eos: self.ignore_eos, ..Default::default() }
+    }
+
+    fn prompt(&self, model: &Model) -> Result<Vec<u32>> {
+        match &self.ids {
+            Some(ids) => Ok(ids.clone()),
+            None if self.chat => model.tokenizer()?.chat(&[Message::new("user", &self.prompt)]),
+            None => model.encode_prompt(&self.prompt),
+        }
+    }
+}
+
+/// What was generated, and how long it took.
+struct Generated {
+    ids: Vec<u32>,
+    text: String,
+    stop: Option<Stop>,
+    /// Until the first token.
+    prefill: Duration,
+    /// From the first token to the last.
+    decode: Duration,
+}
+
+fn generate(model: &Model, prompt: &[u32], options: &GenerateOptions, show: bool) -> Result<Generated> {
+    let start = Instant::now();
+    let mut generation = model.generate_ids(prompt, options)?;
+    let (mut ids, mut text, mut prefill) = (Vec::new(), String::new(), Duration::ZERO);
+    for token in generation.by_ref() {
+        let token = token?;
+        if ids.is_empty() {
+            prefill = start.elapsed();
+        }
+        ids.push(token.id);
+        if show {
+            print!("{}", token.text);
+            // A closed pipe is nobody's error.
+            let _ = std::io::stdout().flush();
+        }
+        text += &token.text;
+    }
+    let decode = start.elapsed() - prefill;
+    Ok(Generated { ids, text, stop: generation.stop(), prefill, decode })
+}
+
+fn run() -> Result<()> {
+    let arguments = Arguments::parse();
+    let model = arguments.model.load()?;
+    let (adapter, language) = support::device(&model);
+    let (prompt, options) = (arguments.prompt(&model)?, arguments.options());
+    if !arguments.json {
+        eprintln!("{adapter}, kernels in {language}");
+        if arguments.ids.is_none() && !arguments.chat {
+            print!("{}", arguments.prompt);
+        }
+    }
+    // Kernels are compiled at their first use: not a part of the speeds.
+    if options.max_tokens > 0 {
+        generate(&model, &prompt, &GenerateOptions { max_tokens: 3, ..options }, false)?;
+    }
+    let generated = generate(&model, &prompt, &options, !arguments.json)?;
+    let rate = |tokens: usize, time: Duration| if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() };
+    let prefill = rate(prompt.len(), generated.prefill);
+    let decode = rate(generated.ids.len().saturating_sub(1), generated.decode);
+    if arguments.json {
+        let object = serde_json::json!({
+            "ids": generated.ids,
+            "text": generated.text,
+            "prefill_tokens_per_second": prefill,
+            "decode_tokens_per_second": decode,
+            "adapter": adapter,
+            "language": language,
+        });
+        println!("{object}");
+    } else {
+        println!();
+        let stop = generated.stop.map_or_else(String::new, |stop| format!(", ended by {stop:?}"));
+        eprintln!(
+            "prompt: {} tokens, {prefill:.0} a second; then {} tokens, {decode:.1} a second{stop}",
+            prompt.len(),
+            generated.ids.len()
+        );
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    env_logger::init();
+    support::report(run())
+}
