@@ -255,6 +255,8 @@ fn configurations_are_read() {
     // What the class assumes may be beyond a small vocabulary: then there is no such token.
     let defaults = read_config(json!({"bos_token_id": null, "eos_token_id": null})).unwrap();
     assert_eq!((defaults.bos, defaults.eos), (None, vec![]));
+    let written = read_config(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 5]})).unwrap();
+    assert_eq!((written.bos, written.eos), (None, vec![5]));
     let large = read_config(json!({"bos_token_id": null, "eos_token_id": null, "vocab_size": 128_256})).unwrap();
     assert_eq!((large.bos, large.eos), (Some(128_000), vec![128_001]));
     let mut null: Value = serde_json::from_str(&config(json!({"vocab_size": 128_256}))).unwrap();
@@ -419,9 +421,11 @@ fn generation_config_ends_texts_too() {
     let write = |text: &str| fs::write(directory.0.join("generation_config.json"), text).unwrap();
     write(r#"{"eos_token_id":[2,9]}"#);
     assert_eq!(directory.open().unwrap().config().eos, [2, 9]);
-    write("{}");
-    assert_eq!(directory.open().unwrap().config().eos, [2]);
-    for bad in ["{", r#"{"eos_token_id":100}"#, r#"{"eos_token_id":"x"}"#] {
+    for none in ["{}", r#"{"eos_token_id":null}"#, r#"{"eos_token_id":128001}"#] {
+        write(none);
+        assert_eq!(directory.open().unwrap().config().eos, [2]);
+    }
+    for bad in ["{", r#"{"eos_token_id":-1}"#, r#"{"eos_token_id":"x"}"#] {
         write(bad);
         assert!(directory.open().unwrap_err().to_string().contains("generation_config.json"));
     }

@@ -90,7 +90,8 @@ impl Checkpoint {
     }
 
     /// The weights of the linear layer `name` (`model.layers.0.mlp.down_proj`, say). Packed weights are taken as they are; float weights, of a
-    /// checkpoint that is quantised as it is loaded, are quantised by their absmean.
+    /// checkpoint that is quantised as it is loaded, are quantised by their absmean. Which of the two they are is their type's to say, whatever
+    /// `quantization_mode` is.
     ///
     /// Packed rows come in fours, so a matrix whose rows do not is stored with some more: see [`Checkpoint::linear_with_rows`].
     ///
@@ -212,7 +213,8 @@ fn scale_rule(json: &Value) -> Result<ScaleRule, String> {
     }
 }
 
-/// The tokens that end a text, as generation_config.json has them: often more than those in config.json (a chat's end of turn).
+/// The tokens that end a text, as generation_config.json has them: often more than those in config.json (a chat's end of turn). What is beyond
+/// the vocabulary cannot occur, and is left out.
 fn generation_eos(directory: &Path, vocab: usize) -> Result<Vec<u32>> {
     let path = directory.join("generation_config.json");
     if !path.exists() {
@@ -220,11 +222,9 @@ fn generation_eos(directory: &Path, vocab: usize) -> Result<Vec<u32>> {
     }
     let json = read_json(&path)?;
     let format = |message: String| Error::Format { path: path.clone(), message: format!("eos_token_id: {message}") };
-    let ids = config::token_ids(&json["eos_token_id"]).map_err(format)?;
-    match ids.iter().find(|&&id| id as usize >= vocab) {
-        Some(id) => Err(format(format!("token {id} is beyond the vocabulary of {vocab}"))),
-        None => Ok(ids),
-    }
+    let mut ids = config::token_ids(&json["eos_token_id"]).map_err(format)?;
+    ids.retain(|&id| (id as usize) < vocab);
+    Ok(ids)
 }
 
 pub(super) fn read_json(path: &Path) -> Result<Value> {

@@ -116,18 +116,15 @@ impl ModelConfig {
             bos: json.token("bos_token_id", defaults.bos)?,
             eos,
         };
-        config.known_tokens(json).checked()
+        config.known_tokens(defaults).checked()
     }
 
-    /// Default tokens of the class may be beyond a smaller vocabulary, and then there are none; those that the file names stay, to be checked.
-    fn known_tokens(mut self, json: Keys<'_>) -> Self {
+    /// Without the tokens that the class assumes where they are beyond a smaller vocabulary: transformers writes them to every config.json. Any other
+    /// token that is not in the vocabulary stays, to be refused.
+    fn known_tokens(mut self, defaults: &Defaults) -> Self {
         let vocab = self.vocab;
-        if !json.0.contains_key("bos_token_id") {
-            self.bos = self.bos.filter(|&id| (id as usize) < vocab);
-        }
-        if !json.0.contains_key("eos_token_id") {
-            self.eos.retain(|&id| (id as usize) < vocab);
-        }
+        self.bos = self.bos.filter(|&id| (id as usize) < vocab || id != defaults.bos);
+        self.eos.retain(|&id| (id as usize) < vocab || id != defaults.eos);
         self
     }
 
