@@ -187,6 +187,28 @@ proptest! {
         }
     }
 
+    /// Configurations and indices with bytes changed, cut out or put in.
+    #[test]
+    fn damaged_json_does_not_panic(edits in proptest::collection::vec((any::<prop::sample::Index>(), "[0-9a-z{}\\[\\]\",:.-]", 0..3u8), 1..4), which in 0..3usize) {
+        let directory = Directory::new();
+        let index = json!({"weight_map": {"x.weight": "a.safetensors"}}).to_string();
+        let mut files = [("config.json", OFFLINE.clone()), ("model.safetensors.index.json", index), ("generation_config.json", r#"{"eos_token_id":[2,9]}"#.into())];
+        let text = &mut files[which].1;
+        for (at, character, kind) in edits {
+            let at = at.index(text.len().max(1)).min(text.len().saturating_sub(1));
+            match kind {
+                0 => text.replace_range(at..at + 1, &character),
+                1 => text.insert_str(at, &character),
+                _ => text.replace_range(at..at + 1, ""),
+            }
+        }
+        for (name, text) in &files {
+            directory.write(name, text);
+        }
+        directory.write("a.safetensors", file(&[("x.weight", "BF16", &[1], &[0, 0])]));
+        let _ = directory.open().map(|model| model.vector("x", 1).map(|x| x.len()));
+    }
+
     /// Headers that are JSON and lie.
     #[test]
     fn lying_headers_do_not_panic(start in any::<u64>(), end in any::<u64>(), rows in any::<u64>(), columns in any::<u64>(), dtype in 0..4usize) {

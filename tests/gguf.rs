@@ -512,7 +512,7 @@ fn absurd_tensors_are_named() {
     refused(with(&[1], 0, u64::MAX - 31), "claims bytes");
     refused(with(&[1], 0, 8), "not aligned");
     refused(with(&[1], 99, 1 << 40), "claims bytes");
-    refused(with(&[1, 8], 0, 0), "`x`");
+    refused(with(&[1, 8], 0, 0), "where `");
     refused(with(&[8], 34, 0), "blocks of 256");
     refused(with(&[4, 33], 8, 0), "blocks of 32");
     let mut twice = Maker::model();
