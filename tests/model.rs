@@ -1,4 +1,4 @@
-//! Whole models against transformers: layer by layer, last logits, greedy tokens, perplexity; on the GPU, with and without subgroup operations, and
+//! A real model against transformers: layer by layer, last logits, greedy tokens, perplexity; on the GPU, with and without subgroup operations, and
 //! on the processor. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
 #![cfg(feature = "models")]
 

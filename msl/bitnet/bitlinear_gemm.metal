@@ -1,4 +1,4 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]), on top of what y is if `add` is not 0, for many tokens t, on the matrix units.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for many tokens t, on the matrix units.
 // Four SIMD-groups make 64 rows × 64 tokens, each a quarter of 32 × 32; 64 elements of every row and token are in threadgroup memory at a time, as
 // halves, in the order in which the fields of a word meet their activations.
 struct Params { uint rows, tokens, words, add; };
@@ -84,7 +84,7 @@ kernel void bitlinear_gemm(
                 const uint row = row0 + row_part + 8 * i + at % 8u;
                 if (token < params.tokens && row < params.rows) {
                     const float sum = block[simd * 64u + at] - float(x_sum[token].x);
-                    const float product = sum * exact_quotient(w_scale[row], x_scale[token]);
+                    const float product = exact_quotient(sum * w_scale[row], x_scale[token]);
                     const uint place = token * params.rows + row;
                     y[place] = Y(params.add != 0 ? float(y[place]) + product : product);
                 }

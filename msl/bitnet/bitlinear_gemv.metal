@@ -1,4 +1,4 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]), on top of what y is if `add` is not 0, for one token t a row of threadgroups.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for one token t a row of threadgroups.
 // A SIMD-group makes ROWS rows: each lane takes every 32nd word of the rows and the activations that belong to it.
 struct Params { uint rows, tokens, words, add; };
 
@@ -56,7 +56,7 @@ kernel void bitlinear_gemv(
     sum += simd_shuffle_xor(sum, ushort(16));
     const uint row = row0 + lane;
     if (lane < ROWS && row < params.rows) {
-        const float product = finish(sum, x_sum[token]) * exact_quotient(w_scale[row], x_scale[token]);
+        const float product = exact_quotient(finish(sum, x_sum[token]) * w_scale[row], x_scale[token]);
         const uint at = token * params.rows + row;
         y[at] = Y(params.add != 0 ? float(y[at]) + product : product);
     }

@@ -83,8 +83,8 @@ kernel void attention(
         for (uint r = 0; r < TILE_X; ++r) {
             const bool seen = position < end && position <= past + (row0 + r) / sharing;
             const float top = max(largest[r], from_ordered(group_max(to_ordered(seen ? score[r] : LOWEST), scratch, ids)));
-            const float weight = seen ? exp(score[r] - top) : 0.0f;
-            const float shrink = exp(largest[r] - top);
+            const float weight = seen ? exp_negative(score[r] - top) : 0.0f;
+            const float shrink = exp_negative(largest[r] - top);
             largest[r] = top;
             total[r] = total[r] * shrink + weight;
             sum[r] *= shrink;

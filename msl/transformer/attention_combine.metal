@@ -20,7 +20,7 @@ kernel void attention_combine(
     float total = 0.0f;
     for (uint s = 0; s < params.splits; ++s) {
         const float2 of_share = x_weight[s * params.heads + head];
-        const float weight = of_share.y * exp(of_share.x - largest);
+        const float weight = of_share.y * exp_negative(of_share.x - largest);
         total += weight;
         sum = fma(weight, x[s * params.heads * params.head_dim + place], sum);
     }

@@ -1,4 +1,4 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]), on top of what y is if `add` is not 0, for many tokens t. A workgroup of
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for many tokens t. A workgroup of
 // 16 × 16 threads makes TILE_X rows × TILE_Y tokens, a thread 4 × 4 of them, 16 apart; STEP words of every row and token are in workgroup memory
 // at a time.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
@@ -21,17 +21,10 @@ fn dot_rows(w0: vec4<u32>, w1: vec4<u32>, w2: vec4<u32>, w3: vec4<u32>, a: vec4<
 
 fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
     if token >= params.tokens { return; }
-    // Neighbouring rows mostly share their scale, and the quotient is dear.
-    var scale = 0.0;
-    var factor = 0.0;
     for (var i = 0u; i < 4u; i += 1u) {
         let row = row0 + 16u * i;
         if row >= params.rows { return; }
-        if i == 0u || w_scale[row] != scale {
-            scale = w_scale[row];
-            factor = exact_quotient(scale, x_scale[token]);
-        }
-        let product = finish(acc[i], x_sum[token]) * factor;
+        let product = exact_quotient(finish(acc[i], x_sum[token]) * w_scale[row], x_scale[token]);
         let at = token * params.rows + row;
         if params.add != 0u { y[at] = Y(f32(y[at]) + product); } else { y[at] = Y(product); }
     }

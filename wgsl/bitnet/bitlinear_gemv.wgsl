@@ -1,4 +1,4 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · (w_scale[r] / x_scale[t]), on top of what y is if `add` is not 0, for one token t a row of workgroups. A team
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for one token t a row of workgroups. A team
 // of lanes makes ROWS rows: each lane takes every lanes-th group of WORDS words of the rows, and the activations that belong to it, TURNS groups
 // at a time so that as many loads are under way. How a word is multiplied is a part of its own (dot_*).
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
@@ -95,7 +95,7 @@ fn bitlinear_gemv(ids: Ids) {
     }
     workgroupBarrier();
     if writes {
-        let product = finish(sums[ids.local], x_total) * exact_quotient(beta, a);
+        let product = exact_quotient(finish(sums[ids.local], x_total) * beta, a);
         // Not `base + product`, which would make +0 of -0.
         y[token * params.rows + row] = Y(select(product, base + product, params.add != 0u));
     }

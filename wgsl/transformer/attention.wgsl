@@ -76,8 +76,8 @@ fn attention(ids: Ids) {
         for (var r = 0u; r < TILE_X; r += 1u) {
             let seen = position < end && position <= past + (row0 + r) / sharing;
             let top = max(largest[r], from_ordered(group_max_u32(to_ordered(select(LOWEST, score[r], seen)), ids)));
-            let weight = select(0.0, exp(score[r] - top), seen);
-            let shrink = exp(largest[r] - top);
+            let weight = select(0.0, exp_negative(score[r] - top), seen);
+            let shrink = exp_negative(largest[r] - top);
             largest[r] = top;
             total[r] = total[r] * shrink + weight;
             sum[r] *= shrink;

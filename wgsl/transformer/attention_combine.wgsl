@@ -17,7 +17,7 @@ fn attention_combine(ids: Ids) {
     var total = 0.0;
     for (var s = 0u; s < params.splits; s += 1u) {
         let of_share = x_weight[s * params.heads + head];
-        let weight = of_share.y * exp(of_share.x - largest);
+        let weight = of_share.y * exp_negative(of_share.x - largest);
         total += weight;
         sum = fma(weight, x[s * params.heads * params.head_dim + place], sum);
     }

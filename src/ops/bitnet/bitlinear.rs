@@ -1,8 +1,8 @@
 //! BitLinear: `x` `[m, k]` quantised to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
 //!
-//! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = acc · (β / a), the quotient correctly rounded: every implementation here
-//! gives the same bits. transformers computes (acc / a) · β, which is at most 2 units in the last place away: each side rounds twice, one of
-//! the two in a result whose significand may be half as large, so neither is off by more than 1.5 of them, and floats lie on a grid.
+//! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = (acc · β) / a, the quotient correctly rounded: every implementation here
+//! gives the same bits. A β that is stored in 16 bits leaves the product exact as long as acc has 16 bits, and then y is the float nearest to the
+//! true value.
 
 use super::{HostActivations, Layout, Method, QuantizedActivations, plan, quantize_activations, quantize_activations::check_features};
 use crate::{
@@ -188,7 +188,7 @@ pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result
     let scales = w.row_scales();
     let groups = ternary::groups(w.columns(), w.group());
     by_rows(x, w, |row, token, sum| match w.group() {
-        None => sum(0) as f32 * (scales[row] / x.scales[token]),
+        None => sum(0) as f32 * scales[row] / x.scales[token],
         Some(_) => (0..groups).map(|g| sum(g) as f32 * scales[row * groups + g]).sum::<f32>() / x.scales[token],
     })
 }

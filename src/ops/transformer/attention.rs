@@ -28,8 +28,8 @@ const fn source(parts: &'static [Part], rows: u32) -> Source {
     Source { parts, workgroup_size: [TILE as u32, 1, 1], tile: [rows, 1, 1], constants: &[("MAX_QUADS", 64)] }
 }
 
-const WGSL: &[Part] = wgsl![REDUCE, "transformer/attention"];
-const MSL: &[Part] = msl!["shared/prelude", "shared/reduce", "transformer/attention"];
+const WGSL: &[Part] = wgsl![REDUCE, "shared/exp", "transformer/attention"];
+const MSL: &[Part] = msl!["shared/prelude", "shared/reduce", "shared/exp", "transformer/attention"];
 
 const fn kernel(name: &'static str, rows: u32) -> Kernel {
     let (wgsl, msl) = (source(WGSL, rows), Some(source(MSL, rows)));
@@ -46,13 +46,13 @@ pub(super) static COMBINE: Kernel = Kernel {
     params: CombineParams::FIELDS,
     bindings: &[read("x", F32), read("x_weight", F32), read_write("y", F32)],
     wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "transformer/attention_combine"],
+        parts: wgsl!["shared/ids", "shared/flat", "shared/exp", "transformer/attention_combine"],
         workgroup_size: [64, 1, 1],
         tile: [64, 1, 1],
         constants: &[],
     },
     msl: Some(Source {
-        parts: msl!["shared/prelude", "transformer/attention_combine"],
+        parts: msl!["shared/prelude", "shared/exp", "transformer/attention_combine"],
         workgroup_size: [64, 1, 1],
         tile: [64, 1, 1],
         constants: &[],

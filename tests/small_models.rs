@@ -1,0 +1,294 @@
+//! Small random models of odd shapes (tests/data/models) against transformers, on every engine. Their prompts were chosen so that no activation lies
+//! near a code's boundary: there, correct implementations agree to float rounding. And what sessions promise, on the same models.
+#![cfg(feature = "models")]
+
+mod common;
+
+use bitnet_wgpu::{
+    Context, Element, Error,
+    formats::SafeTensors,
+    model::{GenerateOptions, LoadOptions, Model, Sampling, Session, SessionOptions, Stop},
+};
+use common::{block_on, context, contexts};
+use std::path::PathBuf;
+
+const MODELS: [&str; 5] = ["odd", "newer", "online", "llama", "sharded"];
+
+fn directory(name: &str) -> PathBuf {
+    ["tests", "data", "models", name].iter().collect()
+}
+
+/// A model on the GPU, with and without subgroup operations, in each layout of activations, and on the processor.
+fn engines(name: &str) -> Vec<(String, Model)> {
+    let mut models = Vec::new();
+    for context in contexts() {
+        for fast_packed_dot in [false, true] {
+            let context = context.restricted(|c| c.fast_packed_dot = fast_packed_dot);
+            let engine = format!("{name} on the GPU, subgroups {}, int8 {fast_packed_dot}", context.capabilities().subgroups);
+            models.push((engine, Model::load(&context, directory(name)).unwrap()));
+        }
+    }
+    models.push((format!("{name} on the processor"), Model::load_cpu(directory(name)).unwrap()));
+    models
+}
+
+struct Golden(SafeTensors);
+
+impl Golden {
+    fn of(model: &str) -> Self {
+        Self(SafeTensors::open(directory(model).join("golden.safetensors")).unwrap())
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        self.0.tensor(name).unwrap().to_f32().unwrap()
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        let words = self.0.tensor(name).unwrap().bytes.chunks_exact(4);
+        words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Ten times what transformers, an f64 reference and one in f32 with integer sums are apart; one flipped code would be a hundred times more.
+const TOLERANCE: f32 = 2e-4;
+
+#[test]
+fn layers_and_logits() {
+    for name in MODELS {
+        let golden = Golden::of(name);
+        for (engine, model) in engines(name) {
+            let mut input = golden.floats("prompt1.embed.out");
+            for layer in 0..model.config().layers {
+                let output = block_on(model.layer_output(layer, &input)).unwrap();
+                input = golden.floats(&format!("prompt1.layer{layer}.out"));
+                let off = largest_difference(&output, &input);
+                assert!(off < TOLERANCE, "{engine}: layer {layer} is {off} off");
+            }
+            for prompt in 0..3 {
+                let logits = block_on(model.logits(&golden.ids(&format!("prompt{prompt}.ids")))).unwrap();
+                let last = &logits[logits.len() - model.config().vocab..];
+                let off = largest_difference(last, &golden.floats(&format!("prompt{prompt}.last_logits")));
+                assert!(off < TOLERANCE, "{engine}: the last logits of prompt {prompt} are {off} off");
+            }
+            let all = block_on(model.logits(&golden.ids("prompt1.ids"))).unwrap();
+            let off = largest_difference(&all, &golden.floats("prompt1.logits"));
+            assert!(off < TOLERANCE, "{engine}: logits are {off} off");
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_and_scores() {
+    for name in MODELS {
+        let golden = Golden::of(name);
+        for (engine, model) in engines(name) {
+            for prompt in 0..3 {
+                let ids = golden.ids(&format!("prompt{prompt}.ids"));
+                let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
+                let options = GenerateOptions { max_tokens: wanted.len(), ignore_eos: true, ..Default::default() };
+                let generated: Vec<_> = model.generate_ids(&ids, &options).unwrap().map(|token| token.unwrap().id).collect();
+                let safe = golden.ids(&format!("prompt{prompt}.safe_steps"))[0] as usize;
+                assert_eq!(generated[..safe], wanted[..safe], "{engine}: prompt {prompt}");
+            }
+            let scores = block_on(model.score(&golden.ids("text.ids"))).unwrap();
+            let scores: Vec<_> = scores.into_iter().map(|score| score as f32).collect();
+            let off = largest_difference(&scores, &golden.floats("text.nll"));
+            assert!(off < TOLERANCE, "{engine}: scores are {off} off");
+        }
+    }
+}
+
+#[test]
+fn a_head_in_8_bits_is_near() {
+    for name in ["newer", "llama"] {
+        let golden = Golden::of(name);
+        for on_gpu in [true, false] {
+            let options = LoadOptions { int8_head: true, ..Default::default() };
+            let model = Model::load_with(on_gpu.then(context), directory(name), options).unwrap();
+            let logits = block_on(model.logits(&golden.ids("prompt0.ids"))).unwrap();
+            let wanted = golden.floats("prompt0.last_logits");
+            let largest = wanted.iter().fold(0f32, |max, v| max.max(v.abs()));
+            // A tied embedding is quantised too, and the codes after it change: the logits keep their shape, not their digits.
+            let off = largest_difference(&logits, &wanted) / largest;
+            assert!(off > 0.0 && off < if name == "newer" { 0.5 } else { 0.02 }, "{name}, GPU {on_gpu}: {off}");
+        }
+    }
+}
+
+fn session(model: &Model, sequences: usize, capacity: usize, cache: Element) -> Session {
+    model.session(SessionOptions { sequences, capacity, cache }).unwrap()
+}
+
+#[test]
+fn prefill_in_one_and_token_by_token_agree() {
+    for name in ["newer", "llama"] {
+        let ids = Golden::of(name).ids("prompt2.ids");
+        for (engine, model) in engines(name) {
+            let whole = block_on(session(&model, 1, 64, Element::F32).prefill(0, &ids)).unwrap();
+            let mut single = session(&model, 1, 64, Element::F32);
+            let mut last = Vec::new();
+            for &id in &ids {
+                last = block_on(single.decode(&[id])).unwrap();
+            }
+            assert!(largest_difference(&whole, &last) < TOLERANCE, "{engine}");
+            // In pieces, and after a step back.
+            let mut pieces = session(&model, 1, 64, Element::F32);
+            block_on(pieces.prefill(0, &ids[..13])).unwrap();
+            block_on(pieces.prefill(0, &[1, 2, 3])).unwrap();
+            pieces.truncate(0, 13).unwrap();
+            let last = block_on(pieces.prefill(0, &ids[13..])).unwrap();
+            assert!(largest_difference(&whole, &last) < TOLERANCE, "{engine}, in pieces");
+            assert_eq!(pieces.len(0), ids.len());
+        }
+    }
+}
+
+#[test]
+fn sequences_side_by_side_are_as_alone() {
+    let name = "odd";
+    let golden = Golden::of(name);
+    let prompts: Vec<_> = (0..3).map(|prompt| golden.ids(&format!("prompt{prompt}.ids"))).collect();
+    let options = GenerateOptions { max_tokens: 24, ignore_eos: true, ..Default::default() };
+    for (engine, model) in engines(name) {
+        let together = block_on(model.generate_batch(&prompts, &options)).unwrap();
+        for (prompt, generated) in together.iter().enumerate() {
+            assert_eq!(generated, &golden.ids(&format!("prompt{prompt}.greedy")), "{engine}: prompt {prompt}");
+        }
+        assert!(block_on(model.generate_batch(&[], &options)).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn keys_and_values_in_16_bits_are_near() {
+    let context = context();
+    if !context.capabilities().f16 {
+        println!("NOT RUN: the device has no f16");
+        return;
+    }
+    let model = Model::load(context, directory("newer")).unwrap();
+    let ids = Golden::of("newer").ids("prompt1.ids");
+    let wide = block_on(session(&model, 1, 16, Element::F32).prefill(0, &ids)).unwrap();
+    let narrow = block_on(session(&model, 1, 16, Element::F16).prefill(0, &ids)).unwrap();
+    let largest = wide.iter().fold(0f32, |max, v| max.max(v.abs()));
+    let off = largest_difference(&wide, &narrow);
+    assert!(off > 0.0 && off < 0.2 * largest, "{off} of {largest}");
+}
+
+#[test]
+fn sampling_is_reproducible_and_every_path_agrees() {
+    for (engine, model) in engines("newer") {
+        let draw = |top_k: usize, seed| {
+            let sampling = Sampling { temperature: 1.0, top_k, top_p: 0.95, seed };
+            let options = GenerateOptions { max_tokens: 12, sampling, ignore_eos: true, ..Default::default() };
+            let tokens = model.generate_ids(&[510, 3, 7], &options).unwrap();
+            tokens.map(|token| token.unwrap().id).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(20, 1), draw(20, 1), "{engine}");
+        assert_ne!(draw(20, 1), draw(20, 2), "{engine}");
+        // Candidates from the GPU's top-k, and from all logits: 512 is the vocabulary.
+        assert_eq!(draw(256, 3).len(), 12);
+        assert_eq!(draw(512, 3), draw(0, 3), "{engine}");
+        let greedy = GenerateOptions { max_tokens: 12, ignore_eos: true, ..Default::default() };
+        let greedy: Vec<_> = model.generate_ids(&[510, 3, 7], &greedy).unwrap().map(|token| token.unwrap().id).collect();
+        assert_eq!(draw(1, 9), greedy, "{engine}");
+    }
+}
+
+#[test]
+fn a_generation_says_why_it_ended() {
+    for (engine, model) in engines("llama") {
+        let limit = model.config().context;
+        let run = |prompt: usize, options: GenerateOptions| {
+            let ids: Vec<u32> = (0..prompt as u32).map(|i| i % 50).collect();
+            let mut generation = model.generate_ids(&ids, &options).unwrap();
+            let tokens: Vec<_> = generation.by_ref().map(|token| token.unwrap().id).collect();
+            assert!(generation.next().is_none());
+            (tokens, generation.stop())
+        };
+        let plain = GenerateOptions { max_tokens: 5, ignore_eos: true, ..Default::default() };
+        assert_eq!(run(3, plain).1, Some(Stop::MaxTokens), "{engine}");
+        assert_eq!(run(3, GenerateOptions { max_tokens: 0, ..plain }), (vec![], Some(Stop::MaxTokens)), "{engine}");
+        // The last position's token is still generated.
+        let (tokens, stop) = run(limit - 2, GenerateOptions { max_tokens: 10, ..plain });
+        assert_eq!((tokens.len(), stop), (3, Some(Stop::Context)), "{engine}");
+        assert_eq!(run(limit, plain).0.len(), 1, "{engine}");
+        let sampling = Sampling { temperature: 1.0, top_k: 7, ..Sampling::GREEDY };
+        assert_eq!(run(limit - 2, GenerateOptions { max_tokens: 10, sampling, ..plain }).0.len(), 3, "{engine}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for (engine, model) in engines("odd") {
+        let (limit, vocab) = (model.config().context, model.config().vocab as u32);
+        let options = GenerateOptions::default();
+        let refused = |ids: &[u32]| model.generate_ids(ids, &options).map(drop).unwrap_err();
+        assert!(
+            matches!(refused(&vec![1; limit + 1]), Error::Context { needed, capacity } if (needed, capacity) == (limit + 1, limit)),
+            "{engine}"
+        );
+        assert!(matches!(refused(&[]), Error::Invalid { .. }), "{engine}");
+        assert!(refused(&[1, vocab]).to_string().contains(&format!("token {vocab}")), "{engine}");
+        assert!(matches!(model.generate("text", &options).map(drop), Err(Error::Tokenizer { .. })), "{engine}");
+        assert!(matches!(
+            model.session(SessionOptions { sequences: 1, capacity: limit + 1, cache: Element::F32 }),
+            Err(Error::Context { .. })
+        ));
+        assert!(matches!(model.session(SessionOptions { sequences: 0, capacity: 1, cache: Element::F32 }), Err(Error::Invalid { .. })));
+        assert!(matches!(block_on(model.logits(&[])), Err(Error::Invalid { .. })));
+        let hot = GenerateOptions { sampling: Sampling { temperature: f32::NAN, ..Sampling::GREEDY }, ..options };
+        assert!(matches!(model.generate_ids(&[1], &hot).map(drop), Err(Error::Invalid { .. })));
+
+        let mut session = session(&model, 2, 4, Element::F32);
+        block_on(session.prefill(1, &[1, 2, 3])).unwrap();
+        assert!(matches!(block_on(session.prefill(1, &[4, 5])), Err(Error::Context { needed: 5, capacity: 4 })), "{engine}");
+        assert_eq!((session.len(0), session.len(1)), (0, 3), "{engine}: nothing is appended");
+        assert!(matches!(block_on(session.prefill(2, &[1])), Err(Error::Invalid { .. })));
+        assert!(matches!(block_on(session.decode(&[1])), Err(Error::Invalid { .. })));
+        assert!(matches!(block_on(session.decode(&[1, vocab])), Err(Error::Invalid { .. })));
+        block_on(session.decode(&[1, 4])).unwrap();
+        assert!(matches!(block_on(session.decode(&[1, 4])), Err(Error::Context { needed: 5, capacity: 4 })), "{engine}");
+        assert!(session.truncate(2, 0).is_err());
+    }
+}
+
+#[test]
+fn a_generation_is_a_stream() {
+    use futures_core::Stream;
+    let model = Model::load(context(), directory("newer")).unwrap();
+    let options = GenerateOptions { max_tokens: 9, ignore_eos: true, ..Default::default() };
+    let blocking: Vec<_> = model.generate_ids(&[5, 6], &options).unwrap().map(|token| token.unwrap().id).collect();
+    let mut stream = Box::pin(model.generate_ids(&[5, 6], &options).unwrap());
+    let mut streamed = Vec::new();
+    while let Some(token) = block_on(std::future::poll_fn(|cx| stream.as_mut().poll_next(cx))) {
+        streamed.push(token.unwrap().id);
+    }
+    assert_eq!(streamed, blocking);
+    // It can be dropped with steps under way.
+    let mut dropped = model.generate_ids(&[5, 6], &options).unwrap();
+    dropped.next().unwrap().unwrap();
+}
+
+#[test]
+fn models_and_generations_move_between_threads() {
+    fn moves<T: Send + 'static>(value: T) -> T {
+        value
+    }
+    let context: Context = context().clone();
+    let model = moves(Model::load(&context, directory("newer")).unwrap());
+    let runs = (0..3).map(|_| {
+        let model = model.clone();
+        std::thread::spawn(move || {
+            let options = GenerateOptions { max_tokens: 8, ignore_eos: true, ..Default::default() };
+            let generation = moves(model.generate_ids(&[9, 8, 7], &options).unwrap());
+            generation.map(|token| token.unwrap().id).collect::<Vec<_>>()
+        })
+    });
+    let runs: Vec<_> = runs.collect::<Vec<_>>().into_iter().map(|run| run.join().unwrap()).collect();
+    assert!(runs.iter().all(|run| *run == runs[0]));
+}
