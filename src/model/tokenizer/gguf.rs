@@ -13,7 +13,7 @@ const USER_DEFINED: i32 = 4;
 /// Tokens that end a turn. GGUF has one EOS, which often ends a text only.
 const END_OF_TURN: [&str; 3] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"];
 
-/// What comes between merging and text.
+/// How a text is cut into pieces before bytes are merged.
 struct Split {
     regex: &'static str,
     /// A piece that is a token is not merged from its bytes.
