@@ -45,7 +45,9 @@ macro_rules! families {
 
 families! {
     gemv "bitlinear_gemv", gemm "bitlinear_gemm", dequantizers "dequantize_", activation_quantizers "quantize_activations",
-    weight_quantizer "quantize_weights", sums "sum_abs", gate "relu2_gate", rms_norm "rms_norm_quantize", subnormals "half_subnormals"
+    weight_quantizer "quantize_weights", sums "sum_abs", gate "relu2_gate", norms "rms_norm", subnormals "half_subnormals",
+    quantizing_gate "gate_quantize", embedding "embed_", head "dense_gemv", attention_of_few "attention_few", attention_of_many "attention_many",
+    attention_of_shares "attention_combine", rotary_positions "rope", largest "top_k"
 }
 
 #[test]

@@ -20,6 +20,23 @@ pub enum Leeway {
     NeighbouringHalf,
 }
 
+/// A number, and by how much a result of `f32` arithmetic may miss it.
+#[derive(Clone, Copy, Debug)]
+pub struct Near {
+    pub exact: f64,
+    pub error: f64,
+}
+
+impl Near {
+    /// A number that is not computed.
+    pub fn exactly(value: f32) -> Self {
+        Self { exact: value.into(), error: 0.0 }
+    }
+}
+
+/// The most that a rounding is off, relatively.
+pub const U: f64 = f32::EPSILON as f64 / 2.0;
+
 impl Data {
     /// The same numbers as floats of `element`.
     pub fn floats(element: Element, values: &[f32]) -> Self {
@@ -73,6 +90,31 @@ impl Data {
             Self::F32(_) => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
             Self::F16(_) => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
         }
+    }
+
+    /// Says which float is farther from the exact number than it may be; a half may also be rounded either way (Vulkan leaves it open).
+    pub fn check_near(&self, wanted: impl IntoIterator<Item = Near>) -> Result<(), String> {
+        let (got, half) = (self.to_f32(), self.element() == Element::F16);
+        let wanted: Vec<_> = wanted.into_iter().collect();
+        if got.len() != wanted.len() {
+            return Err(format!("{} numbers for {}", got.len(), wanted.len()));
+        }
+        for (at, (&got, &Near { exact, error })) in got.iter().zip(&wanted).enumerate() {
+            // 2^-10 of a normal half, 2^-24 of others.
+            let rounding = if half { (exact.abs() / 1024.0).max(0.000_000_06) } else { 0.0 };
+            let largest = if half { 65_504.0 } else { f64::from(f32::MAX) };
+            let near = if exact.is_nan() {
+                got.is_nan()
+            } else if exact.abs() > largest {
+                f64::from(got) * exact.signum() >= largest
+            } else {
+                (f64::from(got) - exact).abs() <= error + rounding
+            };
+            if !near {
+                return Err(format!("number {at} is {got}, not {exact} ± {error}"));
+            }
+        }
+        Ok(())
     }
 
     /// Says which number is not what is wanted.

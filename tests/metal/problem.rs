@@ -18,7 +18,7 @@ pub struct Problem {
     pub case: String,
     pub params: Vec<u8>,
     pub dispatch: Dispatch,
-    /// In binding order; outputs hold what must not stay.
+    /// In binding order; outputs hold what must not stay, or what is updated.
     pub buffers: Vec<Data>,
     pub extent: [usize; 3],
     /// The longest grid.
@@ -57,6 +57,19 @@ impl Problem {
         let is_output = |i: usize| kernel.bindings[i].access == Access::ReadWrite;
         assert!((0..kernel.bindings.len()).all(|i| is_output(i) == (i >= inputs.len())), "{}: outputs come last", kernel.name);
         let garbage = outputs.iter().map(|output| output.with_bytes(&vec![0xee; output.bytes().len()]));
+        Self::updating(kernel, case, params, inputs.into_iter().chain(garbage).collect(), extent, judge)
+    }
+
+    /// A problem whose outputs begin as something that counts: `buffers` are all bindings, in order, as they are before.
+    pub fn updating<P: Params>(
+        kernel: &'static Kernel,
+        case: String,
+        params: P,
+        buffers: Vec<Data>,
+        extent: [usize; 3],
+        judge: Judge,
+    ) -> Self {
+        assert_eq!(kernel.bindings.len(), buffers.len(), "{}: a buffer a binding", kernel.name);
         Self {
             kernel,
             case: format!("{}: {case}", kernel.name),
@@ -64,7 +77,7 @@ impl Problem {
             dispatch: |encoder, kernel, params, bindings, extent| {
                 encoder.dispatch(kernel, &bytemuck::pod_read_unaligned::<P>(params), bindings, extent)
             },
-            buffers: inputs.into_iter().chain(garbage).collect(),
+            buffers,
             extent,
             max_workgroups: 65_535,
             judge,

@@ -1,8 +1,9 @@
-//! RMSNorm with the quantiser after it. The sum of squares is a float sum of no certain order, so the judge computes in `f64` and knows how
-//! far `f32` may stray.
+//! Norms and gates with the quantiser after them. The sum of squares is a float sum of no certain order, and exponentials differ, so the judge
+//! computes in `f64` and knows how far `f32` may stray.
 
 use super::{
-    Data, Leeway, Problem,
+    Data, Problem, U,
+    problem::Judge,
     quantize::{is_half, pack, row_words, sums},
 };
 use crate::common::{SHAPES, activations, rng};
@@ -10,6 +11,7 @@ use bitnet_wgpu::{Element, Kernel, f16, params};
 use rand::RngExt;
 
 params! { struct Params { tokens: u32, features: u32, words: u32, eps: f32 } }
+params! { struct GateParams { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 } }
 
 const EPS: f32 = 1e-5;
 
@@ -24,60 +26,121 @@ pub fn problems(kernel: &'static Kernel) -> Vec<Problem> {
             let x = Data::floats(element, &x);
             let words = row_words(features);
             let params = Params { tokens: tokens as u32, features: features as u32, words: words as u32, eps: EPS };
-            let code_words = tokens * words * if is_half(kernel) { 8 } else { 4 };
-            let outputs = vec![Data::U32(vec![0; code_words]), Data::F32(vec![0.0; tokens]), Data::I32(vec![0; 2 * tokens])];
             let (source, factors) = (x.to_f32(), gain.clone());
-            let judge = move |got: &[Data], _: Leeway| {
-                let [_, _, Data::U32(words), Data::F32(scales), Data::I32(sums)] = got else { panic!("bindings of another type") };
-                (0..tokens).try_for_each(|token| {
-                    let stride = words.len() / tokens;
-                    let row = Row { x: &source[token * features..][..features], gain: &factors, half: is_half(kernel) };
-                    let result = row.judge(&words[token * stride..][..stride], scales[token], &sums[2 * token..][..2]);
-                    result.map_err(|e| format!("token {token}: {e}"))
-                })
-            };
+            let judge = judge(is_half(kernel), tokens, move |token| normal(&source[token * features..][..features], &factors));
+            let outputs = outputs(is_half(kernel), tokens, features);
             let case = format!("{tokens} × {features} {element:?}");
             let inputs = vec![x, Data::F32(gain)];
-            problems.push(Problem::new(kernel, case, params, inputs, outputs, [tokens, 1, 1], Box::new(judge)).folded());
+            problems.push(Problem::new(kernel, case, params, inputs, outputs, [tokens, 1, 1], judge).folded());
         }
     }
     problems
 }
 
-struct Row<'a> {
-    x: &'a [f32],
-    gain: &'a [f32],
-    half: bool,
+/// Gates, with and without a norm.
+pub fn gates(kernel: &'static Kernel) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for &(tokens, _, features) in SHAPES {
+        for (silu, normed) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut rng = rng(41);
+            let gain: Vec<f32> = (0..features).map(|_| rng.random_range(-2.0..2.0)).collect();
+            // No squares that overflow, and exponents for which the error of exp is small.
+            let x: Vec<f32> = activations(&mut rng, tokens, 2 * features).iter().map(|v| v.clamp(-10.0, 10.0)).collect();
+            let params = GateParams {
+                tokens: tokens as u32,
+                features: features as u32,
+                words: row_words(features) as u32,
+                silu: silu.into(),
+                normed: normed.into(),
+                eps: EPS,
+            };
+            let (source, factors) = (x.clone(), gain.clone());
+            let values = move |token: usize| {
+                let (gates, ups) = source[token * 2 * features..][..2 * features].split_at(features);
+                gated(silu, gates, ups, normed.then_some(&factors))
+            };
+            let (judge, outputs) = (judge(is_half(kernel), tokens, values), outputs(is_half(kernel), tokens, features));
+            let case = format!("{tokens} × {features}, silu {silu}, normed {normed}");
+            let inputs = vec![Data::F32(x), Data::F32(gain)];
+            problems.push(Problem::new(kernel, case, params, inputs, outputs, [tokens, 1, 1], judge).folded());
+        }
+    }
+    problems
 }
 
-impl Row<'_> {
-    fn judge(&self, words: &[u32], scale: f32, found_sums: &[i32]) -> Result<(), String> {
-        let mean = self.x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / self.x.len() as f64;
-        let mut rms = (mean + f64::from(EPS)).sqrt();
-        if mean > f64::from(f32::MAX) {
-            rms = f64::INFINITY;
-        }
-        let normal: Vec<f64> = self.x.iter().zip(self.gain).map(|(&v, &g)| f64::from(v) / rms * f64::from(g)).collect();
-        let max = normal.iter().fold(0f64, |max, v| max.max(v.abs())).max(f64::from(1e-5f32));
-        let a = 127.0 / max;
+/// Codes, scales and sums, of the lengths that they have.
+fn outputs(half: bool, tokens: usize, features: usize) -> Vec<Data> {
+    let code_words = tokens * row_words(features) * if half { 8 } else { 4 };
+    vec![Data::U32(vec![0; code_words]), Data::F32(vec![0.0; tokens]), Data::I32(vec![0; 2 * tokens])]
+}
 
-        // In units of 2^-24: a sum of squares strays by 1 for every addition on its way (a thread's share, then 5 + 5 between lanes at best,
-        // 31 + 31 at worst), its root by half of that; 1 each for the mean, eps, root (2 if not correctly rounded), reciprocal (2), the two
-        // products of a value, and the three steps of the scale.
-        let additions = self.x.len().div_ceil(256) as f64 + 62.0;
-        let stray = (additions / 2.0 + 12.0) / 16_777_216.0;
-        if (f64::from(scale) - a).abs() > stray * a {
+/// A row's numbers before they are quantised, and how far `f32` may stray from them and from the scale, relatively.
+struct Values {
+    exact: Vec<f64>,
+    stray: f64,
+}
+
+/// Judges every row by its `values`.
+fn judge(half: bool, tokens: usize, values: impl Fn(usize) -> Values + 'static) -> Judge {
+    Box::new(move |got, _| {
+        let [_, _, Data::U32(words), Data::F32(scales), Data::I32(sums)] = got else { panic!("bindings of another type") };
+        (0..tokens).try_for_each(|token| {
+            let stride = words.len() / tokens;
+            let result = values(token).judge(half, &words[token * stride..][..stride], scales[token], &sums[2 * token..][..2]);
+            result.map_err(|e| format!("token {token}: {e}"))
+        })
+    })
+}
+
+/// How far a norm strays. In units of 2^-24: a sum of squares strays by 1 for every addition on its way (a thread's share, then 5 + 5 between
+/// lanes at best, 31 + 31 at worst), its root by half of that; 1 each for the mean, eps, root (2 if not correctly rounded), reciprocal (2), the
+/// two products of a value, and the three steps of the scale.
+fn norm_stray(features: usize) -> f64 {
+    ((features.div_ceil(256) as f64 + 62.0) / 2.0 + 12.0) * U
+}
+
+fn normal(x: &[f32], gain: &[f32]) -> Values {
+    let exact: Vec<f64> = x.iter().map(|&v| v.into()).collect();
+    Values { exact: normalised(&exact, gain), stray: norm_stray(x.len()) }
+}
+
+fn normalised(x: &[f64], gain: &[f32]) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    let mut rms = (mean + f64::from(EPS)).sqrt();
+    if mean > f64::from(f32::MAX) {
+        rms = f64::INFINITY;
+    }
+    x.iter().zip(gain).map(|(v, &g)| v / rms * f64::from(g)).collect()
+}
+
+/// relu² has two products. Of SiLU, in units of 2^-24: exp strays by 2·(3 + 2·|x|), |x| at most 10, as WGSL has it; then come a sum, a quotient (5)
+/// and a product. A norm adds its own, and that of its values once more; else there are the three steps of the scale.
+fn gated(silu: bool, gates: &[f32], ups: &[f32], gain: Option<&Vec<f32>>) -> Values {
+    let bend = |v: f64| if silu { v / (1.0 + (-v).exp()) } else { v.max(0.0) * v.max(0.0) };
+    let exact: Vec<f64> = gates.iter().zip(ups).map(|(&gate, &up)| bend(gate.into()) * f64::from(up)).collect();
+    let bent = if silu { 46.0 + 7.0 } else { 2.0 } * U;
+    match gain {
+        Some(gain) => Values { exact: normalised(&exact, gain), stray: norm_stray(gates.len()) + 2.0 * bent },
+        None => Values { exact, stray: bent + 3.0 * U },
+    }
+}
+
+impl Values {
+    fn judge(&self, half: bool, words: &[u32], scale: f32, found_sums: &[i32]) -> Result<(), String> {
+        let max = self.exact.iter().fold(0f64, |max, v| max.max(v.abs())).max(f64::from(1e-5f32));
+        let a = 127.0 / max;
+        if (f64::from(scale) - a).abs() > self.stray * a {
             return Err(format!("scale {scale}, not {a}"));
         }
-        let codes = self.unpack(words);
-        for (i, (&code, n)) in codes.iter().zip(&normal).enumerate() {
-            // 128 is the largest |n·a|; clamped codes come from at most 127 and a bit.
-            let exact = (n * a).clamp(-128.0, 127.0);
-            if (f64::from(code) - exact).abs() > 0.5 + 2.0 * stray * 128.0 {
+        let codes = unpack(half, words, self.exact.len());
+        for (i, (&code, v)) in codes.iter().zip(&self.exact).enumerate() {
+            // 128 is the largest |v·a|; clamped codes come from at most 127 and a bit.
+            let exact = (v * a).clamp(-128.0, 127.0);
+            if (f64::from(code) - exact).abs() > 0.5 + 2.0 * self.stray * 128.0 {
                 return Err(format!("code {i} is {code}, not {exact}"));
             }
         }
-        if pack(self.half, &codes) != words {
+        if pack(half, &codes) != words {
             return Err("padding or layout".to_owned());
         }
         if sums(&codes) != found_sums {
@@ -85,18 +148,18 @@ impl Row<'_> {
         }
         Ok(())
     }
+}
 
-    /// The codes that words should hold; whether they do, packing them again will tell.
-    fn unpack(&self, words: &[u32]) -> Vec<i8> {
-        let code = |i: usize| {
-            let (group, j) = (i / 4, i % 4);
-            if self.half {
-                let bits = words[j % 2 * (words.len() / 2) + group] >> (16 * (j / 2));
-                (f16::from_bits(bits as u16).to_f32() * 4f32.powi(group as i32 % 4)) as i8
-            } else {
-                (words[group] >> (8 * j)) as i8
-            }
-        };
-        (0..self.x.len()).map(code).collect()
-    }
+/// The codes that words should hold; whether they do, packing them again will tell.
+fn unpack(half: bool, words: &[u32], features: usize) -> Vec<i8> {
+    let code = |i: usize| {
+        let (group, j) = (i / 4, i % 4);
+        if half {
+            let bits = words[j % 2 * (words.len() / 2) + group] >> (16 * (j / 2));
+            (f16::from_bits(bits as u16).to_f32() * 4f32.powi(group as i32 % 4)) as i8
+        } else {
+            (words[group] >> (8 * j)) as i8
+        }
+    };
+    (0..features).map(code).collect()
 }

@@ -16,8 +16,14 @@ template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, T low, T high) {
 MSL_FN float fabs(float x) { return MSL_C(fabsf)(x); }
 MSL_FN float abs(float x) { return MSL_C(fabsf)(x); }
 MSL_FN float sqrt(float x) { return MSL_C(sqrtf)(x); }
+MSL_FN float exp(float x) { return MSL_C(expf)(x); }
 MSL_FN float rint(float x) { return MSL_C(rintf)(x); }
 MSL_FN float fma(float x, float y, float z) { return MSL_C(fmaf)(x, y, z); }
+template <class T, int N> MSL_FN T dot(vec<T, N> a, vec<T, N> b) {
+    T sum = a.d[0] * b.d[0];
+    for (int i = 1; i < N; ++i) sum += a.d[i] * b.d[i];
+    return sum;
+}
 
 // b where c holds.
 MSL_FN uint select(uint a, uint b, bool c) { return c ? b : a; }

@@ -27,6 +27,7 @@
 #define abs msl_abs
 #define fabs msl_fabs
 #define sqrt msl_sqrt
+#define exp msl_exp
 #define rint msl_rint
 #define fma msl_fma
 #define select msl_select
