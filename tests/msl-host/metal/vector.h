@@ -29,6 +29,9 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
         int i = 0;
         ((d[i++] = T(s)), ...);
     }
+    template <int M = N, typename msl::enable_if<M == 4>::type = 0> MSL_FN vec(vec<T, 2> low, vec<T, 2> high) {
+        for (int i = 0; i < 2; ++i) d[i] = low.d[i], d[i + 2] = high.d[i];
+    }
     MSL_FN vec(const vec<T, N, !packed>& o) { for (int i = 0; i < N; ++i) d[i] = o.d[i]; }
     template <class U, bool P> MSL_FN explicit vec(const vec<U, N, P>& o) { for (int i = 0; i < N; ++i) d[i] = T(o.d[i]); }
 
