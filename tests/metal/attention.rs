@@ -256,7 +256,9 @@ pub fn combine(kernel: &'static Kernel) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (heads, head_dim, splits) in [(1, 2, 1), (3, 6, 2), (7, 40, 5), (20, 128, 3), (1, 256, 32), (130, 14, 4)] {
         let x = numbers(&mut rng, splits * heads * head_dim, 3.0);
-        let mut weights: Vec<f32> = (0..splits * heads).flat_map(|_| [rng.random_range(-9.0..9.0), rng.random_range(0.5..99.0)]).collect();
+        // Exponentials of which overflow or vanish, unless it is those of differences.
+        let mut weight = |i: usize| [rng.random_range(-9.0..9.0) + [500.0, -500.0][i % heads % 2], rng.random_range(0.5..99.0)];
+        let mut weights: Vec<f32> = (0..splits * heads).flat_map(&mut weight).collect();
         // A share of nothing, as attention leaves it.
         if splits > 1 {
             weights[2..4].copy_from_slice(&[-1e30, 0.0]);
