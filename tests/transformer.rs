@@ -443,6 +443,7 @@ fn rope_and_attention_refuse_what_does_not_fit() {
     assert_invalid(rope(&qkv(3), 0, 2, &positions, &angles));
     assert_invalid(rope(&qkv(3), 0, 0, &positions, &angles));
     assert_invalid(rope(&qkv(3), 1, 1, &positions, &angles));
+    assert_invalid(rope(&qkv(1), usize::MAX, 1, &positions, &angles));
     let y = unwritten(context, [1, 23]);
     assert_shape(transformer::attention(&mut encoder, &qkv(1), 0, 1, &positions, &cache, 1, &y));
     for (heads, kv_heads, head_dim) in [(3, 2, 8), (2, 0, 8), (0, 1, 8), (2, 1, 7), (2, 1, 0), (2, 1, 258)] {
@@ -451,6 +452,10 @@ fn rope_and_attention_refuse_what_does_not_fit() {
         assert_invalid(HostKvCache::new(shape));
     }
     assert_invalid(KvCache::new(context, shape, 1, 4, Element::U32));
+    for (slots, capacity) in [(usize::MAX, 4), (1, usize::MAX)] {
+        let cache = KvCache::new(context, shape, slots, capacity, Element::F32);
+        assert!(matches!(cache, Err(Error::TooLarge { .. })), "{cache:?}");
+    }
     let host = HostKvCache::new(shape).unwrap();
     assert_invalid(transformer::attention_cpu(&vec![0.0; shape.row()], &host));
     assert!(matches!(transformer::attention_cpu(&[0.0; 3], &host), Err(Error::Length { .. })));

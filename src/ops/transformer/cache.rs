@@ -87,7 +87,7 @@ impl KvCache {
     /// [`Error::Invalid`] for heads that are not shared evenly, or too wide; [`Error::TooLarge`].
     pub fn new(context: &Context, shape: AttentionShape, slots: usize, capacity: usize, element: Element) -> Result<Self> {
         shape.check("key-value cache")?;
-        let dims = [slots * shape.kv_heads, shape.quads(), capacity, 4];
+        let dims = [slots.saturating_mul(shape.kv_heads), shape.quads(), capacity, 4];
         let (keys, values) = (Floats::zeros(context, element, dims)?, Floats::zeros(context, element, dims)?);
         Ok(Self { shape, slots, capacity, keys, values })
     }

@@ -80,7 +80,7 @@ impl KvCache {
         if positions.len() != self.slots {
             return Err(Error::Shape { op, what: "positions", expected: format!("[{}]", self.slots), found: positions.shape() });
         }
-        if run == 0 || !tokens.is_multiple_of(run) || slot + tokens / run > self.slots {
+        if run == 0 || !tokens.is_multiple_of(run) || slot.saturating_add(tokens / run) > self.slots {
             let what = format!("{tokens} tokens in runs of {run} from sequence {slot} on; the cache has {} sequences", self.slots);
             return Err(Error::Invalid { op, what });
         }
