@@ -12,6 +12,7 @@ fn devices() -> Vec<(Context, Layout)> {
     for context in contexts() {
         all.push((context.restricted(|c| c.half_subnormals = false), Layout::Half));
         all.push((context.clone(), Layout::Half));
+        all.push((context.restricted(|c| c.software = !c.software), Layout::Half));
         all.push((context, Layout::Int8));
     }
     all

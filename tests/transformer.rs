@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     Capabilities, Context, DenseElement, Element, Error, Kernel, PackedDense, PackedTernary, Scales, Tensor,
     bitnet::{self, Gate, Layout, Method, QuantizedActivations},
     bytemuck, catalog, f16, params,
-    transformer::{self, AttentionShape, HostKvCache, KvCache, TopK},
+    transformer::{self, AttentionShape, HostKvCache, KvCache, Places, TopK},
 };
 use common::{SHAPES, activations, block_on, contexts, rng, ternary};
 use rand::{RngExt, rngs::StdRng};
@@ -409,7 +409,14 @@ fn rope_cpu_turns_as_the_gpu() {
     let gpu_cache = KvCache::new(context, shape, 1, 13, Element::F32).unwrap();
     let mut encoder = context.encoder("test");
     let positions = context.upload(&[6u32], [1]).unwrap();
-    transformer::rope(&mut encoder, &gpu, 0, 3, &positions, &context.upload(&angles, [13, 7, 2]).unwrap(), &gpu_cache).unwrap();
+    transformer::rope(
+        &mut encoder,
+        &gpu,
+        &Places { slot: 0, run: 3, positions: &positions },
+        &context.upload(&angles, [13, 7, 2]).unwrap(),
+        &gpu_cache,
+    )
+    .unwrap();
     let _ = encoder.submit().unwrap();
     for (gpu, cpu) in block_on(gpu.read()).unwrap().chunks(shape.row()).zip(cpu.chunks(shape.row())) {
         // Numbers below 2: two products and a sum, on each side.
@@ -432,8 +439,8 @@ fn rope_and_attention_refuse_what_does_not_fit() {
     let angles = unwritten(context, [5, 3, 2]);
     let mut rope = |qkv: &Tensor<f32>, slot, run, positions: &Tensor<u32>, angles: &Tensor<f32>| {
         let y = unwritten(context, [qkv.shape().as_matrix().0, 24]);
-        let attended = transformer::attention(&mut encoder, qkv, slot, run, positions, &cache, 1, &y);
-        let turned = transformer::rope(&mut encoder, qkv, slot, run, positions, angles, &cache);
+        let attended = transformer::attention(&mut encoder, qkv, &Places { slot, run, positions }, &cache, 1, &y);
+        let turned = transformer::rope(&mut encoder, qkv, &Places { slot, run, positions }, angles, &cache);
         if turned.is_ok() { attended } else { turned }
     };
     rope(&qkv(2), 1, 1, &positions, &angles).unwrap();
@@ -445,7 +452,7 @@ fn rope_and_attention_refuse_what_does_not_fit() {
     assert_invalid(rope(&qkv(3), 1, 1, &positions, &angles));
     assert_invalid(rope(&qkv(1), usize::MAX, 1, &positions, &angles));
     let y = unwritten(context, [1, 23]);
-    assert_shape(transformer::attention(&mut encoder, &qkv(1), 0, 1, &positions, &cache, 1, &y));
+    assert_shape(transformer::attention(&mut encoder, &qkv(1), &Places { slot: 0, run: 1, positions: &positions }, &cache, 1, &y));
     for (heads, kv_heads, head_dim) in [(3, 2, 8), (2, 0, 8), (0, 1, 8), (2, 1, 7), (2, 1, 0), (2, 1, 258)] {
         let shape = AttentionShape { heads, kv_heads, head_dim };
         assert_invalid(KvCache::new(context, shape, 1, 4, Element::F32));
@@ -507,15 +514,16 @@ fn gpu_attention(context: &Context, case: &AttentionCase, given: &Sequences) -> 
     let mut encoder = context.encoder("test");
     for (slot, (&past, rows)) in case.past.iter().zip(&given.rows).enumerate().filter(|(_, (past, _))| **past > 0) {
         let qkv = context.upload(&rows[..past * shape.row()], [past, shape.row()]).unwrap();
-        transformer::rope(&mut encoder, &qkv, slot, past, &zeros, &angles, &cache).unwrap();
+        transformer::rope(&mut encoder, &qkv, &Places { slot, run: past, positions: &zeros }, &angles, &cache).unwrap();
     }
     let used = case.slot..case.slot + case.sequences;
     let new: Vec<f32> = used.flat_map(|slot| given.rows[slot][case.past[slot] * shape.row()..].to_vec()).collect();
     let tokens = case.sequences * case.run;
     let qkv = context.upload(&new, [tokens, shape.row()]).unwrap();
-    transformer::rope(&mut encoder, &qkv, case.slot, case.run, &positions, &angles, &cache).unwrap();
+    transformer::rope(&mut encoder, &qkv, &Places { slot: case.slot, run: case.run, positions: &positions }, &angles, &cache).unwrap();
     let y = unwritten(context, [tokens, shape.heads * shape.head_dim]);
-    transformer::attention(&mut encoder, &qkv, case.slot, case.run, &positions, &cache, case.splits, &y).unwrap();
+    transformer::attention(&mut encoder, &qkv, &Places { slot: case.slot, run: case.run, positions: &positions }, &cache, case.splits, &y)
+        .unwrap();
     let _ = encoder.submit().unwrap();
     block_on(y.read()).unwrap()
 }

@@ -5,7 +5,7 @@ use crate::{
     Context, DenseMatrix, Element, Encoder, Recording, Result, Tensor, TernaryMatrix,
     bitnet::{self, Layout, QuantizedActivations},
     formats::ModelConfig,
-    transformer::{self, KvCache, TopK},
+    transformer::{self, KvCache, Places, TopK},
 };
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ impl GpuModel {
         let (c, s) = (&self.config, scratch);
         bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.input_norm, c.eps, &s.normed)?;
         bitnet::bitlinear_into(encoder, &s.normed, &layer.qkv, &s.qkv)?;
-        transformer::rope(encoder, &s.qkv, place.slot, place.run, place.positions, place.angles, cache)?;
-        transformer::attention(encoder, &s.qkv, place.slot, place.run, place.positions, cache, place.splits, &s.attended)?;
+        transformer::rope(encoder, &s.qkv, &place.tokens, place.angles, cache)?;
+        transformer::attention(encoder, &s.qkv, &place.tokens, cache, place.splits, &s.attended)?;
         match &layer.attention_norm {
             Some(gain) => bitnet::rms_norm_quantize_into(encoder, &s.attended, gain, c.eps, &s.attended_q)?,
             None => bitnet::quantize_activations_into(encoder, &s.attended, &s.attended_q)?,
@@ -119,11 +119,9 @@ fn vector(context: &Context, values: &[f32]) -> Result<Tensor<f32>> {
     context.upload(values, [values.len()])
 }
 
-/// Where in their sequences the tokens of a recording stand.
+/// Where the tokens of a recording stand, and what attention needs to know of it.
 struct Place<'a> {
-    slot: usize,
-    run: usize,
-    positions: &'a Tensor<u32>,
+    tokens: Places<'a>,
     angles: &'a Tensor<f32>,
     splits: usize,
 }
@@ -206,7 +204,7 @@ impl GpuSession {
     }
 
     fn place(&self, slot: usize, run: usize, splits: usize) -> Place<'_> {
-        Place { slot, run, positions: &self.positions, angles: &self.angles, splits }
+        Place { tokens: Places { slot, run, positions: &self.positions }, angles: &self.angles, splits }
     }
 
     fn write_positions(&self) -> Result<()> {
@@ -228,7 +226,7 @@ impl GpuSession {
             let tokens = model.context.upload(ids, [ids.len()])?;
             self.write_positions()?;
             let mut encoder = model.context.encoder("prefill");
-            self.record(model, &mut encoder, &tokens, &scratch, slot, ids.len(), 1)?;
+            self.record(model, &mut encoder, &tokens, &scratch, &self.place(slot, ids.len(), 1))?;
             then(&mut encoder, &scratch.x, ids.len())?;
             encoder.submit()?;
             self.lengths[slot] += ids.len();
@@ -236,19 +234,11 @@ impl GpuSession {
         Ok(())
     }
 
-    fn record(
-        &self,
-        model: &GpuModel,
-        encoder: &mut Encoder,
-        tokens: &Tensor<u32>,
-        scratch: &Scratch,
-        slot: usize,
-        run: usize,
-        splits: usize,
-    ) -> Result<()> {
+    /// Records the embedding and all layers.
+    fn record(&self, model: &GpuModel, encoder: &mut Encoder, tokens: &Tensor<u32>, scratch: &Scratch, place: &Place<'_>) -> Result<()> {
         transformer::embed_into(encoder, tokens, &model.embedding, &scratch.x)?;
         for (layer, cache) in model.layers.iter().zip(&self.caches) {
-            model.layer(encoder, layer, cache, &self.place(slot, run, splits), scratch)?;
+            model.layer(encoder, layer, cache, place, scratch)?;
         }
         Ok(())
     }
@@ -287,7 +277,7 @@ impl GpuSession {
         let tokens = model.context.upload(ids, [ids.len()])?;
         self.write_positions()?;
         let mut encoder = model.context.encoder("prompt");
-        self.record(model, &mut encoder, &tokens, &scratch, 0, ids.len(), 1)?;
+        self.record(model, &mut encoder, &tokens, &scratch, &self.place(0, ids.len(), 1))?;
         let logits = model.logits(&mut encoder, &scratch.x, ids.len().saturating_sub(1), 1)?;
         Ok((encoder.finish(), logits))
     }
@@ -307,7 +297,7 @@ impl GpuSession {
         let scratch = Scratch::new(model, slots)?;
         let mut encoder = model.context.encoder("decode");
         let splits = transformer::attention_splits(slots * model.config.kv_heads, span);
-        self.record(model, &mut encoder, &self.tokens, &scratch, 0, 1, splits)?;
+        self.record(model, &mut encoder, &self.tokens, &scratch, &self.place(0, 1, splits))?;
         let logits = model.logits(&mut encoder, &scratch.x, 0, slots)?;
         let top = match want {
             Want::Greedy => Some(transformer::top_k(&mut encoder, &logits, 1, Some(&self.tokens.reshape([slots, 1])?))?),

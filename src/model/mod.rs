@@ -64,8 +64,8 @@ struct Inner {
 }
 
 enum Engine {
-    Gpu(GpuModel),
-    Cpu(CpuModel),
+    Gpu(Box<GpuModel>),
+    Cpu(Box<CpuModel>),
 }
 
 impl Model {
@@ -133,7 +133,7 @@ impl Model {
                     model.push(&HostLayer::read(file, layer)?)?;
                     progress(layer + 1);
                 }
-                Engine::Gpu(model)
+                Engine::Gpu(Box::new(model))
             }
             None => {
                 let mut layers = Vec::new();
@@ -141,7 +141,7 @@ impl Model {
                     layers.push(HostLayer::read(file, layer)?);
                     progress(layer + 1);
                 }
-                Engine::Cpu(CpuModel { config: config.clone(), ends, layers })
+                Engine::Cpu(Box::new(CpuModel { config: config.clone(), ends, layers }))
             }
         };
         Ok(Self { inner: Arc::new(Inner { config, tokenizer, engine }) })

@@ -23,7 +23,7 @@ pub struct Session {
 }
 
 pub(super) enum State {
-    Gpu(GpuSession),
+    Gpu(Box<GpuSession>),
     Cpu(CpuSession),
 }
 
@@ -38,7 +38,7 @@ impl Session {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
         let state = match &model.engine {
-            Engine::Gpu(gpu) => State::Gpu(GpuSession::new(gpu, sequences, capacity, cache)?),
+            Engine::Gpu(gpu) => State::Gpu(Box::new(GpuSession::new(gpu, sequences, capacity, cache)?)),
             Engine::Cpu(cpu) => State::Cpu(CpuSession::new(cpu, sequences, capacity)?),
         };
         Ok(Self { model, state, options })

@@ -47,6 +47,14 @@ pub(super) static GEMV_HALF: Kernel = kernel(
     Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8)])),
 );
 
+/// For processors that play a GPU: a workgroup's threads all have rows, and are few workgroups.
+pub(super) static GEMV_HALF_SOFTWARE: Kernel = kernel(
+    "bitlinear_gemv_half_software",
+    "bitlinear_gemv",
+    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 32, &[("ROWS", 8), ("TURNS", 1)]),
+    None,
+);
+
 pub(super) static GEMV_BIASED: Kernel = kernel(
     "bitlinear_gemv_biased",
     "bitlinear_gemv",
@@ -150,6 +158,7 @@ fn record<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &Ternary
         Method::GemvInt8 => &GEMV_INT8,
         Method::GemvInt8Tall => &GEMV_INT8_TALL,
         Method::GemvHalf => &GEMV_HALF,
+        Method::GemvHalfSoftware => &GEMV_HALF_SOFTWARE,
         Method::GemvBiased => &GEMV_BIASED,
         Method::GemmInt8 => &GEMM_INT8,
         Method::GemmHalf => &GEMM_HALF,

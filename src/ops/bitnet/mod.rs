@@ -29,6 +29,7 @@ pub(super) static KERNELS: &[&crate::Kernel] = &[
     &bitlinear::GEMV_INT8,
     &bitlinear::GEMV_INT8_TALL,
     &bitlinear::GEMV_HALF,
+    &bitlinear::GEMV_HALF_SOFTWARE,
     &bitlinear::GEMV_BIASED,
     &bitlinear::GEMM_INT8,
     &bitlinear::GEMM_HALF,

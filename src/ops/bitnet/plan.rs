@@ -23,6 +23,8 @@ pub enum Method {
     GemvInt8Tall,
     /// Few tokens, half layout, on masked fields as subnormal halves.
     GemvHalf,
+    /// The same on a processor that plays a GPU: more rows a workgroup.
+    GemvHalfSoftware,
     /// Few tokens, half layout, where subnormal halves are flushed.
     GemvBiased,
     /// Many tokens, by tiles and packed integer dot products.
@@ -60,6 +62,7 @@ pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilit
         (Layout::Int8, true) if rows >= TALL_ROWS => Method::GemvInt8Tall,
         (Layout::Int8, true) => Method::GemvInt8,
         (Layout::Int8, false) => Method::GemmInt8,
+        (Layout::Half, true) if capabilities.half_subnormals && capabilities.software => Method::GemvHalfSoftware,
         (Layout::Half, true) if capabilities.half_subnormals => Method::GemvHalf,
         (Layout::Half, true) => Method::GemvBiased,
         (Layout::Half, false) => Method::GemmHalf,
@@ -98,6 +101,8 @@ mod tests {
         assert_eq!(plan(1, 16384, Layout::Int8, false, &apple), Method::GemvInt8Tall);
         assert_eq!(plan(9, 16384, Layout::Int8, false, &apple), Method::GemmInt8);
         assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), Method::Grouped);
+        apple.software = true;
+        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvHalfSoftware);
         apple.half_subnormals = false;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvBiased);
     }

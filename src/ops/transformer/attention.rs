@@ -1,6 +1,6 @@
 //! Causal attention to a key-value cache: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
 
-use super::{HostKvCache, KvCache};
+use super::{HostKvCache, KvCache, Places};
 use crate::{
     Encoder, Error, Kernel, Result, Tensor,
     kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
@@ -60,7 +60,7 @@ pub(super) static COMBINE: Kernel = Kernel {
 };
 
 /// Into how many shares the positions of a sequence are best split: one where rows alone keep a GPU busy, else one for every tile of positions,
-/// up to a number that a combining kernel reads at no cost. `rows` are workgroups without a split.
+/// up to a number that a combining kernel reads at no cost. `workgroups` is how many there are without a split.
 pub fn attention_splits(workgroups: usize, positions: usize) -> usize {
     const BUSY: usize = 256;
     const MOST: usize = 32;
@@ -69,7 +69,7 @@ pub fn attention_splits(workgroups: usize, positions: usize) -> usize {
 }
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, into `y`
-/// `[m, heads·D]`. Runs, slots and positions are as there. The positions are split into `splits` shares (see [`attention_splits`]), of which a second
+/// `[m, heads·D]`. The positions are split into `splits` shares (see [`attention_splits`]), of which a second
 /// dispatch makes one where there are more.
 ///
 /// # Errors
@@ -77,16 +77,15 @@ pub fn attention_splits(workgroups: usize, positions: usize) -> usize {
 pub fn attention(
     encoder: &mut Encoder,
     qkv: &Tensor<f32>,
-    slot: usize,
-    run: usize,
-    positions: &Tensor<u32>,
+    places: &Places<'_>,
     cache: &KvCache,
     splits: usize,
     y: &Tensor<f32>,
 ) -> Result<()> {
     let op = "attention";
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    cache.check_rows(op, qkv, slot, run, positions)?;
+    cache.check_rows(op, qkv, places)?;
+    let Places { slot, run, positions } = *places;
     let width = shape.heads * shape.head_dim;
     if y.shape().as_matrix() != (tokens, width) {
         return Err(Error::Shape { op, what: "y", expected: format!("[{tokens}, {width}]"), found: y.shape() });

@@ -41,6 +41,17 @@ impl AttentionShape {
     }
 }
 
+/// Where in their sequences the tokens of an op stand: equal runs of as many sequences from `slot` on, each continuing where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The first sequence.
+    pub slot: usize,
+    /// New tokens of each.
+    pub run: usize,
+    /// `[slots]`: the tokens that each sequence of the cache has had before.
+    pub positions: &'a Tensor<u32>,
+}
+
 /// The keys and values of one layer on the GPU, for `slots` sequences of up to `capacity` tokens; in `f32`, or in `f16` at half the size.
 ///
 /// Keys are `[slot, head, ceil(D / 4), capacity, 4]`, so that a thread a position reads 16 bytes beside its neighbour's; values

@@ -13,7 +13,7 @@ mod rope;
 mod top_k;
 
 pub use attention::{attention, attention_cpu, attention_splits};
-pub use cache::{AttentionShape, HostKvCache, KvCache};
+pub use cache::{AttentionShape, HostKvCache, KvCache, Places};
 pub use dense_gemv::{dense_gemv, dense_gemv_cpu, dense_gemv_into};
 pub use embed::{embed, embed_cpu, embed_into};
 pub use rms_norm::{rms_norm, rms_norm_cpu};

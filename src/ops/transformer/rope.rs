@@ -1,6 +1,6 @@
 //! Rotary positions, and the way of keys and values into their cache.
 
-use super::{HostKvCache, KvCache};
+use super::{HostKvCache, KvCache, Places};
 use crate::{
     Encoder, Error, Kernel, Result, Tensor,
     kernel::{Params as _, Source, Type::*, read, read_write},
@@ -36,43 +36,35 @@ pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
     (0..capacity).flat_map(angle).flat_map(|angle| [angle.cos(), angle.sin()]).collect()
 }
 
-/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·D]` where they are, and puts its keys, rotated, and its values into `cache`. The `m` tokens
-/// are equal runs of as many sequences from `slot` on, each continuing at `positions[..]` `[slots]`; what is beyond the cache's capacity is dropped,
-/// so callers check their room. `angles` are [`rope_angles`] for the cache's capacity.
+/// Rotates the queries in `qkv` `[m, (heads + 2·kv_heads)·D]` where they are, and puts its keys, rotated, and its values into `cache`. What is beyond
+/// the cache's capacity is dropped, so callers check their room. `angles` are [`rope_angles`] for the cache's capacity.
 ///
 /// # Errors
 /// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or slots do not exist.
-pub fn rope(
-    encoder: &mut Encoder,
-    qkv: &Tensor<f32>,
-    slot: usize,
-    run: usize,
-    positions: &Tensor<u32>,
-    angles: &Tensor<f32>,
-    cache: &KvCache,
-) -> Result<()> {
+pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, places: &Places<'_>, angles: &Tensor<f32>, cache: &KvCache) -> Result<()> {
     let op = "rope";
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    cache.check_rows(op, qkv, slot, run, positions)?;
+    cache.check_rows(op, qkv, places)?;
     if angles.len() != cache.capacity * shape.head_dim {
         let expected = format!("[{}, {}, 2]", cache.capacity, shape.head_dim / 2);
         return Err(Error::Shape { op, what: "angles", expected, found: angles.shape() });
     }
     let params = Params {
         tokens: tokens as u32,
-        run: run as u32,
-        slot: slot as u32,
+        run: places.run as u32,
+        slot: places.slot as u32,
         heads: shape.heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
         capacity: cache.capacity as u32,
     };
-    encoder.dispatch(&ROPE, &params, &[positions, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
+    encoder.dispatch(&ROPE, &params, &[places.positions, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
 }
 
 impl KvCache {
     /// Is `qkv` as many runs of tokens as there are slots for?
-    pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, slot: usize, run: usize, positions: &Tensor<u32>) -> Result<()> {
+    pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, places: &Places<'_>) -> Result<()> {
+        let Places { slot, run, positions } = *places;
         let (tokens, columns) = qkv.shape().as_matrix();
         if columns != self.shape.row() {
             return Err(Error::Shape { op, what: "qkv", expected: format!("[m, {}]", self.shape.row()), found: qkv.shape() });
