@@ -13,8 +13,9 @@ const NONE: u32 = 0xffffffffu;
 // Floats in the order of unsigned integers; every NaN above infinity, 0 for nothing, which becomes -infinity.
 fn to_key(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
-    if (bits & 0x7fffffffu) > 0x7f800000u { return NONE; }
-    return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    let key = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    // Not an early return: with that, NVIDIA's compiler (580.159) takes every winner below for NONE.
+    return select(key, NONE, (bits & 0x7fffffffu) > 0x7f800000u);
 }
 fn from_key(key: u32) -> f32 {
     let v = max(key, 0x007fffffu);
@@ -28,6 +29,7 @@ fn top_k(ids: Ids) {
     var id: array<u32, TURNS>;
     for (var u = 0u; u < TURNS; u += 1u) {
         let i = ids.group.x * TILE_X + u * THREADS + ids.local;
+        key[u] = 0u;
         id[u] = NONE;
         if i < params.count {
             id[u] = i;
