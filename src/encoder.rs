@@ -22,8 +22,10 @@ pub(crate) struct Step {
     bind_group: wgpu::BindGroup,
     params: Vec<u8>,
     workgroups: [u32; 3],
-    /// Keeps the buffers out of the pool while this work may still be submitted.
-    _alive: Vec<Arc<Pooled>>,
+    extent: [usize; 3],
+    floats: Vec<(&'static str, Element)>,
+    /// The buffers, and how many bytes of each are bound. Keeps them out of the pool while this work may still be submitted.
+    bound: Vec<(Arc<Pooled>, u64)>,
 }
 
 impl Encoder {
@@ -66,7 +68,7 @@ impl Encoder {
         if grid.iter().any(|&n| n > u64::from(limit)) {
             return Err(Error::Grid { kernel: kernel.name, grid, limit });
         }
-        let pipeline = self.context.pipeline(kernel, floats)?;
+        let pipeline = self.context.pipeline(kernel, floats.clone())?;
         let entry = |(binding, b)| wgpu::BindGroupEntry { binding, resource: Bound::resource(b) };
         let entries: Vec<_> = (0u32..).zip(&bound).map(entry).collect();
         let descriptor = wgpu::BindGroupDescriptor { label: Some(kernel.name), layout: &pipeline.layout, entries: &entries };
@@ -79,7 +81,9 @@ impl Encoder {
             bind_group,
             params: bytemuck::bytes_of(params).to_vec(),
             workgroups: grid.map(|n| n as u32),
-            _alive: bound.iter().map(|b| b.buffer.clone()).collect(),
+            extent,
+            floats,
+            bound: bound.iter().map(|b| (b.buffer.clone(), b.bytes)).collect(),
         });
         Ok(())
     }
@@ -162,9 +166,58 @@ impl Recording {
         }))
     }
 
+    /// The recorded dispatches, in order, as plain data: to print a plan, or to run it elsewhere.
+    pub fn dispatches(&self) -> impl Iterator<Item = Dispatch<'_>> {
+        self.steps.iter().map(|step| Dispatch { context: &self.context, step })
+    }
+
     /// The recorded kernels, in order.
     pub fn kernels(&self) -> impl Iterator<Item = &'static Kernel> {
         self.steps.iter().map(|step| step.kernel)
+    }
+}
+
+/// One dispatch of a [`Recording`].
+#[derive(Clone, Copy)]
+pub struct Dispatch<'a> {
+    context: &'a Context,
+    step: &'a Step,
+}
+
+impl Dispatch<'_> {
+    /// The kernel.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.step.kernel
+    }
+
+    /// The bytes of its parameters.
+    pub fn params(&self) -> &[u8] {
+        &self.step.params
+    }
+
+    /// Its outputs, which its tile turns into workgroups.
+    pub fn extent(&self) -> [usize; 3] {
+        self.step.extent
+    }
+
+    /// The element types behind its kernel's aliases.
+    pub fn floats(&self) -> &[(&'static str, Element)] {
+        &self.step.floats
+    }
+
+    /// A number for each of its buffers, in binding order; the same buffer has the same number in every dispatch of a recording.
+    pub fn buffers(&self) -> Vec<usize> {
+        self.step.bound.iter().map(|(buffer, _)| Arc::as_ptr(buffer).addr()).collect()
+    }
+
+    /// Copies back what is bound, as bytes.
+    ///
+    /// # Panics
+    /// If there is no such binding.
+    pub fn read(&self, binding: usize) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
+        let (buffer, bytes) = &self.step.bound[binding];
+        let (bytes, staging) = (*bytes, crate::readback::read_after(self.context, "dispatch", &|_| {}, buffer, *bytes));
+        async move { staging.await?.map_or(Ok(Vec::new()), |staging| staging.to_vec(bytes as usize)) }
     }
 }
 

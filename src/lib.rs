@@ -61,7 +61,7 @@ pub use capabilities::Capabilities;
 pub use context::Translate;
 pub use context::{Context, ShaderLanguage};
 pub use dense::{DenseElement, DenseMatrix, PackedDense};
-pub use encoder::{Encoder, Recording, Submission};
+pub use encoder::{Dispatch, Encoder, Recording, Submission};
 pub use error::{Error, Result};
 pub use half::f16;
 pub use kernel::Kernel;

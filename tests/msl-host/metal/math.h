@@ -25,6 +25,12 @@ template <class T, int N> MSL_FN T dot(vec<T, N> a, vec<T, N> b) {
     return sum;
 }
 
+#ifdef __CUDACC__
+MSL_FN uint clz(uint x) { return uint(__clz(int(x))); }
+#else
+MSL_FN uint clz(uint x) { return x == 0 ? 32u : uint(__builtin_clz(x)); }
+#endif
+
 // b where c holds.
 MSL_FN uint select(uint a, uint b, bool c) { return c ? b : a; }
 MSL_FN uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0 : x << (32 - offset - bits) >> (32 - bits); }

@@ -28,6 +28,7 @@
 #define fabs msl_fabs
 #define sqrt msl_sqrt
 #define exp msl_exp
+#define clz msl_clz
 #define rint msl_rint
 #define fma msl_fma
 #define select msl_select
