@@ -1,5 +1,4 @@
-//! Norms and gates with the quantiser after them. The sum of squares is a float sum of no certain order, and exponentials differ, so the judge
-//! computes in `f64` and knows how far `f32` may stray.
+//! Norms and gates with the quantiser after them. Exponentials differ, so the judge of gates computes in `f64` and knows how far `f32` may stray.
 
 use super::{
     Data, Problem, U,
@@ -7,7 +6,7 @@ use super::{
     quantize::{is_half, pack, row_words, sums},
 };
 use crate::common::{SHAPES, activations, rng};
-use bitnet_wgpu::{Element, Kernel, f16, params};
+use bitnet_wgpu::{Element, Kernel, bitnet, f16, params};
 use rand::RngExt;
 
 params! { struct Params { tokens: u32, features: u32, words: u32, eps: f32 } }
@@ -21,17 +20,17 @@ pub fn problems(kernel: &'static Kernel) -> Vec<Problem> {
         for element in [Element::F32, Element::F16] {
             let mut rng = rng(29);
             let gain: Vec<f32> = (0..features).map(|_| rng.random_range(-2.0..2.0)).collect();
-            // Squares must not overflow: that is another branch, in which nothing is left to round.
-            let x: Vec<f32> = activations(&mut rng, tokens, features).iter().map(|v| v.clamp(-1e15, 1e15)).collect();
-            let x = Data::floats(element, &x);
+            let x = Data::floats(element, &activations(&mut rng, tokens, features));
             let words = row_words(features);
             let params = Params { tokens: tokens as u32, features: features as u32, words: words as u32, eps: EPS };
-            let (source, factors) = (x.to_f32(), gain.clone());
-            let judge = judge(is_half(kernel), tokens, move |token| normal(&source[token * features..][..features], &factors));
-            let outputs = outputs(is_half(kernel), tokens, features);
+            // Squares are summed as integers: not a bit is open.
+            let host = bitnet::rms_norm_quantize_cpu(&x.to_f32(), tokens, &gain, EPS).unwrap();
+            let packed = (0..tokens).flat_map(|token| pack(is_half(kernel), host.row(token))).collect();
+            let sums = (0..tokens).flat_map(|token| sums(host.row(token))).collect();
+            let outputs = vec![Data::U32(packed), Data::F32(host.scales.clone()), Data::I32(sums)];
             let case = format!("{tokens} × {features} {element:?}");
             let inputs = vec![x, Data::F32(gain)];
-            problems.push(Problem::new(kernel, case, params, inputs, outputs, [tokens, 1, 1], judge).folded());
+            problems.push(Problem::exact(kernel, case, params, inputs, outputs, [tokens, 1, 1]).folded());
         }
     }
     problems
@@ -92,17 +91,9 @@ fn judge(half: bool, tokens: usize, values: impl Fn(usize) -> Values + 'static) 
     })
 }
 
-/// How far a norm strays. In units of 2^-24: a sum of squares strays by 1 for every addition on its way (a thread's share, then 5 + 5 between
-/// lanes at best, 31 + 31 at worst), its root by half of that; 1 each for the mean, eps, root (2 if not correctly rounded), reciprocal (2), the
-/// two products of a value, and the three steps of the scale.
-fn norm_stray(features: usize) -> f64 {
-    ((features.div_ceil(256) as f64 + 62.0) / 2.0 + 12.0) * U
-}
-
-fn normal(x: &[f32], gain: &[f32]) -> Values {
-    let exact: Vec<f64> = x.iter().map(|&v| v.into()).collect();
-    Values { exact: normalised(&exact, gain), stray: norm_stray(x.len()) }
-}
+/// How far a norm strays, in units of 2^-24: half of 1 for the mean and 1 for eps, then root, reciprocal, the two products of a value, and the three
+/// steps of the scale. Squares are summed exactly.
+const NORM_STRAY: f64 = 8.0 * U;
 
 fn normalised(x: &[f64], gain: &[f32]) -> Vec<f64> {
     let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
@@ -120,7 +111,7 @@ fn gated(silu: bool, gates: &[f32], ups: &[f32], gain: Option<&Vec<f32>>) -> Val
     let exact: Vec<f64> = gates.iter().zip(ups).map(|(&gate, &up)| bend(gate.into()) * f64::from(up)).collect();
     let bent = if silu { 46.0 + 7.0 } else { 2.0 } * U;
     match gain {
-        Some(gain) => Values { exact: normalised(&exact, gain), stray: norm_stray(gates.len()) + 2.0 * bent },
+        Some(gain) => Values { exact: normalised(&exact, gain), stray: NORM_STRAY + 2.0 * bent },
         None => Values { exact, stray: bent + 3.0 * U },
     }
 }

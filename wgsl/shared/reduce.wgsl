@@ -42,13 +42,13 @@ var<workgroup> scratch2: array<vec2<i32>, (THREADS + 3u) / 4u>;
 
 // Two sums at once: one pair of barriers.
 fn group_sum2_i32(v: vec2<i32>, ids: Ids) -> vec2<i32> {
-    let part = subgroupAdd(v);
+    let part = vec2<i32>(subgroupAdd(v.x), subgroupAdd(v.y));
     if ids.lane == 0u { scratch2[ids.subgroup] = part; }
     workgroupBarrier();
     var total = vec2<i32>();
     for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total += scratch2[i]; }
     workgroupBarrier();
-    return subgroupAdd(total);
+    return vec2<i32>(subgroupAdd(total.x), subgroupAdd(total.y));
 }
 
 fn group_sum_f32(v: f32, ids: Ids) -> f32 {
