@@ -19,7 +19,8 @@ static inline uint2 group_sum2(uint2 v, threadgroup uint* scratch, Ids ids) {
         scratch[32u + ids.simd] = part.y;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint2 other = ids.lane < SIMDS ? uint2(scratch[ids.lane], scratch[32u + ids.lane]) : uint2(0u);
+    uint2 other = uint2(0u);
+    if (ids.lane < SIMDS) other = uint2(scratch[ids.lane], scratch[32u + ids.lane]);
     const uint2 total = uint2(simd_sum(other.x), simd_sum(other.y));
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return total;
