@@ -104,8 +104,8 @@ fn cache_bytes(c: &ModelConfig, context: usize, f16: bool) -> usize {
 
 /// Seconds until the first token, and of a token after it.
 fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(f64, f64)> {
-    let ids: Vec<u32> = (0..prompt.max(1) as u32).map(|i| i * 7919 % model.config().vocab as u32).collect();
-    let options = GenerateOptions { max_tokens: tokens + 1, ignore_eos: true, cache, ..Default::default() };
+    let ids: Vec<u32> = (0..prompt.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect();
+    let options = GenerateOptions { max_tokens: tokens.saturating_add(1), ignore_eos: true, cache, ..Default::default() };
     let mut generation = model.generate_ids(&ids, &options)?;
     let start = Instant::now();
     generation.next().transpose()?;
@@ -144,13 +144,21 @@ fn run() -> Result<()> {
     let cache = if arguments.f16_cache { Element::F16 } else { Element::F32 };
     // An idle device is slow, and kernels are compiled at their first use.
     for _ in 0..3 {
-        time(&model, 512.min(config.context - 8), 8, cache)?;
+        time(&model, 512.min(config.context.saturating_sub(8)), 8, cache)?;
     }
-    for &prompt in arguments.prefill.iter().filter(|&&prompt| prompt < config.context) {
+    for &prompt in &arguments.prefill {
+        if prompt > config.context {
+            println!("prefill {prompt:5}: beyond the context of {}", config.context);
+            continue;
+        }
         let (first, _) = time(&model, prompt, 1, cache)?;
         println!("prefill {prompt:5}: {:8.1} ms, {:8.0} tokens a second", first * 1e3, prompt as f64 / first);
     }
-    for &length in arguments.contexts.iter().filter(|&&length| length + arguments.tokens < config.context) {
+    for &length in &arguments.contexts {
+        if length.saturating_add(arguments.tokens) > config.context {
+            println!("decode after {length:5}: {} tokens more are beyond the context of {}", arguments.tokens, config.context);
+            continue;
+        }
         let (_, step) = time(&model, length, arguments.tokens, cache)?;
         let bytes = weight_bytes(&config, arguments.int8_head) + cache_bytes(&config, length + arguments.tokens / 2, arguments.f16_cache);
         let share = match roof.as_ref().map(|roof| roof.share(bytes, step)) {
@@ -168,6 +176,6 @@ fn run() -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    env_logger::init();
+    support::log();
     support::report(run())
 }

@@ -91,14 +91,20 @@ fn generate(model: &Model, prompt: &[u32], options: &GenerateOptions, show: bool
         }
         ids.push(token.id);
         if show {
-            print!("{}", token.text);
-            // A closed pipe is nobody's error.
-            let _ = std::io::stdout().flush();
+            say(&token.text);
         }
         text += &token.text;
     }
     let decode = start.elapsed() - prefill;
     Ok(Generated { ids, text, stop: generation.stop(), prefill, decode })
+}
+
+/// Prints at once; ends quietly if nobody reads on.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
 }
 
 fn run() -> Result<()> {
@@ -109,7 +115,7 @@ fn run() -> Result<()> {
     if !arguments.json {
         eprintln!("{adapter}, kernels in {language}");
         if arguments.ids.is_none() && !arguments.chat {
-            print!("{}", arguments.prompt);
+            say(&arguments.prompt);
         }
     }
     // Kernels are compiled at their first use: not a part of the speeds.
@@ -129,9 +135,9 @@ fn run() -> Result<()> {
             "adapter": adapter,
             "language": language,
         });
-        println!("{object}");
+        say(&format!("{object}\n"));
     } else {
-        println!();
+        say("\n");
         let stop = generated.stop.map_or_else(String::new, |stop| format!(", ended by {stop:?}"));
         eprintln!(
             "prompt: {} tokens, {prefill:.0} a second; then {} tokens, {decode:.1} a second{stop}",
@@ -143,6 +149,6 @@ fn run() -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    env_logger::init();
+    support::log();
     support::report(run())
 }

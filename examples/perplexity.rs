@@ -56,6 +56,6 @@ fn run() -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    env_logger::init();
+    support::log();
     support::report(run())
 }

@@ -6,7 +6,7 @@ mod common;
 
 use bitnet_wgpu::{
     Context, Element, Error,
-    formats::SafeTensors,
+    formats::{self, SafeTensors},
     model::{GenerateOptions, LoadOptions, Model, Sampling, Session, SessionOptions, Stop},
 };
 use common::{block_on, context, contexts};
@@ -291,4 +291,27 @@ fn models_and_generations_move_between_threads() {
     });
     let runs: Vec<_> = runs.collect::<Vec<_>>().into_iter().map(|run| run.join().unwrap()).collect();
     assert!(runs.iter().all(|run| *run == runs[0]));
+}
+
+/// A file of each architecture, in I2_S, TQ1_0, TQ2_0 and others: the engines agree. (That the weights are those of the file, tests/gguf.rs says.)
+#[test]
+fn gguf_models_run_alike_on_every_engine() {
+    for name in ["bitnet-b1.58", "bitnet-25", "bitnet", "llama"] {
+        // Their vocabularies are not meant to be tokenizers.
+        let file = formats::open(format!("tests/data/gguf/{name}.gguf")).unwrap();
+        let load = |context: Option<&Context>| Model::from_file(context, &*file, None, LoadOptions::default()).unwrap();
+        let ids = [1, 2, 3, 5, 7, 4, 6];
+        let cpu = block_on(load(None).logits(&ids)).unwrap();
+        let largest = cpu.iter().fold(0f32, |max, v| max.max(v.abs()));
+        assert!(largest.is_finite() && largest > 0.0, "{name}");
+        for context in contexts() {
+            let model = load(Some(&context));
+            let off = largest_difference(&block_on(model.logits(&ids)).unwrap(), &cpu) / largest;
+            println!("{name}: {off:.1e}");
+            // A flipped code is a hundredth of a token's activations.
+            assert!(off < 0.05, "{name}: {off}");
+            let options = GenerateOptions { max_tokens: 4, ignore_eos: true, ..Default::default() };
+            assert_eq!(model.generate_ids(&ids, &options).unwrap().filter(|token| token.is_ok()).count(), 4, "{name}");
+        }
+    }
 }

@@ -100,3 +100,8 @@ pub fn report(result: Result<()>) -> std::process::ExitCode {
         }
     }
 }
+
+/// Shows what this crate warns of.
+pub fn log() {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn")).init();
+}

@@ -129,7 +129,7 @@ impl ModelConfig {
     }
 
     /// Itself, if it describes a model that can be: no size zero or absurd, heads that divide, tokens of the vocabulary.
-    pub(super) fn checked(self) -> Result<Self, String> {
+    pub(crate) fn checked(self) -> Result<Self, String> {
         let sizes = [
             ("the hidden size", self.hidden),
             ("the feed-forward size", self.intermediate),

@@ -47,7 +47,8 @@ const LINEARS: [&str; 7] =
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and their `weight_scale`, which
 /// multiplies (`linear_class` `autobitlinear`, offline). Float masters are quantised by their absmean; other tensors and the tokenizer's
-/// files stay as they are. `written` is called after each tensor. Files take their names when they are whole.
+/// files stay as they are. `written` is called after each tensor. Weights take their file's name when they are whole, and
+/// config.json is written last.
 ///
 /// # Errors
 /// [`Error::Io`], also where there is a model in `output` and `force` is not set, or where `output` is the input; [`Error::Format`] for weights
@@ -57,6 +58,11 @@ pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bo
     check_output(checkpoint.path(), output, force)?;
     at(output, fs::create_dir_all(output))?;
     let (model, partial) = (output.join("model.safetensors"), output.join("model.safetensors.partial"));
+    // Without its config an unfinished model cannot be opened, and so not be read by the wrong rule of scales.
+    let target = output.join("config.json");
+    if target.exists() {
+        at(&target, fs::remove_file(&target))?;
+    }
     let done = write_tensors(checkpoint, &partial, &mut written).and_then(|()| at(&model, fs::rename(&partial, &model)));
     if done.is_err() {
         let _ = fs::remove_file(&partial);
@@ -68,7 +74,6 @@ pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bo
     }
     let mut config = checkpoint.config_json().clone();
     config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
-    let target = output.join("config.json");
     at(&target, fs::write(&target, format!("{config:#}\n")))
 }
 

@@ -1,6 +1,9 @@
 //! The model on the processor: the CPU twins of the GPU's kernels, on all cores.
 
-use super::layers::{HostEnds, HostLayer};
+use super::{
+    LOGIT_ROWS,
+    layers::{HostEnds, HostLayer},
+};
 use crate::{
     Result, bitnet,
     formats::ModelConfig,
@@ -49,10 +52,10 @@ impl CpuSession {
         model.logits(&x[x.len().saturating_sub(model.config.hidden)..])
     }
 
-    /// Appends tokens; gives the logits after each.
-    pub fn all_logits(&mut self, model: &CpuModel, slot: usize, ids: &[u32]) -> Result<Vec<f32>> {
+    /// Appends tokens; hands on the logits after each, some rows at a time.
+    pub fn all_logits(&mut self, model: &CpuModel, slot: usize, ids: &[u32], rows: &mut dyn FnMut(Vec<f32>)) -> Result<()> {
         let x = self.extend(model, slot, ids)?;
-        model.logits(&x)
+        x.chunks(LOGIT_ROWS * model.config.hidden).try_for_each(|x| model.logits(x).map(&mut *rows))
     }
 }
 

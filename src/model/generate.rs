@@ -113,6 +113,7 @@ impl Model {
     /// # Errors
     /// As [`Model::generate_ids`].
     pub async fn generate_batch(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Vec<u32>>> {
+        options.sampling.check()?;
         let mut generated = vec![Vec::new(); prompts.len()];
         if prompts.is_empty() || options.max_tokens == 0 {
             return Ok(generated);
@@ -143,7 +144,8 @@ impl Model {
             if done.iter().all(|&done| done) {
                 return Ok(generated);
             }
-            for (n, candidates) in session.candidates(&last, options.sampling).await?.into_iter().enumerate() {
+            let candidates = session.candidates(&last, options.sampling).await?;
+            for (n, candidates) in candidates.into_iter().enumerate().filter(|&(n, _)| !done[n]) {
                 last[n] = candidates.sample(&mut samplers[n])?;
             }
         }

@@ -1,6 +1,9 @@
 //! The model on a GPU: every op of this crate, recorded.
 
-use super::{layers::HostEnds, layers::HostLayer};
+use super::{
+    LOGIT_ROWS,
+    layers::{HostEnds, HostLayer},
+};
 use crate::{
     Context, DenseMatrix, Element, Encoder, Recording, Result, Tensor, TernaryMatrix,
     bitnet::{self, Layout, QuantizedActivations},
@@ -11,9 +14,6 @@ use std::sync::Arc;
 
 /// Tokens of a prompt that are computed together: enough for the GEMM, few enough for the activations' memory.
 const BATCH: usize = 512;
-
-/// Rows of logits that are computed together, where all of them are wanted.
-const LOGIT_ROWS: usize = 64;
 
 /// Context lengths at which a decoding step is recorded anew, with more shares of the attention: 128 and its doubles.
 const FIRST_SPAN: usize = 128;
@@ -191,10 +191,11 @@ pub(super) struct GpuSession {
 impl GpuSession {
     pub fn new(model: &GpuModel, slots: usize, capacity: usize, element: Element) -> Result<Self> {
         let (context, c) = (&model.context, &model.config);
-        let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
         let cache = |_| KvCache::new(context, c.attention(), slots, capacity, element);
+        let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
+        let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
         Ok(Self {
-            caches: (0..c.layers).map(cache).collect::<Result<_>>()?,
+            caches,
             positions: Tensor::zeros(context, [slots])?,
             angles: context.upload(&angles, [capacity, c.head_dim / 2, 2])?,
             tokens: Tensor::zeros(context, [slots])?,
@@ -221,7 +222,8 @@ impl GpuSession {
         ids: &[u32],
         mut then: impl FnMut(&mut Encoder, &Tensor<f32>, usize) -> Result<()>,
     ) -> Result<()> {
-        for ids in ids.chunks(BATCH) {
+        let before = self.lengths[slot];
+        let all = ids.chunks(BATCH).try_for_each(|ids| {
             let scratch = Scratch::new(model, ids.len())?;
             let tokens = model.context.upload(ids, [ids.len()])?;
             self.write_positions()?;
@@ -230,8 +232,10 @@ impl GpuSession {
             then(&mut encoder, &scratch.x, ids.len())?;
             encoder.submit()?;
             self.lengths[slot] += ids.len();
-        }
-        Ok(())
+            Ok(())
+        });
+        // All of them or none.
+        all.inspect_err(|_| self.lengths[slot] = before)
     }
 
     /// Records the embedding and all layers.
@@ -340,8 +344,8 @@ impl GpuSession {
     pub async fn step_all(&mut self, model: &GpuModel) -> Result<Vec<f32>> {
         let step = self.step(model, Want::All)?;
         self.write_positions()?;
-        let logits = step.recording.submit_read(&step.logits)?;
+        let logits = step.recording.submit_read(&step.logits)?.await?;
         self.lengths.iter_mut().for_each(|length| *length += 1);
-        logits.await
+        Ok(logits)
     }
 }

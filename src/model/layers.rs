@@ -1,7 +1,7 @@
 //! A model's weights on their way from files to where they are used.
 
 use crate::{
-    PackedDense, PackedTernary, Result,
+    Error, PackedDense, PackedTernary, Result,
     bitnet::Gate,
     formats::{Activation, ModelConfig, ModelFile, RopeScaling},
     transformer::AttentionShape,
@@ -26,8 +26,14 @@ impl HostLayer {
         let c = file.config();
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let linear = |part: &str, rows, columns| file.linear(&name(part), rows, columns);
-        let vector = |part: &str, len| file.vector(&name(part), len);
+        let linear = |part: &str, rows, columns| {
+            let matrix = file.linear(&name(part), rows, columns)?;
+            expect(&name(part), (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| matrix)
+        };
+        let vector = |part: &str, len| {
+            let gains = file.vector(&name(part), len)?;
+            expect(&name(part), (1, gains.len()), (1, len)).map(|()| gains)
+        };
         let sub_norm = |part: &str, len| c.sub_norms.then(|| vector(part, len)).transpose();
         let q = linear("self_attn.q_proj", queries, c.hidden)?;
         let k = linear("self_attn.k_proj", keys, c.hidden)?;
@@ -47,6 +53,14 @@ impl HostLayer {
     }
 }
 
+/// A source of weights may be anybody's.
+fn expect(name: &str, found: (usize, usize), expected: (usize, usize)) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Invalid { op: "model", what: format!("`{name}` is {found:?}, not {expected:?}") })
+}
+
 /// What is not in a layer.
 pub(super) struct HostEnds {
     pub embedding: PackedDense,
@@ -58,14 +72,17 @@ pub(super) struct HostEnds {
 impl HostEnds {
     pub fn read(file: &dyn ModelFile, int8_head: bool) -> Result<Self> {
         let c = file.config();
-        let dense = |name: &str| -> Result<PackedDense> {
+        let dense = |name: &str, int8_head: bool| -> Result<PackedDense> {
             let matrix = file.dense(name, c.vocab, c.hidden)?;
+            expect(name, (matrix.rows(), matrix.columns()), (c.vocab, c.hidden))?;
             Ok(if int8_head { matrix.quantize() } else { matrix })
         };
-        let head = if c.tied_head { None } else { Some(dense("lm_head")?) };
+        let head = if c.tied_head { None } else { Some(dense("lm_head", int8_head)?) };
         // An untied embedding is read a row a token: there is nothing to gain.
-        let embedding = if c.tied_head { dense("model.embed_tokens")? } else { file.dense("model.embed_tokens", c.vocab, c.hidden)? };
-        Ok(Self { embedding, norm: file.vector("model.norm", c.hidden)?, head })
+        let embedding = dense("model.embed_tokens", int8_head && c.tied_head)?;
+        let norm = file.vector("model.norm", c.hidden)?;
+        expect("model.norm", (1, norm.len()), (1, c.hidden))?;
+        Ok(Self { embedding, norm, head })
     }
 }
 

@@ -39,6 +39,9 @@ use layers::{HostEnds, HostLayer};
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
 
+/// Rows of logits that are computed together, where all of them are wanted.
+const LOGIT_ROWS: usize = 64;
+
 /// How a model is loaded.
 #[derive(Default)]
 pub struct LoadOptions<'a> {
@@ -117,7 +120,8 @@ impl Model {
         tokenizer: Option<Tokenizer>,
         mut options: LoadOptions<'_>,
     ) -> Result<Self> {
-        let config = file.config().clone();
+        let config = file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
+        config.attention().check("model")?;
         let ends = HostEnds::read(file, options.int8_head)?;
         let mut progress = |done| {
             if let Some(progress) = &mut options.progress {
@@ -181,7 +185,7 @@ impl Model {
     /// # Errors
     /// [`Error::Context`] for more tokens than the model's context; [`Error::Invalid`] for none, or tokens that are not in the vocabulary.
     pub async fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
-        let mut logits = Vec::with_capacity(ids.len() * self.config().vocab);
+        let mut logits = Vec::new();
         self.all_logits(ids, |rows| logits.extend(rows)).await?;
         Ok(logits)
     }
@@ -191,7 +195,7 @@ impl Model {
     /// # Errors
     /// As [`Model::logits`].
     pub async fn score(&self, ids: &[u32]) -> Result<Vec<f64>> {
-        let (mut scores, vocab) = (Vec::with_capacity(ids.len()), self.config().vocab);
+        let (mut scores, vocab) = (Vec::new(), self.config().vocab);
         self.all_logits(ids, |rows| {
             let targets = ids[scores.len() + 1..].par_iter();
             scores.par_extend(rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target)));
@@ -214,7 +218,7 @@ impl Model {
         if layer >= c.layers {
             return Err(Error::Invalid { op: "model", what: format!("layer {layer}; there are {}", c.layers) });
         }
-        if !hidden.len().is_multiple_of(c.hidden) {
+        if !hidden.len().is_multiple_of(c.hidden) || hidden.is_empty() {
             return Err(Error::Length { shape: [hidden.len() / c.hidden, c.hidden].into(), found: hidden.len() });
         }
         match &self.inner.engine {
@@ -229,9 +233,10 @@ impl Model {
     /// # Errors
     /// [`Error::Invalid`] for a model that is not on a GPU; else as [`Model::logits`].
     pub fn record_prompt(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
-        self.inner.check_tokens(ids)?;
+        // The checks of a session of this size.
+        self.session(SessionOptions { sequences: 1, capacity: ids.len().max(1), cache: Element::F32 })?.check(0, ids)?;
         match &self.inner.engine {
-            Engine::Gpu(model) => GpuSession::new(model, 1, ids.len().max(1), Element::F32)?.record_prompt(model, ids),
+            Engine::Gpu(model) => GpuSession::new(model, 1, ids.len(), Element::F32)?.record_prompt(model, ids),
             Engine::Cpu(_) => Err(Error::Invalid { op: "model", what: "nothing is recorded on the processor".into() }),
         }
     }

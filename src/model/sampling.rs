@@ -150,9 +150,9 @@ impl Sampler {
     }
 }
 
-/// Falling logits, then rising ids.
+/// Falling logits, then rising ids; 0 before -0, as the GPU's top-k has it.
 fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
-    b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
 /// Sorts the first `count` (0: all) to the front and drops the rest.
@@ -229,7 +229,7 @@ mod tests {
         for mut sampler in [sampler(0.0, 0, 1.0), sampler(1.0, 1, 1.0), sampler(1.0, 0, 0.0), sampler(f32::MIN_POSITIVE, 0, 1.0)] {
             assert_eq!(sampler.sample_logits(&[-1.0, 3.0, 2.5]).unwrap(), 1);
         }
-        assert_eq!(sampler(0.0, 0, 1.0).sample_logits(&[-0.0, 0.0, -1.0]).unwrap(), 0);
+        assert_eq!(sampler(0.0, 0, 1.0).sample_logits(&[-0.0, 0.0, 0.0, -1.0]).unwrap(), 1);
         assert_eq!(sampler(2.0, 1, 1.0).sample_logits(&[1.0, 3.0, 3.0]).unwrap(), 1);
     }
 

@@ -15,6 +15,9 @@ pub struct SessionOptions {
     pub cache: Element,
 }
 
+/// More side by side would be a mistake.
+const MOST_SEQUENCES: usize = 65_536;
+
 /// One or more sequences, each of the tokens that were put into it.
 pub struct Session {
     pub(super) model: Arc<Inner>,
@@ -31,8 +34,9 @@ impl Session {
     pub(super) fn new(model: Arc<Inner>, options: SessionOptions) -> Result<Self> {
         let SessionOptions { sequences, capacity, cache } = options;
         let context = model.config.context;
-        if sequences == 0 || capacity == 0 {
-            return Err(Error::Invalid { op: "session", what: format!("{sequences} sequences of {capacity} tokens") });
+        if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
+            let what = format!("{sequences} sequences of {capacity} tokens; 1 to {MOST_SEQUENCES} of 1 or more are possible");
+            return Err(Error::Invalid { op: "session", what });
         }
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
@@ -61,6 +65,9 @@ impl Session {
     }
 
     /// Is a sequence without tokens?
+    ///
+    /// # Panics
+    /// If there is no such sequence.
     pub fn is_empty(&self, sequence: usize) -> bool {
         self.len(sequence) == 0
     }
@@ -100,7 +107,7 @@ impl Session {
         self.check(sequence, ids)?;
         match (&mut self.state, &self.model.engine) {
             (State::Gpu(session), Engine::Gpu(model)) => session.all_logits(model, sequence, ids, &mut rows).await,
-            (State::Cpu(session), Engine::Cpu(model)) => session.all_logits(model, sequence, ids).map(rows),
+            (State::Cpu(session), Engine::Cpu(model)) => session.all_logits(model, sequence, ids, &mut rows),
             _ => unreachable!("a session is made by its model"),
         }
     }
@@ -151,7 +158,7 @@ impl Session {
         Err(Error::Invalid { op: "session", what: format!("sequence {sequence}; there are {}", self.options.sequences) })
     }
 
-    fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
+    pub(super) fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
         self.check_sequence(sequence)?;
         if ids.is_empty() {
             return Err(Error::Invalid { op: "session", what: "no tokens: a text begins with BOS at least".into() });

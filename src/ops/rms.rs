@@ -1,7 +1,7 @@
 //! The root mean square of a row, the same bits on every device: the CPU twin of wgsl/shared/rms.wgsl.
 
 /// 1 / sqrt(mean(v²) + eps); NaN for a row that is not finite. Squares are cut into integers and added exactly, so that order does not matter;
-/// what is cut off is less than 2^-28 of the largest square, and for less than 4096 numbers less than 2^-38.
+/// what is cut off is for less than 4096 numbers less than 2^-36 of the largest square, for 2^16 less than 2^-28.
 pub(super) fn inverse_rms(row: impl Iterator<Item = f32> + Clone, eps: f32) -> f32 {
     let (features, bits) = row.clone().fold((0u32, 0), |(count, bits), v| (count + 1, v.abs().to_bits().max(bits)));
     if bits >= f32::INFINITY.to_bits() {

@@ -97,13 +97,17 @@ impl<'a> Keys<'a> {
             }
         }
         let (_, kind) = self.get("rope.scaling.type");
-        match kind.map_or(Some("none"), |kind| kind.as_str()) {
+        // As llama.cpp: linear where no type is named, the factor by its old name too, 0 for no scaling.
+        match kind.map_or(Some("linear"), |kind| kind.as_str()) {
             Some("none") => Ok(RopeScaling::None),
-            Some("linear") => Ok(match self.float("rope.scaling.factor", None)? {
-                // What llama.cpp takes for no factor.
-                0.0 | 1.0 => RopeScaling::None,
-                factor => RopeScaling::Linear(factor),
-            }),
+            Some("linear") => {
+                let old = self.float("rope.scale_linear", Some(0.0))?;
+                let default = if kind.is_some() && old == 0.0 { None } else { Some(old) };
+                Ok(match self.float("rope.scaling.factor", default)? {
+                    0.0 | 1.0 => RopeScaling::None,
+                    factor => RopeScaling::Linear(factor),
+                })
+            }
             _ => Err(format!("rotary scaling {} is not supported; `none` and `linear` are", kind.map_or_else(String::new, show))),
         }
     }

@@ -23,6 +23,8 @@ pub struct GgufVocabulary {
     pub eos: Option<u32>,
     /// Does a text begin with `bos`?
     pub add_bos: Option<bool>,
+    /// SentencePiece: does a text get a space before it? Where this is not said, it does.
+    pub add_space_prefix: Option<bool>,
     /// The chat template, in Jinja.
     pub chat_template: Option<String>,
 }
@@ -57,6 +59,7 @@ pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, Stri
         bos: id("bos")?,
         eos: id("eos")?,
         add_bos: one(file, "tokenizer.ggml.add_bos_token", |value| value.as_bool())?,
+        add_space_prefix: one(file, "tokenizer.ggml.add_space_prefix", |value| value.as_bool())?,
         chat_template: text("tokenizer.chat_template")?,
         tokens,
     })

@@ -5,6 +5,9 @@ use crate::{Error, Result, formats::GgufVocabulary};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
+/// A SentencePiece token's bytes.
+const MOST_TOKEN_BYTES: usize = 1024;
+
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -137,16 +140,23 @@ impl GgufVocabulary {
     }
 
     fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
+        // Every way to cut a token is tried: a hostile one must not take hours. SentencePiece's own are of 16 characters at most.
+        if let Some((token, id)) = ids.iter().find(|(token, _)| token.len() > MOST_TOKEN_BYTES) {
+            return Err(format!("token {id} has {} bytes; {MOST_TOKEN_BYTES} are supported", token.len()));
+        }
         let scores = self.scores.as_deref().ok_or("a SentencePiece vocabulary needs scores")?;
         let unknown = ids.iter().find(|(_, id)| self.kind(**id) == UNKNOWN).map(|(token, _)| *token);
         let space = json!({ "String": " " });
-        let normalizers = json!([{ "type": "Prepend", "prepend": "▁" }, { "type": "Replace", "pattern": space, "content": "▁" }]);
-        let decoders = json!([
-            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
-            { "type": "ByteFallback" },
-            { "type": "Fuse" },
-            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
-        ]);
+        let mut normalizers = vec![json!({ "type": "Replace", "pattern": space, "content": "▁" })];
+        let mut decoders = vec![
+            json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " }),
+            json!({ "type": "ByteFallback" }),
+            json!({ "type": "Fuse" }),
+        ];
+        if self.add_space_prefix.unwrap_or(true) {
+            normalizers.insert(0, json!({ "type": "Prepend", "prepend": "▁" }));
+            decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+        }
         let merges = self.scored_merges(ids, scores);
         Ok(vec![
             ("normalizer", json!({ "type": "Sequence", "normalizers": normalizers })),

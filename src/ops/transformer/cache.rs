@@ -27,7 +27,7 @@ impl AttentionShape {
         self.head_dim.div_ceil(4)
     }
 
-    pub(super) fn check(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str) -> Result<()> {
         let Self { heads, kv_heads, head_dim } = *self;
         let sound = kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && head_dim > 0 && head_dim.is_multiple_of(2);
         if sound && head_dim <= Self::MAX_DIM {

@@ -46,7 +46,7 @@ pub fn rms_norm(encoder: &mut Encoder, x: &Tensor<f32>, first: usize, gain: &Ten
     encoder.dispatch(&RMS_NORM, &params, &[x, gain, y], [tokens, 1, 1])
 }
 
-/// The CPU twin on whole rows, not padded: equal but for the order of a float sum.
+/// The CPU twin on whole rows, not padded: the same bits.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
