@@ -1,7 +1,7 @@
 //! What the GPU tests share: one device, one source of random numbers, one list of awkward shapes.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use bitnet_wgpu::{Capabilities, Context, PackedTernary, Scales, f16};
+use bitnet_wgpu::{Capabilities, Context, PackedTernary, Scales, ShaderLanguage, f16};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::sync::LazyLock;
 
@@ -18,11 +18,15 @@ pub fn context() -> &'static Context {
     &CONTEXT
 }
 
-/// The device as it is, and as if it had no subgroup operations.
+/// The device in each of its languages, and in WGSL as if it had no subgroup operations.
 pub fn contexts() -> Vec<Context> {
-    let full = context().clone();
-    let portable = full.restricted(|capabilities: &mut Capabilities| capabilities.subgroups = false);
-    if full.capabilities().subgroups { vec![full, portable] } else { vec![full] }
+    let languages = context().capabilities().languages.iter();
+    let mut all: Vec<_> = languages.map(|&language| context().with_language(language).unwrap()).collect();
+    if context().capabilities().subgroups {
+        let wgsl = context().with_language(ShaderLanguage::Wgsl).unwrap();
+        all.push(wgsl.restricted(|capabilities: &mut Capabilities| capabilities.subgroups = false));
+    }
+    all
 }
 
 pub fn rng(seed: u64) -> StdRng {
