@@ -5,7 +5,8 @@
 static inline uint2 to_limbs(uint bits, uint limb) {
     const uint significand = bits >= 0x800000u ? (bits & 0x7fffffu) | 0x800000u : 0u;
     const int shift = 154 - int(limb) - int(bits >> 23);
-    if (shift <= 0) return uint2(significand << uint(-shift), 0u);
+    // Shifts of 32 and more are of rows that are not finite.
+    if (shift <= 0) return uint2(significand << uint(min(-shift, 31)), 0u);
     const uint rest = significand & ((1u << uint(min(shift, 31))) - 1u);
     const uint low = shift <= int(limb) ? rest << uint(int(limb) - shift) : rest >> uint(min(shift - int(limb), 31));
     return uint2(significand >> uint(min(shift, 31)), low);

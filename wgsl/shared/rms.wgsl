@@ -7,7 +7,8 @@
 fn to_limbs(bits: u32, limb: u32) -> vec2<u32> {
     let significand = select(0u, (bits & 0x7fffffu) | 0x800000u, bits >= 0x800000u);
     let shift = 154 - i32(limb) - i32(bits >> 23u);
-    if shift <= 0 { return vec2<u32>(significand << u32(-shift), 0u); }
+    // Shifts of 32 and more are of rows that are not finite.
+    if shift <= 0 { return vec2<u32>(significand << u32(min(-shift, 31)), 0u); }
     let rest = significand & ((1u << u32(min(shift, 31))) - 1u);
     let fits = shift <= i32(limb);
     let low = select(rest >> u32(clamp(shift - i32(limb), 0, 31)), rest << u32(max(i32(limb) - shift, 0)), fits);
