@@ -1,7 +1,7 @@
 //! One error type. Its variants are grouped by who can mend them: the environment, the caller, this machine, a shader, run time,
 //! files, text.
 
-use crate::{Element, ShaderLanguage, Shape};
+use crate::{element::Element, language::ShaderLanguage, shape::Shape};
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -49,9 +49,9 @@ pub enum Error {
     /// The device lacks a wgpu feature that the crate or a kernel needs.
     #[error("{what} needs the wgpu feature {feature:?}, which this device was not opened with")]
     MissingFeature { what: &'static str, feature: wgpu::Features },
-    /// The device was opened with a lower limit than the crate's kernels need.
-    #[error("the device's limit {name} is {found}; {needed} is needed (see Context::device_needs)")]
-    Limit { name: &'static str, needed: u64, found: u64 },
+    /// The device was opened with a lower limit than the crate or a kernel needs.
+    #[error("{what} needs {name} of {needed}; this device was opened with {found} (see Context::device_needs)")]
+    Limit { what: &'static str, name: &'static str, needed: u64, found: u64 },
     /// The kernel language cannot run on this backend.
     #[error("{language:?} kernels cannot run on the {backend:?} backend")]
     Language { language: ShaderLanguage, backend: wgpu::Backend },

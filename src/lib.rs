@@ -34,41 +34,40 @@
 
 extern crate self as bitnet_wgpu;
 
-mod capabilities;
-mod context;
-pub mod contract;
-mod dense;
-mod encoder;
+mod element;
 mod error;
 #[cfg(feature = "formats")]
 pub mod formats;
+mod gpu;
 pub mod kernel;
+mod language;
 #[cfg(feature = "models")]
 pub mod model;
 mod ops;
-mod pipeline;
-mod pool;
-mod profile;
-mod readback;
 mod shape;
-mod tensor;
-mod ternary;
+mod weights;
 
 #[doc(hidden)]
 pub use bytemuck;
-pub use capabilities::Capabilities;
-#[doc(hidden)]
-pub use context::Translate;
-pub use context::{Context, ShaderLanguage};
-pub use dense::{DenseElement, DenseMatrix, PackedDense};
-pub use encoder::{Dispatch, Encoder, Recording, Submission};
+pub use element::{Element, ElementType, Float};
 pub use error::{Error, Result};
+pub use gpu::{
+    capabilities::Capabilities,
+    context::Context,
+    encoder::Encoder,
+    out::Out,
+    pool::PoolStats,
+    profile::{Clock, Profile, StepTime},
+    recording::{Dispatch, Recording, Submission},
+    tensor::{Bind, Tensor},
+};
 pub use half::f16;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, contract};
+pub use language::ShaderLanguage;
 pub use ops::{CATALOG, bitnet, catalog, measure, transformer};
-pub use pool::PoolStats;
-pub use profile::{Clock, Profile, StepTime};
 pub use shape::Shape;
-pub use tensor::{Bind, Element, ElementType, Float, Tensor};
-pub use ternary::{PackedTernary, Scales, TernaryMatrix};
+pub use weights::{
+    dense::{DenseElement, DenseMatrix, PackedDense},
+    ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
+};
 pub use wgpu;

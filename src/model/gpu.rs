@@ -5,7 +5,7 @@ use super::{
     layers::{HostEnds, HostLayer},
 };
 use crate::{
-    Context, DenseMatrix, Element, Encoder, Recording, Result, Tensor, TernaryMatrix,
+    Context, DenseMatrix, Element, Encoder, Out, Recording, Result, Tensor, TernaryMatrix,
     bitnet::{self, Layout, QuantizedActivations},
     formats::ModelConfig,
     transformer::{self, KvCache, Places, TopK},
@@ -80,19 +80,19 @@ impl GpuModel {
     fn layer(&self, encoder: &mut Encoder, layer: &GpuLayer, cache: &KvCache, place: &Place<'_>, scratch: &Scratch) -> Result<()> {
         let (c, s) = (&self.config, scratch);
         bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.input_norm, c.eps, &s.normed)?;
-        bitnet::bitlinear_into(encoder, &s.normed, &layer.qkv, &s.qkv)?;
+        bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.qkv, &s.qkv)?;
         transformer::rope(encoder, &s.qkv, &place.tokens, place.angles, cache)?;
         transformer::attention(encoder, &s.qkv, &place.tokens, cache, place.splits, &s.attended)?;
         match &layer.attention_norm {
             Some(gain) => bitnet::rms_norm_quantize_into(encoder, &s.attended, gain, c.eps, &s.attended_q)?,
             None => bitnet::quantize_activations_into(encoder, &s.attended, &s.attended_q)?,
         }
-        bitnet::bitlinear_add(encoder, &s.attended_q, &layer.output, &s.x)?;
+        bitnet::bitlinear_quantized_into(encoder, &s.attended_q, &layer.output, Out::add(&s.x))?;
         bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.post_norm, c.eps, &s.normed)?;
-        bitnet::bitlinear_into(encoder, &s.normed, &layer.gate_up, &s.gate_up)?;
+        bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.gate_up, &s.gate_up)?;
         let norm = layer.gated_norm.as_ref().map(|gain| (gain, c.eps));
         bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), norm, &s.gated)?;
-        bitnet::bitlinear_add(encoder, &s.gated, &layer.down, &s.x)
+        bitnet::bitlinear_quantized_into(encoder, &s.gated, &layer.down, Out::add(&s.x))
     }
 
     /// Records the final norm and the head for rows `first..first + rows` of the residual stream.

@@ -1,21 +1,28 @@
 //! What this device can do at most: the roof that benchmarks compare themselves with.
 
 use crate::{
-    Clock, Context, Kernel, Result, Tensor,
-    kernel::{Params as _, Source, Type::*, read, read_write},
+    error::Result,
+    gpu::{context::Context, profile::Clock, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
     params, wgsl,
 };
 
 params! { struct Params { quads: u32 } }
 
-static READ_BANDWIDTH: Kernel = Kernel {
-    name: "read_bandwidth",
-    entry: "read_bandwidth",
-    params: Params::FIELDS,
-    bindings: &[read("source", U32), read_write("sink", U32)],
-    wgsl: Source { parts: wgsl!["shared/ids", "measure/read_bandwidth"], workgroup_size: [256, 1, 1], tile: [1, 1, 1], constants: &[] },
-    msl: None,
-};
+static READ_BANDWIDTH: Kernel = Kernel::trusted(
+    "read_bandwidth",
+    Params::FIELDS,
+    &[read("source", U32), read_write("sink", U32)],
+    &[Source::wgsl(wgsl!["shared/ids", "measure/read_bandwidth"])
+        .workgroup_size([256, 1, 1])
+        .tile([1, 1, 1])
+        .work(Work::new(64, "bytes", 64, 4))],
+);
 
 pub(super) static KERNELS: &[&Kernel] = &[&READ_BANDWIDTH];
 
@@ -29,7 +36,7 @@ pub struct Roof {
 }
 
 impl Roof {
-    /// Measures the read bandwidth: the best of a few runs over a buffer of 1 GiB (on a processor that plays a GPU, 64 MiB), or as much as the
+    /// Measures the read bandwidth: the best of a few runs over a buffer of 1 GiB (on a software adapter, 64 MiB), or as much as the
     /// device binds.
     pub async fn measure(context: &Context) -> Result<Self> {
         let capabilities = context.capabilities();

@@ -1,15 +1,14 @@
-//! The operations, by family. An op's file holds its parameters, its declaration, its GPU function, its CPU twin and its tests.
+//! The operations, by family. An op's file holds its parameters, its declaration, its GPU function and its CPU twin.
 
 pub mod bitnet;
-pub(crate) mod half_subnormals;
 pub mod measure;
 mod rms;
 pub mod transformer;
 
-use crate::Kernel;
+use crate::{gpu::probes, kernel::declaration::Kernel};
 
 /// Every kernel of the crate, by family. Contract, translation and parity tests walk it.
-pub static CATALOG: &[&[&Kernel]] = &[bitnet::KERNELS, transformer::KERNELS, measure::KERNELS, &[&half_subnormals::HALF_SUBNORMALS]];
+pub static CATALOG: &[&[&Kernel]] = &[bitnet::KERNELS, transformer::KERNELS, measure::KERNELS, probes::KERNELS];
 
 /// All of [`CATALOG`], family after family.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {

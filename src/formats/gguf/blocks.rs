@@ -3,7 +3,7 @@
 use super::I2sLayout;
 use crate::{
     PackedTernary, Scales, f16,
-    ternary::{ZEROS, code_3, gather},
+    weights::ternary::layout::{ZEROS, code_3, gather},
 };
 use rayon::prelude::*;
 

@@ -1,7 +1,14 @@
 //! Quantised activations: one type, two compute layouts, the same integers.
 
-use super::quantize_activations::check_features;
-use crate::{Context, Encoder, Error, Result, Tensor, ternary::row_words};
+use crate::{
+    error::{Error, Result},
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
+    kernel::declaration::Kernel,
+    weights::ternary::layout::row_words,
+};
+
+/// The most input features: up to here |Σ xq·Wq| ≤ 128·k < 2^24, so that the sum is exact as an `f32`, in any order.
+pub const MAX_FEATURES: usize = (1 << 17) - 1;
 
 /// How quantised activations lie in memory. Both are padded with zeros to whole words of [`TernaryMatrix`](crate::TernaryMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +21,35 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// The most features for which every kernel on this layout is exact.
+    pub const fn max_features(self, half_subnormals: bool) -> usize {
+        match (self, half_subnormals) {
+            (Self::Int8, _) => MAX_FEATURES,
+            // Raw codes are 0 to 2: |Σ code·x| ≤ 2·128·k ≤ 2^24.
+            (Self::Half, true) => 1 << 16,
+            // |Σ (1024·4^-f + code)·x| ≤ 128·342·k on average over the fields, in an i32.
+            (Self::Half, false) => 1 << 15,
+        }
+    }
+
+    /// The kernel for this layout, of one for each.
+    pub(super) fn choose(self, int8: &'static Kernel, half: &'static Kernel) -> &'static Kernel {
+        match self {
+            Self::Int8 => int8,
+            Self::Half => half,
+        }
+    }
+
+    /// Refuses what the integer sums could not hold exactly.
+    pub(super) fn check_features(self, op: &'static str, features: usize, encoder: &Encoder) -> Result<()> {
+        let limit = self.max_features(encoder.context().capabilities().half_subnormals);
+        if features <= limit {
+            return Ok(());
+        }
+        let what = format!("{features} input features in the {self:?} layout; integer sums are exact in f32 up to {limit}");
+        Err(Error::Invalid { op, what })
+    }
+
     /// 32-bit words of codes for one row of `features`.
     pub(crate) const fn words(self, features: usize) -> usize {
         row_words(features) * if matches!(self, Self::Int8) { 4 } else { 8 }
@@ -52,7 +88,7 @@ impl QuantizedActivations {
 
     /// Can they take so many tokens and features, and are integer sums exact?
     pub(super) fn check(&self, op: &'static str, tokens: usize, features: usize, encoder: &Encoder) -> Result<()> {
-        check_features(op, features, self.layout, encoder)?;
+        self.layout.check_features(op, features, encoder)?;
         if (self.tokens, self.features) == (tokens, features) {
             return Ok(());
         }

@@ -4,96 +4,20 @@
 //! gives the same bits. A β that is stored in 16 bits leaves the product exact as long as acc has 16 bits, and then y is the float nearest to the
 //! true value.
 
-use super::{HostActivations, Layout, Method, QuantizedActivations, plan, quantize_activations, quantize_activations::check_features};
+use super::{
+    activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations},
+    bitlinear_kernels::{GroupedParams, Params},
+    plan::plan,
+    quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into},
+};
 use crate::{
-    Encoder, Error, Float, Kernel, PackedTernary, Result, Shape, Tensor, TernaryMatrix,
-    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
-    msl, params, ternary, wgsl,
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    shape::Shape,
+    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups},
 };
 use rayon::prelude::*;
-
-params! { struct Params { rows: u32, tokens: u32, words: u32, add: u32 } }
-params! { struct GroupedParams { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32, add: u32 } }
-
-const BINDINGS: &[Binding] =
-    &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
-
-const fn kernel(name: &'static str, entry: &'static str, wgsl: Source, msl: Option<Source>) -> Kernel {
-    Kernel { name, entry, params: Params::FIELDS, bindings: BINDINGS, wgsl, msl }
-}
-
-/// A team of 32 lanes makes `rows` rows; teams of other sizes take turns at the tile.
-const fn gemv(parts: &'static [Part], threads: u32, rows: u32, constants: &'static [(&'static str, u32)]) -> Source {
-    Source { parts, workgroup_size: [threads, 1, 1], tile: [threads / 32 * rows, 1, 1], constants }
-}
-
-const fn gemm(parts: &'static [Part]) -> Source {
-    Source { parts, workgroup_size: [256, 1, 1], tile: [64, 64, 1], constants: &[("STEP", 4)] }
-}
-
-const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"];
-
-pub(super) static GEMV_INT8: Kernel =
-    kernel("bitlinear_gemv_int8", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 256, 1, &[("ROWS", 1), ("TURNS", 4)]), None);
-
-/// For matrices of so many rows that all of the GPU is busy anyway.
-pub(super) static GEMV_INT8_TALL: Kernel =
-    kernel("bitlinear_gemv_int8_tall", "bitlinear_gemv", gemv(GEMV_INT8_PARTS, 256, 4, &[("ROWS", 4), ("TURNS", 4)]), None);
-
-pub(super) static GEMV_HALF: Kernel = kernel(
-    "bitlinear_gemv_half",
-    "bitlinear_gemv",
-    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8), ("TURNS", 1)]),
-    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8)])),
-);
-
-/// For processors that play a GPU: a workgroup's threads all have rows, and are few workgroups.
-pub(super) static GEMV_HALF_SOFTWARE: Kernel = kernel(
-    "bitlinear_gemv_half_software",
-    "bitlinear_gemv",
-    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"], 64, 32, &[("ROWS", 8), ("TURNS", 1)]),
-    None,
-);
-
-pub(super) static GEMV_BIASED: Kernel = kernel(
-    "bitlinear_gemv_biased",
-    "bitlinear_gemv",
-    gemv(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8), ("TURNS", 1)]),
-    Some(gemv(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"], 64, 8, &[("ROWS", 8)])),
-);
-
-pub(super) static GEMM_INT8: Kernel = kernel(
-    "bitlinear_gemm_int8",
-    "bitlinear_gemm",
-    gemm(wgsl!["shared/ids", "shared/exact", "bitnet/tile_int8", "bitnet/bitlinear_gemm"]),
-    None,
-);
-
-pub(super) static GEMM_HALF: Kernel = kernel(
-    "bitlinear_gemm_half",
-    "bitlinear_gemm",
-    gemm(wgsl!["shared/ids", "shared/exact", "bitnet/tile_half", "bitnet/bitlinear_gemm"]),
-    Some(Source {
-        parts: msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm"],
-        workgroup_size: [128, 1, 1],
-        tile: [64, 64, 1],
-        constants: &[],
-    }),
-);
-
-pub(super) static GROUPED: Kernel = Kernel {
-    name: "bitlinear_grouped",
-    entry: "bitlinear_grouped",
-    params: GroupedParams::FIELDS,
-    bindings: &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))],
-    wgsl: Source {
-        parts: wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_grouped"],
-        workgroup_size: [64, 1, 1],
-        tile: [8, 1, 1],
-        constants: &[],
-    },
-    msl: None,
-};
 
 /// `x` `[.., k]` (`f32` or `f16`) times `w` `[n, k]`: quantises `x` per row and multiplies; `y` `[.., n]` has the type of `x`.
 ///
@@ -101,76 +25,73 @@ pub(super) static GROUPED: Kernel = Kernel {
 /// [`Error::Shape`] if the last dimension of `x` is not `w.columns()`; [`Error::Invalid`] for more than
 /// [`MAX_FEATURES`](super::MAX_FEATURES) input features.
 pub fn bitlinear<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix) -> Result<Tensor<T>> {
-    let (_, features) = x.shape().as_matrix();
-    if features != w.columns() {
-        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
-    }
-    let xq = match w.group() {
-        None => quantize_activations::quantize_activations(encoder, x)?,
-        Some(_) => quantize_activations::quantize_activations_as(encoder, x, Layout::Int8)?,
-    };
-    // [m, n] under the leading dimensions of x.
-    bitlinear_quantized(encoder, &xq, w)?.reshape(x.shape().with_last(w.rows()))
-}
-
-/// [`bitlinear`] of activations that are already quantised (several matrices can share them): `[m, n]` in `f32` or `f16`.
-pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
     bitlinear_into(encoder, x, w, &y)?;
     Ok(y)
 }
 
-/// [`bitlinear_quantized`] into a tensor that the caller owns, `[m, n]`.
+/// [`bitlinear`] into a tensor of the caller, `[.., n]`.
+///
+/// # Errors
+/// As [`bitlinear`]; [`Error::Shape`] if the output does not fit.
+pub fn bitlinear_into<'a, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix, y: impl Into<Out<'a, T>>) -> Result<()> {
+    let (m, features) = x.shape().as_matrix();
+    if features != w.columns() {
+        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
+    }
+    let xq = match w.group() {
+        None => quantize_activations(encoder, x)?,
+        Some(_) => {
+            let xq = QuantizedActivations::uninit(encoder.context(), m, features, Layout::Int8)?;
+            quantize_activations_into(encoder, x, &xq)?;
+            xq
+        }
+    };
+    bitlinear_quantized_into(encoder, &xq, w, y)
+}
+
+/// [`bitlinear`] of activations that are already quantised (several matrices can share them): `[m, n]` in `f32` or `f16`.
+///
+/// # Errors
+/// As [`bitlinear_quantized_into`].
+pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    bitlinear_quantized_into(encoder, x, w, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_quantized`] into a tensor of the caller, `[m, n]`; with [`Out::add`] it adds to the residual stream of a transformer.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be exact, or for a matrix that is scaled by groups
 /// and activations not in [`Layout::Int8`].
-pub fn bitlinear_into<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>) -> Result<()> {
-    record(encoder, x, w, y, false)
-}
-
-/// Adds [`bitlinear_quantized`] to `y` `[m, n]`, the residual stream of a transformer. The sum is rounded once more or not, as the device
-/// does it: the last bit is open.
-///
-/// # Errors
-/// As [`bitlinear_into`].
-pub fn bitlinear_add<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>) -> Result<()> {
-    record(encoder, x, w, y, true)
-}
-
-fn record<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix, y: &Tensor<T>, add: bool) -> Result<()> {
-    let op = "bitlinear";
+pub fn bitlinear_quantized_into<'a, T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'a, T>>,
+) -> Result<()> {
+    let (op, y) = ("bitlinear", y.into());
     let (m, n, k) = (x.tokens(), w.rows(), w.columns());
     if x.features() != k {
         return Err(Error::Shape { op, what: "x", expected: format!("[m, {k}]"), found: [m, x.features()].into() });
     }
-    if y.shape().as_matrix() != (m, n) {
-        return Err(Error::Shape { op, what: "y", expected: format!("[{m}, {n}]"), found: y.shape() });
-    }
-    check_features(op, k, x.layout, encoder)?;
-    let method = plan::plan(m, n, x.layout, w.group().is_some(), encoder.context().capabilities());
-    if method == Method::Grouped && x.layout != Layout::Int8 {
+    y.check(op, m, n)?;
+    x.layout().check_features(op, k, encoder)?;
+    let kernel = plan(m, n, x.layout(), w.group().is_some(), encoder.context().capabilities());
+    let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
+    let (y, extent) = (y.tensor(), [n, m, 1]);
+    let Some(size) = w.group() else {
+        let params = Params { rows, tokens, words, add };
+        return encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], extent);
+    };
+    if x.layout() != Layout::Int8 {
         let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
         return Err(Error::Invalid { op, what });
     }
-    let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, add.into());
-    let kernel = match method {
-        Method::GemvInt8 => &GEMV_INT8,
-        Method::GemvInt8Tall => &GEMV_INT8_TALL,
-        Method::GemvHalf => &GEMV_HALF,
-        Method::GemvHalfSoftware => &GEMV_HALF_SOFTWARE,
-        Method::GemvBiased => &GEMV_BIASED,
-        Method::GemmInt8 => &GEMM_INT8,
-        Method::GemmHalf => &GEMM_HALF,
-        Method::Grouped => {
-            let size = w.group().unwrap_or(k);
-            let (groups, group_words) = (ternary::groups(k, w.group()) as u32, (size / ternary::CODES_PER_WORD) as u32);
-            let params = GroupedParams { rows, tokens, words, groups, group_words, add };
-            return encoder.dispatch(&GROUPED, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, y], [n, m, 1]);
-        }
-    };
-    let params = Params { rows, tokens, words, add };
-    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], [n, m, 1])
+    let (groups, group_words) = (groups(k, w.group()) as u32, (size / CODES_PER_WORD) as u32);
+    let params = GroupedParams { rows, tokens, words, groups, group_words, add };
+    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, y], extent)
 }
 
 /// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks; exact on every device.
@@ -188,14 +109,14 @@ pub fn accumulators(encoder: &mut Encoder, x: &QuantizedActivations, w: &Ternary
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than [`MAX_FEATURES`](super::MAX_FEATURES) features.
 pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Result<Vec<T>> {
-    let xq = quantize_activations::quantize_activations_cpu(x, tokens, w.columns())?;
+    let xq = quantize_activations_cpu(x, tokens, w.columns())?;
     Ok(bitlinear_quantized_cpu(&xq, w)?.into_iter().map(T::from_f32).collect())
 }
 
 /// The CPU twin of [`bitlinear_quantized`].
 pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
     let scales = w.row_scales();
-    let groups = ternary::groups(w.columns(), w.group());
+    let groups = groups(w.columns(), w.group());
     by_rows(x, w, |row, token, sum| match w.group() {
         None => sum(0) as f32 * scales[row] / x.scales[token],
         Some(_) => (0..groups).map(|g| sum(g) as f32 * scales[row * groups + g]).sum::<f32>() / x.scales[token],
@@ -204,7 +125,7 @@ pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result
 
 /// The CPU twin of [`accumulators`], `[tokens, rows]`.
 pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
-    let groups = ternary::groups(w.columns(), w.group());
+    let groups = groups(w.columns(), w.group());
     by_rows(x, w, |_, _, sum| (0..groups).map(sum).sum())
 }
 
@@ -222,8 +143,8 @@ fn by_rows<R: Copy + Default + Send>(
     if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
         return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
     }
-    if k > super::MAX_FEATURES {
-        let what = format!("{k} input features; integer sums are exact in f32 up to {}", super::MAX_FEATURES);
+    if k > MAX_FEATURES {
+        let what = format!("{k} input features; integer sums are exact in f32 up to {}", MAX_FEATURES);
         return Err(Error::Invalid { op: "bitlinear", what });
     }
     // Four codes a byte.
@@ -253,7 +174,7 @@ impl Fields {
     fn of(codes: &[i8], words: usize, group_bytes: usize) -> Self {
         let mut fields = [(); 4].map(|()| vec![0; 4 * words]);
         for (k, &code) in codes.iter().enumerate() {
-            let (word, e) = (k / ternary::CODES_PER_WORD, k % ternary::CODES_PER_WORD);
+            let (word, e) = (k / CODES_PER_WORD, k % CODES_PER_WORD);
             fields[e / 4][4 * word + e % 4] = i16::from(code);
         }
         let group_sums = codes.chunks(4 * group_bytes).map(|group| group.iter().map(|&code| i32::from(code)).sum()).collect();

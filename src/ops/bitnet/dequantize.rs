@@ -1,57 +1,61 @@
 //! Back to floats: W = (code - 1)·scale, x = code / scale.
 
-use super::{Layout, QuantizedActivations};
+use super::activations::QuantizedActivations;
 use crate::{
-    Encoder, Float, Kernel, Result, Tensor, TernaryMatrix,
-    kernel::{Binding, Params as _, Part, Source, Type::*, read, read_write},
-    msl, params, ternary, wgsl,
+    element::Float,
+    error::Result,
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
+    msl, params,
+    weights::ternary::{layout::row_words, matrix::TernaryMatrix, scales::groups},
+    wgsl,
 };
 
 params! { struct Weights { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32 } }
 params! { struct Activations { tokens: u32, features: u32, words: u32 } }
 
-pub(super) static WEIGHTS: Kernel = Kernel {
-    name: "dequantize_weights",
-    entry: "dequantize_weights",
-    params: Weights::FIELDS,
-    bindings: &[read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))],
-    wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "shared/ternary", "bitnet/dequantize_weights"],
-        workgroup_size: [64, 1, 1],
-        tile: [64, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/ternary", "bitnet/dequantize_weights"],
-        workgroup_size: [64, 1, 1],
-        tile: [64, 1, 1],
-        constants: &[],
-    }),
-};
+pub(super) static WEIGHTS: Kernel = Kernel::trusted(
+    "dequantize_weights",
+    Weights::FIELDS,
+    &[read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/ternary", "bitnet/dequantize_weights"]).work(Work::new(1, "element", 8, 1)),
+        Source::msl(msl!["shared/prelude", "shared/ternary", "bitnet/dequantize_weights"]),
+    ],
+)
+.flat();
 
-const ACTIVATION_BINDINGS: &[Binding] = &[read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
-
-const fn activations(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
-    Kernel {
-        name,
-        entry: "dequantize_activations",
-        params: Activations::FIELDS,
-        bindings: ACTIVATION_BINDINGS,
-        wgsl: Source { parts: wgsl, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
-        msl: Some(Source { parts: msl, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
-    }
+const fn activations(name: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] = &[read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
+    Kernel::trusted(name, Activations::FIELDS, BINDINGS, sources).entry("dequantize_activations").flat()
 }
 
 pub(super) static ACTIVATIONS_INT8: Kernel = activations(
     "dequantize_activations_int8",
-    wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/unpack_int8", "bitnet/dequantize_activations"],
-    msl!["shared/prelude", "shared/exact", "bitnet/layout_int8", "bitnet/dequantize_activations"],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/unpack_int8", "bitnet/dequantize_activations"]),
+        Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/layout_int8", "bitnet/dequantize_activations"]),
+    ],
 );
 
 pub(super) static ACTIVATIONS_HALF: Kernel = activations(
     "dequantize_activations_half",
-    wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/half_planes", "bitnet/unpack_half", "bitnet/dequantize_activations"],
-    msl!["shared/prelude", "shared/exact", "bitnet/layout_half", "bitnet/dequantize_activations"],
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exact",
+            "bitnet/half_planes",
+            "bitnet/unpack_half",
+            "bitnet/dequantize_activations"
+        ]),
+        Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/layout_half", "bitnet/dequantize_activations"]),
+    ],
 );
 
 /// Ternary weights as floats, `[rows, columns]`. The CPU twin is [`PackedTernary::dequantize`](crate::PackedTernary::dequantize).
@@ -61,7 +65,7 @@ pub fn dequantize_weights<T: Float>(encoder: &mut Encoder, w: &TernaryMatrix) ->
         rows: w.rows() as u32,
         columns: w.columns() as u32,
         words: w.row_words() as u32,
-        groups: ternary::groups(w.columns(), w.group()) as u32,
+        groups: groups(w.columns(), w.group()) as u32,
         group_size: w.group().unwrap_or(w.columns()) as u32,
     };
     encoder.dispatch(&WEIGHTS, &params, &[&w.codes, &w.scales, &y], [w.rows() * w.row_words(), 1, 1])?;
@@ -71,9 +75,9 @@ pub fn dequantize_weights<T: Float>(encoder: &mut Encoder, w: &TernaryMatrix) ->
 /// Quantised activations as floats, `[tokens, features]`. The CPU twin is [`HostActivations::dequantize`](super::HostActivations::dequantize).
 pub fn dequantize_activations<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), [x.tokens(), x.features()])?;
-    let words = ternary::row_words(x.features());
+    let words = row_words(x.features());
     let params = Activations { tokens: x.tokens() as u32, features: x.features() as u32, words: words as u32 };
-    let kernel = if x.layout == Layout::Int8 { &ACTIVATIONS_INT8 } else { &ACTIVATIONS_HALF };
+    let kernel = x.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF);
     encoder.dispatch(kernel, &params, &[&x.codes, &x.scales, &y], [x.tokens() * words * 4, 1, 1])?;
     Ok(y)
 }

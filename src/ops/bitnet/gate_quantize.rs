@@ -1,12 +1,22 @@
 //! The feed-forward gate, its sub-norm where there is one, and the quantiser in one dispatch: v = act(gate)·up, v / sqrt(mean(v²) + eps) · gain,
 //! then as [`quantize_activations`](super::quantize_activations).
 
-use super::{HostActivations, Layout, QuantizedActivations, quantize_activations};
-use crate::ops::rms::inverse_rms;
+use super::{
+    activations::{HostActivations, QuantizedActivations},
+    plan::layout_on,
+    quantize_activations::quantize_row,
+    row_quantizer::row_quantizer,
+};
 use crate::{
-    Encoder, Error, Kernel, Result, Tensor,
-    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        source::{REDUCE, Work},
+    },
+    ops::rms::inverse_rms,
+    params,
+    weights::ternary::layout::row_words,
 };
 
 params! { struct Params { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 } }
@@ -14,55 +24,12 @@ params! { struct Params { tokens: u32, features: u32, words: u32, silu: u32, nor
 const BINDINGS: &[Binding] =
     &[read("source", F32), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
 
-const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
-    Kernel {
-        name,
-        entry: "gate_quantize",
-        params: Params::FIELDS,
-        bindings: BINDINGS,
-        wgsl: Source { parts: wgsl, workgroup_size: [256, 1, 1], tile: [1, 1, 1], constants: &[] },
-        msl: Some(Source { parts: msl, workgroup_size: [256, 1, 1], tile: [1, 1, 1], constants: &[] }),
-    }
+row_quantizer! {
+    INT8 = "gate_quantize_int8", HALF = "gate_quantize_half", "gate_quantize" in "bitnet/gate_quantize",
+    Params, BINDINGS, Work::new(4, "elements", 48, 24), wgsl ["shared/rms"], msl ["shared/rms"]
 }
 
-pub(super) static INT8: Kernel = kernel(
-    "gate_quantize_int8",
-    wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", "bitnet/gate_quantize"],
-    msl![
-        "shared/prelude",
-        "shared/exact",
-        "shared/reduce",
-        "shared/rms",
-        "bitnet/layout_int8",
-        "bitnet/quantize_row",
-        "bitnet/gate_quantize"
-    ],
-);
-
-pub(super) static HALF: Kernel = kernel(
-    "gate_quantize_half",
-    wgsl![
-        REDUCE,
-        "shared/exact",
-        "shared/rms",
-        "shared/flat",
-        "bitnet/half_planes",
-        "bitnet/layout_half",
-        "bitnet/quantize_row",
-        "bitnet/gate_quantize"
-    ],
-    msl![
-        "shared/prelude",
-        "shared/exact",
-        "shared/reduce",
-        "shared/rms",
-        "bitnet/layout_half",
-        "bitnet/quantize_row",
-        "bitnet/gate_quantize"
-    ],
-);
-
-/// How a gate is bent.
+/// The activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// relu(x)²: BitNet b1.58 2B4T.
@@ -74,27 +41,22 @@ pub enum Gate {
 /// The norm before a quantiser: its gain `[k]` and its eps.
 pub type Norm<'a, G> = Option<(&'a G, f32)>;
 
-/// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`: k gates, then as many ups.
+/// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`, which holds k gates, then as many ups; in the layout that
+/// suits this device and k.
 ///
 /// With relu² codes and scales are the same bits on every device; with SiLU the exponential differs in last bits, so a code on a rounding boundary
 /// may differ by one.
 ///
 /// # Errors
 /// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`] for too many features.
-pub fn gate_quantize(
-    encoder: &mut Encoder,
-    x: &Tensor<f32>,
-    gate: Gate,
-    norm: Norm<'_, Tensor<f32>>,
-    layout: Layout,
-) -> Result<QuantizedActivations> {
+pub fn gate_quantize(encoder: &mut Encoder, x: &Tensor<f32>, gate: Gate, norm: Norm<'_, Tensor<f32>>) -> Result<QuantizedActivations> {
     let (tokens, columns) = x.shape().as_matrix();
-    let xq = QuantizedActivations::uninit(encoder.context(), tokens, columns / 2, layout)?;
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, columns / 2, layout_on(columns / 2, encoder.context()))?;
     gate_quantize_into(encoder, x, gate, norm, &xq)?;
     Ok(xq)
 }
 
-/// [`gate_quantize`] into activations that the caller owns, in their layout.
+/// [`gate_quantize`] into activations of the caller, in their layout.
 pub fn gate_quantize_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
@@ -117,12 +79,12 @@ pub fn gate_quantize_into(
     let params = Params {
         tokens: tokens as u32,
         features: features as u32,
-        words: crate::ternary::row_words(features) as u32,
+        words: row_words(features) as u32,
         silu: (gate == Gate::Silu).into(),
         normed: norm.is_some().into(),
         eps: norm.map_or(0.0, |(_, eps)| eps),
     };
-    let kernel = if xq.layout == Layout::Int8 { &INT8 } else { &HALF };
+    let kernel = xq.layout().choose(&INT8, &HALF);
     // Without a norm the gain is not read: anything may stand there.
     let gain = norm.map_or(x, |(gain, _)| gain);
     encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
@@ -146,16 +108,16 @@ pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, 
     let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len() / 2), scales: Vec::with_capacity(tokens) };
     for row in x.chunks_exact(columns) {
         let (gates, ups) = row.split_at(features);
-        let bend = |(gate_value, up): (&f32, &f32)| match gate {
+        let activate = |(gate_value, up): (&f32, &f32)| match gate {
             Gate::Relu2 => gate_value.max(0.0) * gate_value.max(0.0) * up,
             Gate::Silu => gate_value / (1.0 + (-gate_value).exp()) * up,
         };
-        let mut gated: Vec<f32> = gates.iter().zip(ups).map(bend).collect();
+        let mut gated: Vec<f32> = gates.iter().zip(ups).map(activate).collect();
         if let Some((gain, eps)) = norm {
             let inverse = inverse_rms(gated.iter().copied(), eps);
             gated.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
         }
-        quantize_activations::quantize_row(gated.iter().copied(), &mut quantized);
+        quantize_row(gated.iter().copied(), &mut quantized);
     }
     Ok(quantized)
 }

@@ -3,37 +3,40 @@
 //! Formulas: Wang et al., *BitNet* (arXiv 2310.11453), Ma et al., *The Era of 1-bit LLMs* (2402.17764), Ma et al., *BitNet b1.58 2B4T*
 //! (2504.12285), as transformers computes them.
 
-mod activations;
-mod bitlinear;
-mod dequantize;
-mod gate_quantize;
-mod plan;
-mod quantize_activations;
-mod quantize_weights;
-mod relu2_gate;
-mod rms_norm_quantize;
+pub(crate) mod activations;
+pub(crate) mod bitlinear;
+mod bitlinear_kernels;
+pub(crate) mod dequantize;
+pub(crate) mod gate_quantize;
+pub(crate) mod plan;
+pub(crate) mod quantize_activations;
+pub(crate) mod quantize_weights;
+pub(crate) mod relu2_gate;
+pub(crate) mod rms_norm_quantize;
+mod row_quantizer;
 
-pub use activations::{HostActivations, Layout, QuantizedActivations};
+pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
 pub use bitlinear::{
-    accumulators, accumulators_cpu, bitlinear, bitlinear_add, bitlinear_cpu, bitlinear_into, bitlinear_quantized, bitlinear_quantized_cpu,
+    accumulators, accumulators_cpu, bitlinear, bitlinear_cpu, bitlinear_into, bitlinear_quantized, bitlinear_quantized_cpu,
+    bitlinear_quantized_into,
 };
 pub use dequantize::{dequantize_activations, dequantize_weights};
 pub use gate_quantize::{Gate, Norm, gate_quantize, gate_quantize_cpu, gate_quantize_into};
-pub use plan::{MAX_FEATURES, Method, layout, plan};
-pub use quantize_activations::{quantize_activations, quantize_activations_as, quantize_activations_cpu, quantize_activations_into};
+pub use plan::{layout, plan};
+pub use quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into};
 pub use quantize_weights::{quantize_weights, quantize_weights_cpu};
 pub use relu2_gate::{relu2_gate, relu2_gate_cpu};
-pub use rms_norm_quantize::{rms_norm_quantize, rms_norm_quantize_as, rms_norm_quantize_cpu, rms_norm_quantize_into};
+pub use rms_norm_quantize::{rms_norm_quantize, rms_norm_quantize_cpu, rms_norm_quantize_into};
 
-pub(super) static KERNELS: &[&crate::Kernel] = &[
-    &bitlinear::GEMV_INT8,
-    &bitlinear::GEMV_INT8_TALL,
-    &bitlinear::GEMV_HALF,
-    &bitlinear::GEMV_HALF_SOFTWARE,
-    &bitlinear::GEMV_BIASED,
-    &bitlinear::GEMM_INT8,
-    &bitlinear::GEMM_HALF,
-    &bitlinear::GROUPED,
+pub(super) static KERNELS: &[&crate::kernel::declaration::Kernel] = &[
+    &bitlinear_kernels::GEMV_INT8,
+    &bitlinear_kernels::GEMV_INT8_TALL,
+    &bitlinear_kernels::GEMV_HALF,
+    &bitlinear_kernels::GEMV_HALF_SOFTWARE,
+    &bitlinear_kernels::GEMV_BIASED,
+    &bitlinear_kernels::GEMM_INT8,
+    &bitlinear_kernels::GEMM_HALF,
+    &bitlinear_kernels::GROUPED,
     &dequantize::ACTIVATIONS_INT8,
     &dequantize::ACTIVATIONS_HALF,
     &dequantize::WEIGHTS,

@@ -2,51 +2,21 @@
 //!
 //! Constants were measured as docs/performance.md tells.
 
-use super::Layout;
-use crate::{Capabilities, ShaderLanguage};
-
-/// The most input features: up to here |Σ xq·Wq| ≤ 128·k < 2^24, so that the sum is exact as an `f32`, in any order.
-pub const MAX_FEATURES: usize = (1 << 17) - 1;
+use super::{
+    activations::Layout,
+    bitlinear_kernels::{GEMM_HALF, GEMM_INT8, GEMV_BIASED, GEMV_HALF, GEMV_HALF_SOFTWARE, GEMV_INT8, GEMV_INT8_TALL, GROUPED},
+};
+use crate::{
+    gpu::{capabilities::Capabilities, context::Context},
+    kernel::declaration::Kernel,
+    language::ShaderLanguage,
+};
 
 /// Up to this many tokens the weights' bytes are the cost, and a GEMV reads them fewest times.
 const GEMV_TOKENS: usize = 8;
 
-/// From so many rows on, a GEMV keeps a large GPU busy with four rows a team; fewer are better spread thin.
+/// From so many rows on, a GEMV keeps a large GPU busy with four rows per team; fewer are better spread thin.
 const TALL_ROWS: usize = 16_384;
-
-/// How a BitLinear is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Few tokens: a team of lanes a row, by packed integer dot products.
-    GemvInt8,
-    /// The same for many rows.
-    GemvInt8Tall,
-    /// Few tokens, half layout, on masked fields as subnormal halves.
-    GemvHalf,
-    /// The same on a processor that plays a GPU: more rows a workgroup.
-    GemvHalfSoftware,
-    /// Few tokens, half layout, where subnormal halves are flushed.
-    GemvBiased,
-    /// Many tokens, by tiles and packed integer dot products.
-    GemmInt8,
-    /// Many tokens, half layout: by tiles in float arithmetic, in MSL on matrix units.
-    GemmHalf,
-    /// Scales by groups of columns, int8 layout.
-    Grouped,
-}
-
-impl Layout {
-    /// The most features for which every kernel on this layout is exact.
-    pub const fn max_features(self, half_subnormals: bool) -> usize {
-        match (self, half_subnormals) {
-            (Self::Int8, _) => MAX_FEATURES,
-            // Raw codes are 0 to 2: |Σ code·x| ≤ 2·128·k ≤ 2^24.
-            (Self::Half, true) => 1 << 16,
-            // |Σ (1024·4^-f + code)·x| ≤ 128·342·k on average over the fields, in an i32.
-            (Self::Half, false) => 1 << 15,
-        }
-    }
-}
 
 /// The layout in which activations of so many features are best quantised: int8 where packed integer products are fast; halves on
 /// Apple GPUs, which have none, as far as they are exact.
@@ -55,17 +25,22 @@ pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLang
     if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) { Layout::Half } else { Layout::Int8 }
 }
 
+/// [`layout`] on a context.
+pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
+    layout(features, context.capabilities(), context.language())
+}
+
 /// The kernel for `tokens` activations in `layout`, times a matrix of `rows` that is scaled by groups or not.
-pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> Method {
+pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> &'static Kernel {
     match (layout, tokens <= GEMV_TOKENS) {
-        _ if grouped => Method::Grouped,
-        (Layout::Int8, true) if rows >= TALL_ROWS => Method::GemvInt8Tall,
-        (Layout::Int8, true) => Method::GemvInt8,
-        (Layout::Int8, false) => Method::GemmInt8,
-        (Layout::Half, true) if capabilities.half_subnormals && capabilities.software => Method::GemvHalfSoftware,
-        (Layout::Half, true) if capabilities.half_subnormals => Method::GemvHalf,
-        (Layout::Half, true) => Method::GemvBiased,
-        (Layout::Half, false) => Method::GemmHalf,
+        _ if grouped => &GROUPED,
+        (Layout::Int8, true) if rows >= TALL_ROWS => &GEMV_INT8_TALL,
+        (Layout::Int8, true) => &GEMV_INT8,
+        (Layout::Int8, false) => &GEMM_INT8,
+        (Layout::Half, true) if capabilities.half_subnormals && capabilities.software => &GEMV_HALF_SOFTWARE,
+        (Layout::Half, true) if capabilities.half_subnormals => &GEMV_HALF,
+        (Layout::Half, true) => &GEMV_BIASED,
+        (Layout::Half, false) => &GEMM_HALF,
     }
 }
 
@@ -93,17 +68,18 @@ mod tests {
     }
 
     #[test]
-    fn methods() {
+    fn kernels() {
         let mut apple = Capabilities::example(true);
-        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvHalf);
-        assert_eq!(plan(128, 2560, Layout::Half, false, &apple), Method::GemmHalf);
-        assert_eq!(plan(8, 2560, Layout::Int8, false, &apple), Method::GemvInt8);
-        assert_eq!(plan(1, 16384, Layout::Int8, false, &apple), Method::GemvInt8Tall);
-        assert_eq!(plan(9, 16384, Layout::Int8, false, &apple), Method::GemmInt8);
-        assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), Method::Grouped);
+        let plan = |tokens, rows, layout, grouped, capabilities: &Capabilities| plan(tokens, rows, layout, grouped, capabilities).name;
+        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half");
+        assert_eq!(plan(128, 2560, Layout::Half, false, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(8, 2560, Layout::Int8, false, &apple), "bitlinear_gemv_int8");
+        assert_eq!(plan(1, 16384, Layout::Int8, false, &apple), "bitlinear_gemv_int8_tall");
+        assert_eq!(plan(9, 16384, Layout::Int8, false, &apple), "bitlinear_gemm_int8");
+        assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), "bitlinear_grouped");
         apple.software = true;
-        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvHalfSoftware);
+        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_software");
         apple.half_subnormals = false;
-        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), Method::GemvBiased);
+        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased");
     }
 }

@@ -4,10 +4,20 @@
 //! the codes are the same on every device.
 
 use crate::{
-    Encoder, Error, Float, Kernel, PackedTernary, Result, Scales, Tensor, TernaryMatrix,
-    kernel::{Params as _, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
+    msl, params,
+    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
+    wgsl,
 };
+use rayon::prelude::*;
 
 params! { struct SumParams { length: u32 } }
 params! { struct Params { rows: u32, columns: u32, words: u32, sums: u32, count: f32 } }
@@ -16,43 +26,38 @@ const THREADS: usize = 256;
 /// Elements that one workgroup of `sum_abs` adds up.
 const CHUNK: usize = THREADS * THREADS;
 
-pub(super) static SUM_ABS: Kernel = Kernel {
-    name: "sum_abs",
-    entry: "sum_abs",
-    params: SumParams::FIELDS,
-    bindings: &[read("w", Float("X")), read_write("sums", F32)],
-    wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "bitnet/sum_abs"],
-        workgroup_size: [THREADS as u32, 1, 1],
-        tile: [CHUNK as u32, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"],
-        workgroup_size: [THREADS as u32, 1, 1],
-        tile: [CHUNK as u32, 1, 1],
-        constants: &[],
-    }),
-};
+pub(super) static SUM_ABS: Kernel = Kernel::trusted(
+    "sum_abs",
+    SumParams::FIELDS,
+    &[read("w", Float("X")), read_write("sums", F32)],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "bitnet/sum_abs"])
+            .workgroup_size([THREADS as u32, 1, 1])
+            .tile([CHUNK as u32, 1, 1]),
+        Source::msl(msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"]).workgroup_size([THREADS as u32, 1, 1]).tile([
+            CHUNK as u32,
+            1,
+            1,
+        ]),
+    ],
+)
+.flat()
+.workgroup_bytes(4 * THREADS as u32);
 
-pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel {
-    name: "quantize_weights",
-    entry: "quantize_weights",
-    params: Params::FIELDS,
-    bindings: &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32)],
-    wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"],
-        workgroup_size: [THREADS as u32, 1, 1],
-        tile: [THREADS as u32, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"],
-        workgroup_size: [THREADS as u32, 1, 1],
-        tile: [THREADS as u32, 1, 1],
-        constants: &[],
-    }),
-};
+pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
+    "quantize_weights",
+    Params::FIELDS,
+    &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32)],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"])
+            .workgroup_size([THREADS as u32, 1, 1])
+            .work(Work::new(1, "element", 4, 2)),
+        Source::msl(msl!["shared/prelude", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"])
+            .workgroup_size([THREADS as u32, 1, 1]),
+    ],
+)
+.flat()
+.workgroup_bytes(4 * THREADS as u32);
 
 /// Quantises `w` `[rows, columns]` (`f32` or `f16`) with one scale for the tensor.
 ///
@@ -82,7 +87,6 @@ pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Resul
 /// # Errors
 /// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
 pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedTernary> {
-    use rayon::prelude::*;
     if rows.checked_mul(columns) != Some(w.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
     }

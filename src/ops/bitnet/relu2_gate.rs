@@ -1,26 +1,27 @@
 //! The gate of BitNet's feed-forward block: y = relu(gate)² · up.
 
 use crate::{
-    Encoder, Error, Float, Kernel, Result, Tensor,
-    kernel::{Params as _, Source, Type::*, read, read_write},
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
     msl, params, wgsl,
 };
 
 params! { struct Params { tokens: u32, features: u32 } }
 
-pub(super) static RELU2_GATE: Kernel = Kernel {
-    name: "relu2_gate",
-    entry: "relu2_gate",
-    params: Params::FIELDS,
-    bindings: &[read("x", Float("X")), read_write("y", F32)],
-    wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "bitnet/relu2_gate"],
-        workgroup_size: [64, 1, 1],
-        tile: [64, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source { parts: msl!["shared/prelude", "bitnet/relu2_gate"], workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
-};
+pub(super) static RELU2_GATE: Kernel = Kernel::trusted(
+    "relu2_gate",
+    Params::FIELDS,
+    &[read("x", Float("X")), read_write("y", F32)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/relu2_gate"]), Source::msl(msl!["shared/prelude", "bitnet/relu2_gate"])],
+)
+.flat();
 
 /// `x` `[tokens, 2·features]` holds gate, then up, in every row; gives `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///

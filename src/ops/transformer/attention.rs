@@ -1,9 +1,15 @@
 //! Causal attention to a key-value cache: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
 
-use super::{HostKvCache, KvCache, Places};
+use super::cache::{HostKvCache, KvCache, Places};
 use crate::{
-    Encoder, Error, Kernel, Result, Tensor,
-    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Part, REDUCE, Source, Work},
+    },
     msl, params, wgsl,
 };
 use rayon::prelude::*;
@@ -13,51 +19,47 @@ params! { struct CombineParams { heads: u32, head_dim: u32, splits: u32 } }
 
 /// Positions that a workgroup looks at together.
 const TILE: usize = 128;
+/// Rows (heads or tokens with the same keys) that a workgroup of the kernel for few takes.
+const FEW_ROWS: usize = 4;
 
-const BINDINGS: &[Binding] = &[
-    read("positions", U32),
-    read("qkv", F32),
-    read("keys", Float("C")),
-    read("values", Float("C")),
-    read_write("y", F32),
-    read_write("y_weight", F32),
-];
-
-/// `rows` heads or tokens with the same keys, a workgroup.
-const fn source(parts: &'static [Part], rows: u32) -> Source {
-    Source { parts, workgroup_size: [TILE as u32, 1, 1], tile: [rows, 1, 1], constants: &[("MAX_QUADS", 64)] }
+const fn kernel(name: &'static str, sources: &'static [Source], workgroup_bytes: u32) -> Kernel {
+    const BINDINGS: &[Binding] = &[
+        read("positions", U32),
+        read("qkv", F32),
+        read("keys", Float("C")),
+        read("values", Float("C")),
+        read_write("y", F32),
+        read_write("y_weight", F32),
+    ];
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention").workgroup_bytes(workgroup_bytes)
 }
 
 const WGSL: &[Part] = wgsl![REDUCE, "shared/exp", "transformer/attention"];
 const MSL: &[Part] = msl!["shared/prelude", "shared/reduce", "shared/exp", "transformer/attention"];
 
-const fn kernel(name: &'static str, rows: u32) -> Kernel {
-    let (wgsl, msl) = (source(WGSL, rows), Some(source(MSL, rows)));
-    Kernel { name, entry: "attention", params: Params::FIELDS, bindings: BINDINGS, wgsl, msl }
+const fn rows(source: Source, rows: usize) -> Source {
+    source.workgroup_size([TILE as u32, 1, 1]).tile([rows as u32, 1, 1]).constants(&[("MAX_QUADS", 64)])
 }
 
-/// A token at a time: the heads that share keys are few.
-pub(super) static FEW: Kernel = kernel("attention_few", 4);
-pub(super) static MANY: Kernel = kernel("attention_many", 8);
+/// One token at a time: few heads share keys.
+pub(super) static FEW: Kernel = kernel("attention_few", &[rows(Source::wgsl(WGSL), FEW_ROWS), rows(Source::msl(MSL), FEW_ROWS)], 8704);
+pub(super) static MANY: Kernel = kernel(
+    "attention_many",
+    // In Metal, scores of 8 rows by a position; in WGSL the loop that loads queries, a few times, has the dearest turn.
+    &[rows(Source::wgsl(WGSL), 8), rows(Source::msl(MSL), 8).work(Work::new(8 * 4, "products", 16, 64))],
+    16_384,
+);
 
-pub(super) static COMBINE: Kernel = Kernel {
-    name: "attention_combine",
-    entry: "attention_combine",
-    params: CombineParams::FIELDS,
-    bindings: &[read("x", F32), read("x_weight", F32), read_write("y", F32)],
-    wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "shared/exp", "transformer/attention_combine"],
-        workgroup_size: [64, 1, 1],
-        tile: [64, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/exp", "transformer/attention_combine"],
-        workgroup_size: [64, 1, 1],
-        tile: [64, 1, 1],
-        constants: &[],
-    }),
-};
+pub(super) static COMBINE: Kernel = Kernel::trusted(
+    "attention_combine",
+    CombineParams::FIELDS,
+    &[read("x", F32), read("x_weight", F32), read_write("y", F32)],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "transformer/attention_combine"]).work(Work::new(1, "share", 12, 4)),
+        Source::msl(msl!["shared/prelude", "shared/exp", "transformer/attention_combine"]).work(Work::new(1, "share", 12, 4)),
+    ],
+)
+.flat();
 
 /// Into how many shares the positions of a sequence are best split: one where rows alone keep a GPU busy, else one for every tile of positions,
 /// up to a number that a combining kernel reads at no cost. `workgroups` is how many there are without a split.
@@ -102,7 +104,7 @@ pub fn attention(
         scale: (shape.head_dim as f32).sqrt().recip(),
     };
     let rows = run * (shape.heads / shape.kv_heads);
-    let kernel = if rows <= FEW.wgsl.tile[0] as usize { &FEW } else { &MANY };
+    let kernel = if rows <= FEW_ROWS { &FEW } else { &MANY };
     let context = encoder.context();
     let weights = Tensor::<f32>::uninit(context, [splits, tokens * shape.heads, 2])?;
     let extent = [rows, shape.kv_heads * splits, tokens / run];

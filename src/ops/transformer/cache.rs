@@ -1,6 +1,14 @@
 //! Keys and values of the tokens so far.
 
-use crate::{Bind, Context, Element, Error, Result, Tensor, f16, tensor::Bound};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    gpu::{
+        context::Context,
+        tensor::{Bind, Bound, Tensor},
+    },
+};
+use half::f16;
 
 /// The heads of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

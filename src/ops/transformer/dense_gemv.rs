@@ -2,45 +2,61 @@
 
 use super::attention::dot;
 use crate::{
-    DenseElement, DenseMatrix, Encoder, Error, Kernel, PackedDense, Result, Tensor,
-    kernel::{Binding, Params as _, Part, REDUCE, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{REDUCE, Source, Work},
+    },
+    msl, params,
+    weights::dense::{DenseElement, DenseMatrix, PackedDense},
+    wgsl,
 };
 use half::{bf16, f16};
 use rayon::prelude::*;
 
 params! { struct Params { rows: u32, tokens: u32, blocks: u32 } }
 
-const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
-
-/// A team of 32 lanes makes four rows, for four tokens at a time.
-const fn source(parts: &'static [Part]) -> Source {
-    Source { parts, workgroup_size: [256, 1, 1], tile: [32, 4, 1], constants: &[("ROWS", 4)] }
+const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv").workgroup_bytes(1024)
 }
 
-const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
-    Kernel { name, entry: "dense_gemv", params: Params::FIELDS, bindings: BINDINGS, wgsl: source(wgsl), msl: Some(source(msl)) }
+/// 32 lanes make four rows, for four tokens at a time; a turn of the loop takes 16 bytes of each row, `elements` of them.
+const fn gemv(source: Source, elements: u32) -> Source {
+    let work = Work::new(16 * elements, "products", 4 * 16 + 4 * 4 * elements, 32 * elements);
+    source.workgroup_size([256, 1, 1]).tile([32, 4, 1]).constants(&[("ROWS", 4)]).work(work)
 }
 
 pub(super) static DENSE_GEMV_F32: Kernel = kernel(
     "dense_gemv_f32",
-    wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"],
-    msl!["shared/prelude", "transformer/dense_f32", "transformer/dense_gemv"],
+    &[
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"]), 4),
+        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f32", "transformer/dense_gemv"]), 4),
+    ],
 );
 pub(super) static DENSE_GEMV_F16: Kernel = kernel(
     "dense_gemv_f16",
-    wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"],
-    msl!["shared/prelude", "transformer/dense_f16", "transformer/dense_gemv"],
+    &[
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"]), 8),
+        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f16", "transformer/dense_gemv"]), 8),
+    ],
 );
 pub(super) static DENSE_GEMV_BF16: Kernel = kernel(
     "dense_gemv_bf16",
-    wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"],
-    msl!["shared/prelude", "transformer/dense_bf16", "transformer/dense_gemv"],
+    &[
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"]), 8),
+        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_bf16", "transformer/dense_gemv"]), 8),
+    ],
 );
 pub(super) static DENSE_GEMV_INT8: Kernel = kernel(
     "dense_gemv_int8",
-    wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"],
-    msl!["shared/prelude", "transformer/dense_int8", "transformer/dense_gemv"],
+    &[
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"]), 16),
+        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_int8", "transformer/dense_gemv"]), 16),
+    ],
 );
 
 /// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`. The columns of `x` are padded with zeros to a multiple of 16, as

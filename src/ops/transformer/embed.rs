@@ -1,45 +1,53 @@
 //! Rows of an embedding: y[t] = table[tokens[t]].
 
 use crate::{
-    DenseElement, DenseMatrix, Encoder, Error, Kernel, PackedDense, Result, Tensor,
-    kernel::{Binding, Params as _, Part, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    msl, params,
+    weights::dense::{DenseElement, DenseMatrix, PackedDense},
+    wgsl,
 };
 
 params! { struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32 } }
 
-const BINDINGS: &[Binding] = &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32)];
-
-const fn kernel(name: &'static str, wgsl: &'static [Part], msl: &'static [Part]) -> Kernel {
-    Kernel {
-        name,
-        entry: "embed",
-        params: Params::FIELDS,
-        bindings: BINDINGS,
-        wgsl: Source { parts: wgsl, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
-        msl: Some(Source { parts: msl, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
-    }
+const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] = &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32)];
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("embed").flat()
 }
 
 pub(super) static EMBED_F32: Kernel = kernel(
     "embed_f32",
-    wgsl!["shared/ids", "shared/flat", "transformer/dense_f32", "transformer/embed"],
-    msl!["shared/prelude", "transformer/dense_f32", "transformer/embed"],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_f32", "transformer/embed"]),
+        Source::msl(msl!["shared/prelude", "transformer/dense_f32", "transformer/embed"]),
+    ],
 );
 pub(super) static EMBED_F16: Kernel = kernel(
     "embed_f16",
-    wgsl!["shared/ids", "shared/flat", "transformer/dense_f16", "transformer/embed"],
-    msl!["shared/prelude", "transformer/dense_f16", "transformer/embed"],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_f16", "transformer/embed"]),
+        Source::msl(msl!["shared/prelude", "transformer/dense_f16", "transformer/embed"]),
+    ],
 );
 pub(super) static EMBED_BF16: Kernel = kernel(
     "embed_bf16",
-    wgsl!["shared/ids", "shared/flat", "transformer/dense_bf16", "transformer/embed"],
-    msl!["shared/prelude", "transformer/dense_bf16", "transformer/embed"],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_bf16", "transformer/embed"]),
+        Source::msl(msl!["shared/prelude", "transformer/dense_bf16", "transformer/embed"]),
+    ],
 );
 pub(super) static EMBED_INT8: Kernel = kernel(
     "embed_int8",
-    wgsl!["shared/ids", "shared/flat", "transformer/dense_int8", "transformer/embed"],
-    msl!["shared/prelude", "transformer/dense_int8", "transformer/embed"],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_int8", "transformer/embed"]),
+        Source::msl(msl!["shared/prelude", "transformer/dense_int8", "transformer/embed"]),
+    ],
 );
 
 /// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them

@@ -4,13 +4,13 @@
 //! Formulas are those of transformers' `BitNetForCausalLM` and `LlamaForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary
 //! positions (Su et al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
 
-mod attention;
-mod cache;
-mod dense_gemv;
-mod embed;
-mod rms_norm;
-mod rope;
-mod top_k;
+pub(crate) mod attention;
+pub(crate) mod cache;
+pub(crate) mod dense_gemv;
+pub(crate) mod embed;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod top_k;
 
 pub use attention::{attention, attention_cpu, attention_splits};
 pub use cache::{AttentionShape, HostKvCache, KvCache, Places};
@@ -20,7 +20,7 @@ pub use rms_norm::{rms_norm, rms_norm_cpu};
 pub use rope::{rope, rope_angles, rope_cpu};
 pub use top_k::{TopK, top_k, top_k_cpu};
 
-pub(super) static KERNELS: &[&crate::Kernel] = &[
+pub(super) static KERNELS: &[&crate::kernel::declaration::Kernel] = &[
     &embed::EMBED_F32,
     &embed::EMBED_F16,
     &embed::EMBED_BF16,

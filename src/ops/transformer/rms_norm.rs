@@ -1,32 +1,36 @@
 //! RMSNorm without a quantiser after it, for what is not quantised: the head's input.
 
-use crate::ops::rms::inverse_rms;
 use crate::{
-    Encoder, Error, Kernel, Result, Tensor,
-    kernel::{Params as _, REDUCE, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{REDUCE, Source},
+    },
+    msl,
+    ops::rms::inverse_rms,
+    params, wgsl,
 };
 
 params! { struct Params { tokens: u32, features: u32, first: u32, padded: u32, eps: f32 } }
 
-pub(super) static RMS_NORM: Kernel = Kernel {
-    name: "rms_norm",
-    entry: "rms_norm",
-    params: Params::FIELDS,
-    bindings: &[read("x", F32), read("gain", F32), read_write("y", F32)],
-    wgsl: Source {
-        parts: wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "transformer/rms_norm"],
-        workgroup_size: [256, 1, 1],
-        tile: [1, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "transformer/rms_norm"],
-        workgroup_size: [256, 1, 1],
-        tile: [1, 1, 1],
-        constants: &[],
-    }),
-};
+pub(super) static RMS_NORM: Kernel = Kernel::trusted(
+    "rms_norm",
+    Params::FIELDS,
+    &[read("x", F32), read("gain", F32), read_write("y", F32)],
+    &[
+        Source::wgsl(wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "transformer/rms_norm"])
+            .workgroup_size([256, 1, 1])
+            .tile([1, 1, 1]),
+        Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "transformer/rms_norm"])
+            .workgroup_size([256, 1, 1])
+            .tile([1, 1, 1]),
+    ],
+)
+.flat()
+.workgroup_bytes(3072);
 
 /// Rows `first..` of `x` `[m, k]`, as many as `y` `[.., k or more]` has: x / sqrt(mean(x²) + eps) · gain, padded with zeros to the columns of
 /// `y`, which is what [`dense_gemv`](super::dense_gemv) wants.

@@ -1,33 +1,33 @@
 //! Rotary positions, and the way of keys and values into their cache.
 
-use super::{HostKvCache, KvCache, Places};
+use super::cache::{HostKvCache, KvCache, Places};
 use crate::{
-    Encoder, Error, Kernel, Result, Tensor,
-    kernel::{Params as _, Source, Type::*, read, read_write},
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
     msl, params, wgsl,
 };
 
 params! { struct Params { tokens: u32, run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
 
-pub(super) static ROPE: Kernel = Kernel {
-    name: "rope",
-    entry: "rope",
-    params: Params::FIELDS,
-    bindings: &[
+pub(super) static ROPE: Kernel = Kernel::trusted(
+    "rope",
+    Params::FIELDS,
+    &[
         read("positions", U32),
         read("angles", F32),
         read_write("qkv", F32),
         read_write("keys", Float("C")),
         read_write("values", Float("C")),
     ],
-    wgsl: Source {
-        parts: wgsl!["shared/ids", "shared/flat", "transformer/rope"],
-        workgroup_size: [64, 1, 1],
-        tile: [64, 1, 1],
-        constants: &[],
-    },
-    msl: Some(Source { parts: msl!["shared/prelude", "transformer/rope"], workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
-};
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/rope"]), Source::msl(msl!["shared/prelude", "transformer/rope"])],
+)
+.flat();
 
 /// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the angle in `f32`. GPUs are not trusted with the sine
 /// of a large angle.

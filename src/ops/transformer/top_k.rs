@@ -1,34 +1,37 @@
 //! The largest logits of every row, so that a few bytes come back and not a vocabulary.
 
 use crate::{
-    Encoder, Error, Kernel, Result, Tensor,
-    kernel::{Params as _, REDUCE, Source, Type::*, read, read_write},
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{REDUCE, Source, Work},
+    },
     msl, params, wgsl,
 };
 
 params! { struct Params { count: u32, k: u32, named: u32 } }
 
-/// Logits that a workgroup looks at: eight a thread.
+/// Logits that a workgroup looks at: eight per thread.
 const RUN: usize = 2048;
 
-pub(super) static TOP_K: Kernel = Kernel {
-    name: "top_k",
-    entry: "top_k",
-    params: Params::FIELDS,
-    bindings: &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
-    wgsl: Source {
-        parts: wgsl![REDUCE, "transformer/top_k"],
-        workgroup_size: [256, 1, 1],
-        tile: [RUN as u32, 1, 1],
-        constants: &[("TURNS", 8)],
-    },
-    msl: Some(Source {
-        parts: msl!["shared/prelude", "shared/reduce", "transformer/top_k"],
-        workgroup_size: [256, 1, 1],
-        tile: [RUN as u32, 1, 1],
-        constants: &[("TURNS", 8)],
-    }),
-};
+const fn source(source: Source) -> Source {
+    let work = Work::new(1, "winner", 0, 0);
+    source.workgroup_size([256, 1, 1]).tile([RUN as u32, 1, 1]).constants(&[("TURNS", 8)]).work(work)
+}
+
+pub(super) static TOP_K: Kernel = Kernel::trusted(
+    "top_k",
+    Params::FIELDS,
+    &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
+    &[
+        source(Source::wgsl(wgsl![REDUCE, "transformer/top_k"])),
+        source(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k"])),
+    ],
+)
+.workgroup_bytes(3072);
 
 /// The largest logits of every row, largest first; ties by the lower id.
 #[derive(Clone, Debug)]

@@ -2,7 +2,10 @@
 //!
 //! Rows are padded with zeros to whole groups of four words, so kernels may read 16 bytes at a time and need no tail.
 
-use crate::{Context, Error, Result, Tensor};
+use crate::{
+    error::{Error, Result},
+    gpu::{context::Context, tensor::Tensor},
+};
 use half::{bf16, f16};
 
 /// What the elements of a dense matrix are stored as.

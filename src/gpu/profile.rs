@@ -1,6 +1,11 @@
 //! How long kernels take, and by which clock.
 
-use crate::{Error, Recording, Result, context::guarded, encoder::encode, readback};
+use super::{
+    readback,
+    recording::{Recording, encode},
+    scopes::guarded,
+};
+use crate::error::{Error, Result};
 use std::{fmt, time::Duration};
 
 /// Where a time comes from.
@@ -106,7 +111,7 @@ impl Recording {
     }
 
     /// Runs it once: does the GPU's clock move?
-    pub(crate) async fn clock_moves(&self) -> Result<bool> {
+    pub(super) async fn clock_moves(&self) -> Result<bool> {
         let times = self.timestamps(std::slice::from_ref(&(0..self.steps.len())), 1).await?;
         Ok(times.is_some_and(|times| times.iter().any(|time| !time.is_zero())))
     }

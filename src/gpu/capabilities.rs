@@ -1,6 +1,6 @@
 //! What a device offers, as plain data: kernel choice is a pure function of it.
 
-use crate::ShaderLanguage;
+use crate::{kernel::needs::WGSL_LANES, language::ShaderLanguage};
 
 /// What kernels may count on. Filled by [`Context`](crate::Context); tests make their own.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,17 +12,17 @@ pub struct Capabilities {
     pub driver: String,
     /// Metal, Vulkan, ...
     pub backend: wgpu::Backend,
-    /// A processor that plays a GPU (lavapipe, say).
+    /// A software adapter: lavapipe or SwiftShader, which run kernels on the CPU.
     pub software: bool,
     /// An Apple GPU, under Metal or Vulkan.
     pub apple: bool,
     /// The kernel languages that run here.
     pub languages: &'static [ShaderLanguage],
-    /// Subgroup operations, on subgroups of 8 to 64 lanes: no more than the smallest workgroup has threads.
+    /// Subgroup operations, on subgroups of 8 to 64 lanes.
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
-    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs have no such instruction, nor have processors that play a GPU.
+    /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such instruction.
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
     pub half_subnormals: bool,
@@ -39,7 +39,7 @@ impl Capabilities {
         let metal = info.backend == wgpu::Backend::Metal;
         // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
         let apple = info.vendor == 0x106b || info.name.starts_with("Apple ");
-        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, others on old Macs have not.
+        // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, GPUs of old Macs have others.
         let lanes = if metal && apple { 32 } else { info.subgroup_min_size };
         let passthrough = metal && apple && features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
         Self {
@@ -49,7 +49,7 @@ impl Capabilities {
             software: info.device_type == wgpu::DeviceType::Cpu,
             apple,
             languages: if passthrough { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
-            subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= 8 && info.subgroup_max_size <= 64,
+            subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= WGSL_LANES[0] && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
             // lavapipe expands it: its halves are twice as fast (docs/performance.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,

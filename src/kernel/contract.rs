@@ -1,12 +1,14 @@
-//! Do both shader texts of a kernel agree with its declaration? Checked without a GPU: WGSL through naga, MSL by reading the
+//! Do the shader texts of a kernel agree with its declaration? Checked without a GPU: WGSL through naga, MSL by reading the
 //! kernel's signature. A swapped binding or parameter is found on any machine, before a driver sees it.
 
-use crate::{
-    Element, Kernel, ShaderLanguage,
-    kernel::{Access, Scalar, Type, Variant},
+use super::{
+    binding::{Access, Type},
+    declaration::{Grid, Kernel, Variant},
+    params::Scalar,
 };
-use naga::{AddressSpace, ScalarKind, StorageAccess, TypeInner};
-use std::fmt::Debug;
+use crate::{element::Element, language::ShaderLanguage};
+use naga::{AddressSpace, ScalarKind, Statement, StorageAccess, TypeInner};
+use std::{collections::HashMap, fmt::Debug};
 
 /// What a shader text declares, as read from it; a [`Kernel`]'s declaration must be the same.
 #[derive(Debug, PartialEq)]
@@ -15,7 +17,13 @@ struct Signature {
     params: Vec<(String, Scalar)>,
     /// Slot, name, type, access, in slot order.
     bindings: Vec<(u32, String, Word, Access)>,
+    /// Does it take its index from `flat_group`, so that its grid may be folded?
+    grid: Grid,
+    workgroup_bytes: u32,
 }
+
+/// The function that a text with a flat grid must use, and the one that adds a thread's index to it.
+const FLAT: [&str; 2] = ["flat_group", "flat_index"];
 
 /// What a binding's elements are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +34,17 @@ enum Word {
     F16,
 }
 
-/// Compares one variant's text with the declaration; the error says what differs.
+/// Compares one variant's text with the declaration; the error says what differs. SPIR-V is not read.
+///
+/// # Errors
+/// What differs, in words.
 pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
     let text = kernel.text(variant);
-    let found = match variant.language {
-        ShaderLanguage::Wgsl => read_wgsl(kernel, &text)?,
-        ShaderLanguage::Msl => read_msl(kernel, variant, &text)?,
-    };
-    let first_slot = match variant.language {
-        ShaderLanguage::Wgsl => 0,
+    let (found, first_slot) = match variant.language {
+        ShaderLanguage::Wgsl => (read_wgsl(kernel, &text)?, 0),
         // wgpu numbers Metal's buffers so: the immediates, if any, then the bindings.
-        ShaderLanguage::Msl => u32::from(!kernel.params.is_empty()),
+        ShaderLanguage::Msl => (read_msl(kernel, variant, &text)?, u32::from(!kernel.params.is_empty())),
+        ShaderLanguage::Spirv => return Ok(()),
     };
     let element = |ty| match ty {
         Type::U32 => Word::U32,
@@ -48,9 +56,26 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
         },
     };
     let bindings = (first_slot..).zip(kernel.bindings).map(|(slot, b)| (slot, b.name.to_owned(), element(b.ty), b.access));
-    same("workgroup size", found.workgroup_size, kernel.source(variant.language).workgroup_size)?;
+    if found.workgroup_bytes > kernel.workgroup_bytes {
+        return Err(format!("workgroup memory: the text has {} bytes, the declaration {}", found.workgroup_bytes, kernel.workgroup_bytes));
+    }
+    same("grid", found.grid, kernel.grid)?;
+    same("workgroup size", found.workgroup_size, kernel.source_for(variant.language).workgroup_size)?;
     same("params", found.params, kernel.params.iter().map(|&(name, scalar)| (name.to_owned(), scalar)).collect())?;
     same("bindings", found.bindings, bindings.collect())
+}
+
+/// Bytes of workgroup memory that a variant's text declares.
+///
+/// # Errors
+/// What of the text cannot be read.
+pub fn workgroup_bytes(kernel: &Kernel, variant: &Variant) -> Result<u32, String> {
+    let text = kernel.text(variant);
+    match variant.language {
+        ShaderLanguage::Wgsl => read_wgsl(kernel, &text).map(|signature| signature.workgroup_bytes),
+        ShaderLanguage::Msl => read_msl(kernel, variant, &text).map(|signature| signature.workgroup_bytes),
+        ShaderLanguage::Spirv => Ok(0),
+    }
 }
 
 fn same<T: PartialEq + Debug>(what: &str, text: T, declared: T) -> Result<(), String> {
@@ -65,7 +90,9 @@ fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
     let entry = module.entry_points.iter().find(|entry| entry.name == kernel.entry);
     let entry = entry.ok_or_else(|| format!("no entry point `{}`", kernel.entry))?;
 
-    let mut signature = Signature { workgroup_size: entry.workgroup_size, params: Vec::new(), bindings: Vec::new() };
+    let grid = if calls_flat(&module, &entry.function) { Grid::Flat } else { Grid::Blocks };
+    let workgroup_size = entry.workgroup_size;
+    let mut signature = Signature { workgroup_size, params: Vec::new(), bindings: Vec::new(), grid, workgroup_bytes: 0 };
     for (_, variable) in module.global_variables.iter() {
         let name = variable.name.clone().unwrap_or_default();
         let ty = &module.types[variable.ty].inner;
@@ -101,12 +128,28 @@ fn read_wgsl(kernel: &Kernel, text: &str) -> Result<Signature, String> {
                 let access = if access.contains(StorageAccess::STORE) { Access::ReadWrite } else { Access::Read };
                 signature.bindings.push((binding.binding, name, scalar, access));
             }
-            (AddressSpace::WorkGroup | AddressSpace::Private, _) => {}
+            (AddressSpace::WorkGroup, ty) => signature.workgroup_bytes += ty.size(module.to_ctx()).next_multiple_of(16),
+            (AddressSpace::Private, _) => {}
             (space, _) => return Err(format!("`{name}`: nothing can be bound in {space:?} as it is declared")),
         }
     }
     signature.bindings.sort_by_key(|binding| binding.0);
     Ok(signature)
+}
+
+/// Does a function call `flat_group`, directly or not?
+fn calls_flat(module: &naga::Module, function: &naga::Function) -> bool {
+    fn in_block(module: &naga::Module, block: &naga::Block) -> bool {
+        block.iter().any(|statement| match statement {
+            Statement::Block(block) => in_block(module, block),
+            Statement::If { accept, reject, .. } => in_block(module, accept) || in_block(module, reject),
+            Statement::Switch { cases, .. } => cases.iter().any(|case| in_block(module, &case.body)),
+            Statement::Loop { body, continuing, .. } => in_block(module, body) || in_block(module, continuing),
+            Statement::Call { function, .. } => calls_flat(module, &module.functions[*function]),
+            _ => false,
+        })
+    }
+    function.name.as_deref() == Some(FLAT[0]) || in_block(module, &function.body)
 }
 
 /// Reads the signature of `kernel void NAME(...)` and the `Params` struct; types are looked up, not parsed.
@@ -145,8 +188,35 @@ fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature,
     same("takes params", has_params, !kernel.params.is_empty())?;
     let params = if has_params { msl_params(&code)? } else { Vec::new() };
     // The text takes its group size from THREADS, so it cannot disagree.
-    let workgroup_size = kernel.source(ShaderLanguage::Msl).workgroup_size;
-    Ok(Signature { workgroup_size, params, bindings })
+    let workgroup_size = kernel.source_for(ShaderLanguage::Msl).workgroup_size;
+    // The entry point ends the text.
+    let flat = FLAT.iter().any(|function| code[start..].contains(&format!("{function}(")));
+    let grid = if flat { Grid::Flat } else { Grid::Blocks };
+    Ok(Signature { workgroup_size, params, bindings, grid, workgroup_bytes: threadgroup_bytes(kernel, variant, &code)? })
+}
+
+/// The bytes of all `threadgroup TYPE name[A * B];`, whose factors are numbers or names of numbers.
+fn threadgroup_bytes(kernel: &Kernel, variant: &Variant, code: &str) -> Result<u32, String> {
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    names.extend(code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' ')));
+    let numbers: HashMap<_, _> = kernel.source_for(ShaderLanguage::Msl).numbers().collect();
+    let value = |factor: &str| -> Result<u32, String> {
+        if let Some(&number) = numbers.get(factor) {
+            return Ok(number);
+        }
+        let text = names.get(factor).copied().unwrap_or(factor);
+        text.trim_end_matches('u').parse().map_err(|_| format!("`{factor}` in the size of a threadgroup array is no number"))
+    };
+    let mut bytes = 0;
+    for statement in code.split([';', '{']).map(str::trim) {
+        let Some((ty, rest)) = statement.strip_prefix("threadgroup ").and_then(|rest| rest.split_once(' ')) else { continue };
+        let Some((_, length)) = rest.strip_suffix(']').and_then(|rest| rest.split_once('[')) else { continue };
+        let lanes = ty.chars().last().and_then(|last| last.to_digit(10)).unwrap_or(1);
+        let element = if msl_scalar(ty, variant)? == Word::F16 { 2 } else { 4 };
+        let length = length.split('*').map(|factor| value(factor.trim())).product::<Result<u32, _>>()?;
+        bytes += (lanes * element * length).next_multiple_of(16);
+    }
+    Ok(bytes)
 }
 
 fn msl_scalar(word: &str, variant: &Variant) -> Result<Word, String> {

@@ -1,69 +1,12 @@
 //! Typed arrays on the GPU.
 
-use crate::{Context, Error, Result, Shape, pool::Pooled, readback};
+use super::{context::Context, pool::Pooled, readback};
+use crate::{
+    element::{Element, ElementType},
+    error::{Error, Result},
+    shape::Shape,
+};
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc};
-
-/// The element types a [`Tensor`] can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// 32-bit float.
-    F32,
-    /// 16-bit float ([`half::f16`]); kernels on it need the adapter's `SHADER_F16`.
-    F16,
-    /// 8-bit integers, four to a word in shaders.
-    I8,
-    /// 32-bit unsigned integer.
-    U32,
-    /// 32-bit signed integer.
-    I32,
-}
-
-mod sealed {
-    /// Sizes of bindings follow from the element, so other crates cannot add types.
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for i8 {}
-    impl Sealed for u32 {}
-    impl Sealed for i32 {}
-}
-
-/// A host type that is an [`Element`].
-pub trait ElementType: sealed::Sealed + bytemuck::Pod + Send + Sync {
-    /// Which one.
-    const ELEMENT: Element;
-}
-impl ElementType for f32 {
-    const ELEMENT: Element = Element::F32;
-}
-impl ElementType for half::f16 {
-    const ELEMENT: Element = Element::F16;
-}
-impl ElementType for i8 {
-    const ELEMENT: Element = Element::I8;
-}
-impl ElementType for u32 {
-    const ELEMENT: Element = Element::U32;
-}
-impl ElementType for i32 {
-    const ELEMENT: Element = Element::I32;
-}
-
-/// The float types that activations and outputs may have: `f32` and [`half::f16`].
-pub trait Float: ElementType + Into<f32> {
-    /// The nearest value of this type, ties to even.
-    fn from_f32(value: f32) -> Self;
-}
-impl Float for f32 {
-    fn from_f32(value: f32) -> Self {
-        value
-    }
-}
-impl Float for half::f16 {
-    fn from_f32(value: f32) -> Self {
-        half::f16::from_f32(value)
-    }
-}
 
 /// A row-major array on the GPU. Clones share the buffer, which goes back to the context's pool with the last of them.
 #[derive(Clone)]
@@ -98,15 +41,6 @@ impl<T: ElementType> Tensor<T> {
         Ok(tensor)
     }
 
-    pub(crate) fn upload(context: &Context, data: &[T], shape: Shape) -> Result<Self> {
-        if shape.checked_len() != Some(data.len()) {
-            return Err(Error::Length { shape, found: data.len() });
-        }
-        let tensor = Self::uninit(context, shape)?;
-        context.write(&tensor.buffer, bytemuck::cast_slice(data))?;
-        Ok(tensor)
-    }
-
     /// Overwrites the contents. Takes effect before anything that is submitted later, recorded work included.
     ///
     /// # Errors
@@ -125,7 +59,7 @@ impl<T: ElementType> Tensor<T> {
     }
 
     /// [`Tensor::read`] in one submission with the work that `record` puts before the copy.
-    pub(crate) fn read_after(
+    pub(super) fn read_after(
         &self,
         label: &'static str,
         record: &dyn Fn(&mut wgpu::CommandEncoder),
@@ -172,6 +106,22 @@ impl<T> Tensor<T> {
     }
 }
 
+impl Context {
+    /// Copies `data` into a new tensor.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `data` does not fill `shape`, [`Error::TooLarge`] if the device cannot bind that much.
+    pub fn upload<T: ElementType>(&self, data: &[T], shape: impl Into<Shape>) -> Result<Tensor<T>> {
+        let shape = shape.into();
+        if shape.checked_len() != Some(data.len()) {
+            return Err(Error::Length { shape, found: data.len() });
+        }
+        let tensor = Tensor::uninit(self, shape)?;
+        self.write(&tensor.buffer, bytemuck::cast_slice(data))?;
+        Ok(tensor)
+    }
+}
+
 impl<T: ElementType> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor<{:?}>{}", T::ELEMENT, self.shape)
@@ -194,16 +144,21 @@ pub trait Bind {
 
 #[doc(hidden)]
 pub struct Bound<'a> {
-    pub(crate) context: &'a Context,
-    pub(crate) buffer: &'a Arc<Pooled>,
-    pub(crate) bytes: u64,
-    pub(crate) element: Element,
+    pub(super) context: &'a Context,
+    pub(super) buffer: &'a Arc<Pooled>,
+    pub(super) bytes: u64,
+    pub(super) element: Element,
 }
 
 impl<'a> Bound<'a> {
-    pub(crate) fn resource(&self) -> wgpu::BindingResource<'a> {
-        let size = wgpu::BufferSize::new(self.bytes);
-        wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.buffer, offset: 0, size })
+    /// The number of its buffer, as [`Dispatch::buffers`](crate::Dispatch::buffers) gives it.
+    pub fn buffer_id(&self) -> usize {
+        Arc::as_ptr(self.buffer).addr()
+    }
+
+    /// The type of its elements.
+    pub fn element(&self) -> Element {
+        self.element
     }
 }
 

@@ -1,10 +1,14 @@
-//! From a kernel's text to a compiled pipeline, once per variant. All of the crate's shader-related `unsafe` is here.
+//! From a kernel's text to a compiled pipeline, once per variant. Handing texts to drivers, the crate's shader-related `unsafe`, is all here.
 
+use super::scopes::guarded;
 use crate::{
-    Error, Kernel, Result, ShaderLanguage,
-    context::{Translate, guarded},
-    contract,
-    kernel::{Access, Variant},
+    error::{Error, Result},
+    kernel::{
+        binding::Access,
+        contract,
+        declaration::{Code, Kernel, KernelRef, Variant},
+    },
+    language::ShaderLanguage,
 };
 use std::{
     borrow::Cow,
@@ -12,45 +16,56 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-pub(crate) struct Pipeline {
+pub struct Pipeline {
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
 }
 
-/// The address of a kernel, which is static; a name might be another crate's too.
-type Key = (usize, Variant, bool);
+/// A static kernel is known by its address, which is quick to compare; one made at run time by its content.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Static(usize, Variant),
+    Content(Arc<Kernel>, Variant),
+}
+
+impl Key {
+    fn of(kernel: &KernelRef, variant: Variant) -> Self {
+        match kernel {
+            KernelRef::Static(kernel) => Self::Static(std::ptr::from_ref(*kernel).addr(), variant),
+            KernelRef::Shared(kernel) => Self::Content(kernel.clone(), variant),
+        }
+    }
+
+    fn variant(&self) -> &Variant {
+        match self {
+            Self::Static(_, variant) | Self::Content(_, variant) => variant,
+        }
+    }
+}
 
 /// Compiled kernels by kernel and variant.
 #[derive(Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<Key, Arc<Pipeline>>>);
+pub struct Pipelines(Mutex<HashMap<Key, Arc<Pipeline>>>);
 
 impl Pipelines {
-    pub fn get(
-        &self,
-        device: &wgpu::Device,
-        kernel: &'static Kernel,
-        variant: Variant,
-        translate: Option<Translate>,
-    ) -> Result<Arc<Pipeline>> {
+    pub fn get(&self, device: &wgpu::Device, kernel: &KernelRef, variant: Variant) -> Result<Arc<Pipeline>> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (std::ptr::from_ref(kernel).addr(), variant, translate.is_some());
+        let key = Key::of(kernel, variant);
         if let Some(pipeline) = lock().get(&key) {
             return Ok(pipeline.clone());
         }
         // Compiled outside the lock: two threads may compile the same kernel, the first to finish is kept.
-        let pipeline = Arc::new(build(device, kernel, &key.1, translate)?);
+        let pipeline = Arc::new(build(device, kernel, key.variant())?);
         Ok(lock().entry(key).or_insert(pipeline).clone())
     }
 }
 
-fn build(device: &wgpu::Device, kernel: &'static Kernel, variant: &Variant, translate: Option<Translate>) -> Result<Pipeline> {
+fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> Result<Pipeline> {
     let error = |message| Error::Shader { kernel: kernel.name, language: variant.language, message };
     // The crate's own kernels pass the contract test; a caller's are checked here, and keep their bounds checks.
-    let own = crate::catalog().any(|own| std::ptr::eq(own, kernel));
-    if cfg!(debug_assertions) || !own {
+    if cfg!(debug_assertions) || !kernel.trusted {
         contract::check(kernel, variant).map_err(error)?;
     }
-    let text = kernel.text(variant);
     let entry = |i: usize, access| wgpu::BindGroupLayoutEntry {
         binding: i as u32,
         visibility: wgpu::ShaderStages::COMPUTE,
@@ -72,7 +87,7 @@ fn build(device: &wgpu::Device, kernel: &'static Kernel, variant: &Variant, tran
         let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&pipeline_layout),
-            module: &module(device, kernel, variant, &text, translate, own && !cfg!(debug_assertions)),
+            module: &module(device, kernel, variant),
             entry_point: Some(kernel.entry),
             compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
             cache: None,
@@ -86,32 +101,25 @@ fn build(device: &wgpu::Device, kernel: &'static Kernel, variant: &Variant, tran
 }
 
 #[allow(unsafe_code)]
-fn module(
-    device: &wgpu::Device,
-    kernel: &'static Kernel,
-    variant: &Variant,
-    text: &str,
-    translate: Option<Translate>,
-    trusted: bool,
-) -> wgpu::ShaderModule {
-    let label = Some(kernel.name);
-    let [x, y, z] = kernel.source(variant.language).workgroup_size;
+fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> wgpu::ShaderModule {
+    let (label, text) = (Some(kernel.name), kernel.text(variant));
+    let [x, y, z] = kernel.source_for(variant.language).workgroup_size;
     let entry_point = wgpu::PassthroughShaderEntryPoint { name: kernel.entry.into(), workgroup_size: (x, y, z) };
     let passthrough = wgpu::ShaderModuleDescriptorPassthrough { label, entry_points: Cow::Owned(vec![entry_point]), ..Default::default() };
-    match (variant.language, translate) {
-        // SAFETY: the text's signature agrees with the declaration: `contract` has seen it.
-        (ShaderLanguage::Msl, _) => unsafe {
-            device.create_shader_module_passthrough(wgpu::ShaderModuleDescriptorPassthrough { msl: Some(text.into()), ..passthrough })
-        },
-        // SAFETY: as above; `translate` is naga's SPIR-V writer.
-        (ShaderLanguage::Wgsl, Some(translate)) => unsafe {
-            let spirv = translate(kernel, text).into();
-            device.create_shader_module_passthrough(wgpu::ShaderModuleDescriptorPassthrough { spirv: Some(spirv), ..passthrough })
-        },
-        (ShaderLanguage::Wgsl, None) => {
-            let source = wgpu::ShaderSource::Wgsl(text.into());
-            let descriptor = wgpu::ShaderModuleDescriptor { label, source };
-            if !trusted {
+    match (variant.language, kernel.code()) {
+        (ShaderLanguage::Msl, _) => {
+            let descriptor = wgpu::ShaderModuleDescriptorPassthrough { msl: Some(text.into()), ..passthrough };
+            // SAFETY: the text's signature agrees with the declaration: `contract` has seen it.
+            unsafe { device.create_shader_module_passthrough(descriptor) }
+        }
+        (ShaderLanguage::Spirv, Some(Code::Words(words))) => {
+            let descriptor = wgpu::ShaderModuleDescriptorPassthrough { spirv: Some(words.as_ref().into()), ..passthrough };
+            // SAFETY: who made it with `Kernel::with_spirv` has promised that it is sound.
+            unsafe { device.create_shader_module_passthrough(descriptor) }
+        }
+        _ => {
+            let descriptor = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text.into()) };
+            if cfg!(debug_assertions) || !kernel.trusted {
                 return device.create_shader_module(descriptor);
             }
             // SAFETY: these are the crate's own kernels, which keep to the bounds that their ops give them; tests run them checked, on odd

@@ -1,6 +1,7 @@
 //! Buffers that outlive their use: freed ones wait in size classes, so that a steady program allocates nothing.
 
-use crate::{Error, Result, context::guarded};
+use super::scopes::guarded;
+use crate::error::{Error, Result};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -20,7 +21,7 @@ pub struct PoolStats {
 }
 
 #[derive(Default)]
-pub(crate) struct Pool(Mutex<State>);
+pub struct Pool(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -40,7 +41,7 @@ impl State {
 
 /// A buffer that goes back to its pool when dropped. Whoever records work on it holds a clone of its `Arc` until the work
 /// is submitted: a buffer that came back too early would be handed out and overwritten before the recorded work runs.
-pub(crate) struct Pooled {
+pub struct Pooled {
     buffer: wgpu::Buffer,
     home: Weak<Pool>,
 }

@@ -1,59 +1,13 @@
-//! Results on their way to the host: a staging copy, a mapped buffer, a future, and the thread that drives them.
+//! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
-use crate::{Context, Error, Result, pool::Pooled};
+use super::{context::Context, pool::Pooled};
+use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotReceiver, oneshot_channel};
-use std::{
-    sync::{Arc, mpsc},
-    thread,
-};
-
-/// A thread that waits for submissions whose readback is pending, so that futures complete under any executor. It sleeps
-/// while there are none.
-pub(crate) struct PollThread {
-    sender: Option<mpsc::Sender<wgpu::SubmissionIndex>>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl PollThread {
-    pub fn spawn(device: wgpu::Device) -> Result<Self> {
-        let (sender, receiver) = mpsc::channel();
-        let poll = move || {
-            for index in receiver {
-                if let Err(error) = device.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None }) {
-                    log::error!("waiting for the GPU: {error}");
-                }
-            }
-        };
-        let thread = thread::Builder::new()
-            .name("bitnet-wgpu poll".into())
-            .spawn(poll)
-            .map_err(|e| Error::Gpu { during: "starting the poll thread".into(), message: e.to_string() })?;
-        Ok(Self { sender: Some(sender), thread: Some(thread) })
-    }
-
-    pub fn watch(&self, index: wgpu::SubmissionIndex) {
-        if let Some(sender) = &self.sender {
-            // Fails only if the thread died; then the readers' channels close and say so.
-            let _ = sender.send(index);
-        }
-    }
-}
-
-impl Drop for PollThread {
-    fn drop(&mut self) {
-        self.sender = None;
-        // A device must not outlive the program's last thread; but the thread itself may drop the last context.
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != thread::current().id()
-        {
-            let _ = thread.join();
-        }
-    }
-}
+use std::sync::Arc;
 
 /// A staging buffer that is mapped for reading. Unmapped when dropped, read or not, and only then back in the pool: that
 /// is what makes it safe to drop a read future at any time.
-pub(crate) struct Staging {
+pub struct Staging {
     buffer: Arc<Pooled>,
     bytes: u64,
 }
@@ -77,7 +31,7 @@ impl Drop for Staging {
 type Receiver = OneshotReceiver<std::result::Result<Staging, String>>;
 
 /// Submits what `record` puts into a command encoder and, after it, a copy of the first `bytes` of `source`; `None` for no bytes.
-pub(crate) fn read_after(
+pub fn read_after(
     context: &Context,
     label: &'static str,
     record: &dyn Fn(&mut wgpu::CommandEncoder),

@@ -1,0 +1,207 @@
+//! The device and everything that is shared by the work on it.
+
+use super::{
+    capabilities::Capabilities,
+    pipeline::{Pipeline, Pipelines},
+    poll::PollThread,
+    pool::{Pool, PoolStats, Pooled},
+    scopes::guarded,
+};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    kernel::{
+        declaration::{KernelRef, Variant},
+        needs::Needs,
+    },
+    language::ShaderLanguage,
+};
+use std::sync::Arc;
+
+/// A GPU device with its buffer pool, pipeline cache and poll thread. Clones are cheap and share all of them.
+#[derive(Clone)]
+pub struct Context {
+    shared: Arc<Shared>,
+    settings: Settings,
+}
+
+/// What may differ between contexts on one device.
+#[derive(Clone)]
+struct Settings {
+    language: ShaderLanguage,
+    capabilities: Arc<Capabilities>,
+}
+
+struct Shared {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: wgpu::AdapterInfo,
+    features: wgpu::Features,
+    limits: wgpu::Limits,
+    pool: Arc<Pool>,
+    pipelines: Pipelines,
+    poll: PollThread,
+}
+
+impl Context {
+    /// A context on an open device, with kernels in the last of the languages that it runs.
+    pub(super) fn on(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterInfo, capabilities: Capabilities) -> Result<Self> {
+        let poll = PollThread::spawn(device.clone())?;
+        let (features, limits) = (device.features(), device.limits());
+        let shared = Shared { device, queue, info, features, limits, pool: Arc::default(), pipelines: Pipelines::default(), poll };
+        let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
+        let settings = Settings { language, capabilities: Arc::new(capabilities) };
+        Ok(Self { shared: Arc::new(shared), settings })
+    }
+
+    /// The same device with other capabilities.
+    pub(super) fn with_capabilities(&self, capabilities: Capabilities) -> Self {
+        let settings = Settings { capabilities: Arc::new(capabilities), ..self.settings.clone() };
+        Self { settings, ..self.clone() }
+    }
+
+    /// The same device, buffers and caches, with kernels from another language, where they have it.
+    ///
+    /// # Errors
+    /// [`Error::Language`] where it cannot run.
+    pub fn with_language(&self, language: ShaderLanguage) -> Result<Self> {
+        if !self.capabilities().languages.contains(&language) {
+            return Err(Error::Language { language, backend: self.capabilities().backend });
+        }
+        Ok(Self { settings: Settings { language, ..self.settings.clone() }, ..self.clone() })
+    }
+
+    /// The same device, used as if it offered less: `change` may clear capabilities, so that the kernels for lesser
+    /// devices can be tested and timed on it. What it lacks cannot be added.
+    pub fn restricted(&self, change: impl FnOnce(&mut Capabilities)) -> Self {
+        let old = self.capabilities();
+        let mut new = old.clone();
+        change(&mut new);
+        new.languages = old.languages;
+        new.backend = old.backend;
+        new.subgroups &= old.subgroups;
+        new.f16 &= old.f16;
+        new.timestamps &= old.timestamps;
+        new.half_subnormals &= old.half_subnormals;
+        new.max_binding_bytes = new.max_binding_bytes.min(old.max_binding_bytes);
+        new.max_workgroups = new.max_workgroups.clamp(1, old.max_workgroups);
+        self.with_capabilities(new)
+    }
+
+    /// The language that kernels are compiled from, where they have it.
+    pub fn language(&self) -> ShaderLanguage {
+        self.settings.language
+    }
+
+    /// What the device offers.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.settings.capabilities
+    }
+
+    /// The adapter as wgpu describes it.
+    pub fn adapter_info(&self) -> &wgpu::AdapterInfo {
+        &self.shared.info
+    }
+
+    /// wgpu's device, for work beside this crate's.
+    pub fn device(&self) -> &wgpu::Device {
+        &self.shared.device
+    }
+
+    /// wgpu's queue.
+    pub fn queue(&self) -> &wgpu::Queue {
+        &self.shared.queue
+    }
+
+    /// Counters of the buffer pool.
+    pub fn pool_stats(&self) -> PoolStats {
+        self.shared.pool.stats()
+    }
+
+    /// Gives the memory of waiting buffers back to the driver.
+    pub fn trim_pool(&self) {
+        self.shared.pool.trim();
+    }
+
+    /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases.
+    pub(super) fn pipeline(&self, kernel: &KernelRef, floats: Vec<(&'static str, Element)>) -> Result<Arc<Pipeline>> {
+        let language = kernel.language(self.language());
+        let variant = Variant { language, subgroups: self.capabilities().subgroups, floats };
+        self.check_needs(kernel.name, &kernel.needs(&variant), language)?;
+        self.shared.pipelines.get(&self.shared.device, kernel, variant)
+    }
+
+    fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
+        let capabilities = self.capabilities();
+        let runs = match language {
+            ShaderLanguage::Spirv => capabilities.backend == wgpu::Backend::Vulkan,
+            other => capabilities.languages.contains(&other),
+        };
+        if !runs {
+            return Err(Error::Language { language, backend: capabilities.backend });
+        }
+        let mut offered = self.shared.features;
+        offered.set(wgpu::Features::SHADER_F16, capabilities.f16);
+        if !offered.contains(needs.features) {
+            return Err(Error::MissingFeature { what: kernel, feature: needs.features - offered });
+        }
+        match needs.limits(&self.shared.limits).into_iter().find(|(_, needed, found)| found < needed) {
+            Some((name, needed, found)) => Err(Error::Limit { what: kernel, name, needed: needed.into(), found: found.into() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Do both work on one device?
+    pub(crate) fn same_device(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(super) fn allocate(&self, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
+        self.shared.pool.get(&self.shared.device, bytes, usage, label)
+    }
+
+    pub(super) fn write(&self, buffer: &wgpu::Buffer, data: &[u8]) -> Result<()> {
+        let (words, tail) = data.split_at(data.len() & !3);
+        guarded(
+            &self.shared.device,
+            || "an upload".into(),
+            || {
+                if !words.is_empty() {
+                    self.shared.queue.write_buffer(buffer, 0, words);
+                }
+                if !tail.is_empty() {
+                    let mut word = [0; 4];
+                    word[..tail.len()].copy_from_slice(tail);
+                    self.shared.queue.write_buffer(buffer, words.len() as u64, &word);
+                }
+            },
+        )
+    }
+
+    pub(super) fn clear(&self, buffer: &wgpu::Buffer) -> Result<()> {
+        self.submit_with("clear", |encoder| encoder.clear_buffer(buffer, 0, None)).map(drop)
+    }
+
+    /// Submits what `record` puts into a command encoder.
+    pub(super) fn submit_with(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
+        let device = &self.shared.device;
+        let encode = || {
+            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) });
+            record(&mut encoder);
+            self.shared.queue.submit([encoder.finish()])
+        };
+        guarded(device, || format!("`{label}`"), encode)
+    }
+
+    /// Has the poll thread see to the callbacks of a submission. Only reads need it: two threads that wait for one submission take a
+    /// millisecond longer.
+    pub(super) fn watch(&self, index: wgpu::SubmissionIndex) {
+        self.shared.poll.watch(index);
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Context({} on {:?}, {:?})", self.shared.info.name, self.shared.info.backend, self.language())
+    }
+}

@@ -1,0 +1,137 @@
+//! Recording work: shapes and bindings are checked here, once.
+
+use super::{
+    context::Context,
+    recording::{Dispatch, Recording, Step, Submission},
+    tensor::{Bind, Bound},
+};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    kernel::{
+        binding::{Access, Type},
+        declaration::{Kernel, KernelRef},
+        params::Params,
+    },
+};
+use std::sync::Arc;
+
+/// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
+pub struct Encoder {
+    context: Context,
+    label: &'static str,
+    steps: Vec<Step>,
+}
+
+impl Context {
+    /// A new recording; `label` names it in captures and profiles.
+    pub fn encoder(&self, label: &'static str) -> Encoder {
+        Encoder { context: self.clone(), label, steps: Vec::new() }
+    }
+}
+
+impl Encoder {
+    /// The context that it records for.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// How many dispatches are recorded.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Is nothing recorded?
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Records one kernel over `extent` outputs; its tile turns them into workgroups. An empty extent records nothing. The kernel is a `static`, or
+    /// an `&Arc<Kernel>` made at run time.
+    ///
+    /// # Errors
+    /// [`Error::Signature`], [`Error::ElementType`], [`Error::Aliasing`], [`Error::OtherDevice`] for what is bound,
+    /// [`Error::Grid`] for an extent that is too large, [`Error::Shader`], [`Error::MissingFeature`] or [`Error::Limit`] if it cannot run here.
+    pub fn dispatch<P: Params>(
+        &mut self,
+        kernel: impl Into<KernelRef>,
+        params: &P,
+        bindings: &[&dyn Bind],
+        extent: [usize; 3],
+    ) -> Result<()> {
+        let kernel = kernel.into();
+        if P::FIELDS != kernel.params {
+            let (expected, found) = (format!("{:?}", kernel.params), format!("{:?}", P::FIELDS));
+            return Err(Error::Signature { kernel: kernel.name, what: "params", expected, found });
+        }
+        let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
+        let floats = check_bindings(&kernel, &self.context, &bound)?;
+        if extent.contains(&0) {
+            return Ok(());
+        }
+        let bound = bound.iter().map(|b| (b.buffer.clone(), b.bytes)).collect();
+        self.steps.push(Step::new(&self.context, kernel, bytemuck::bytes_of(params).to_vec(), extent, floats, bound)?);
+        Ok(())
+    }
+
+    /// Records a dispatch of another recording once more, on the same buffers, with another kernel of the same declaration: to compare texts.
+    ///
+    /// # Errors
+    /// [`Error::Signature`] for a kernel of another declaration; else as [`Encoder::dispatch`].
+    pub fn repeat(&mut self, dispatch: &Dispatch<'_>, kernel: impl Into<KernelRef>) -> Result<()> {
+        let (kernel, step) = (kernel.into(), dispatch.step);
+        if (kernel.params, kernel.bindings) != (step.kernel.params, step.kernel.bindings) {
+            let declared = |kernel: &Kernel| format!("{:?}, {:?}", kernel.params, kernel.bindings);
+            let (expected, found) = (declared(&step.kernel), declared(&kernel));
+            return Err(Error::Signature { kernel: kernel.name, what: "declaration", expected, found });
+        }
+        let (params, floats, bound) = (step.params.clone(), step.floats.clone(), step.bound.clone());
+        self.steps.push(Step::new(&self.context, kernel, params, step.extent, floats, bound)?);
+        Ok(())
+    }
+
+    /// Ends the recording, to be run any number of times.
+    pub fn finish(self) -> Recording {
+        Recording { context: self.context, label: self.label, steps: self.steps }
+    }
+
+    /// Runs what is recorded, once: `finish().submit()`.
+    pub fn submit(self) -> Result<Submission> {
+        self.finish().submit()
+    }
+}
+
+/// The number and types of the tensors, their device, and that none is written under two names. Returns the types behind the
+/// kernel's aliases.
+fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Result<Vec<(&'static str, Element)>> {
+    let name = kernel.name;
+    if bound.len() != kernel.bindings.len() {
+        let (expected, found) = (format!("{} tensors", kernel.bindings.len()), bound.len().to_string());
+        return Err(Error::Signature { kernel: name, what: "bindings", expected, found });
+    }
+    let mut floats: Vec<(&'static str, Element)> = Vec::new();
+    for (i, (binding, b)) in kernel.bindings.iter().zip(bound).enumerate() {
+        if !b.context.same_device(context) {
+            return Err(Error::OtherDevice { kernel: name, binding: binding.name });
+        }
+        let mismatch = |expected| Err(Error::ElementType { kernel: name, binding: binding.name, expected, found: b.element });
+        match (binding.ty, b.element) {
+            (Type::U32, Element::U32 | Element::I8) | (Type::I32, Element::I32) | (Type::F32, Element::F32) => {}
+            (Type::U32, _) => return mismatch("u32 words"),
+            (Type::I32, _) => return mismatch("i32"),
+            (Type::F32, _) => return mismatch("f32"),
+            (Type::Float(alias), element @ (Element::F32 | Element::F16)) => match floats.iter().find(|(known, _)| *known == alias) {
+                Some(&(_, first)) if first != element => return mismatch("the float type of an earlier binding"),
+                Some(_) => {}
+                None => floats.push((alias, element)),
+            },
+            (Type::Float(_), _) => return mismatch("f32 or f16"),
+        }
+        for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {
+            if i != j && binding.access == Access::ReadWrite && Arc::ptr_eq(b.buffer, o.buffer) {
+                return Err(Error::Aliasing { kernel: name, written: binding.name, other: other.name });
+            }
+        }
+    }
+    Ok(floats)
+}

@@ -1,0 +1,16 @@
+//! The device and what every op needs of it: buffers, pipelines, recordings, reads, times. Knows kernels, and no op.
+
+pub(crate) mod capabilities;
+pub(crate) mod context;
+pub(crate) mod encoder;
+pub(crate) mod open;
+pub(crate) mod out;
+pub(crate) mod pipeline;
+pub(crate) mod poll;
+pub(crate) mod pool;
+pub(crate) mod probes;
+pub(crate) mod profile;
+pub(crate) mod readback;
+pub(crate) mod recording;
+pub(crate) mod scopes;
+pub(crate) mod tensor;

@@ -1,0 +1,99 @@
+//! Opening a device, or taking over an app's own.
+
+use super::{capabilities::Capabilities, context::Context, probes};
+use crate::{
+    error::{Error, Result},
+    kernel::needs::Needs,
+};
+
+/// What every device must offer: enough for all kernels of this crate. A test holds it against the catalog.
+pub const REQUIRED: Needs = Needs {
+    features: wgpu::Features::IMMEDIATES,
+    immediate_bytes: 80,
+    storage_buffers: 6,
+    threads: 256,
+    workgroup_bytes: 16_384,
+    ..Needs::NONE
+};
+
+/// The features that are used where the adapter has them.
+const WANTED: wgpu::Features = REQUIRED
+    .features
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::TIMESTAMP_QUERY)
+    .union(wgpu::Features::PASSTHROUGH_SHADERS);
+
+impl Context {
+    /// Opens a device. The adapter is the one that `WGPU_ADAPTER_NAME` names (a part of the name, any case), else what
+    /// wgpu prefers given `WGPU_BACKEND` and `WGPU_POWER_PREF` (the fast one unless set).
+    ///
+    /// # Errors
+    /// [`Error::NoAdapter`], [`Error::NoDevice`], [`Error::MissingFeature`] (immediates).
+    pub async fn new() -> Result<Self> {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        if !cfg!(debug_assertions) {
+            descriptor.flags = wgpu::InstanceFlags::empty();
+        }
+        let instance = wgpu::Instance::new(descriptor.with_env());
+        let adapter = choose_adapter(&instance).await?;
+        let (features, limits) = Self::device_needs(&adapter);
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("bitnet-wgpu"),
+            required_features: features,
+            required_limits: limits,
+            ..Default::default()
+        };
+        let opened = adapter.request_device(&descriptor).await;
+        let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.get_info().name, source })?;
+        Self::from_wgpu(&adapter, device, queue).await
+    }
+
+    /// The features and limits to request for a device that is to be handed to [`Context::from_wgpu`]: all that this crate
+    /// can use of what `adapter` offers.
+    pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {
+        (adapter.features() & WANTED, adapter.limits())
+    }
+
+    /// Works on an app's own device. Features that the device was opened without are not used.
+    ///
+    /// # Errors
+    /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
+    /// [`Context::device_needs`].
+    pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
+        let (info, features, limits) = (adapter.get_info(), device.features(), device.limits());
+        if !features.contains(REQUIRED.features) {
+            return Err(Error::MissingFeature { what: "bitnet-wgpu", feature: REQUIRED.features - features });
+        }
+        if let Some((name, needed, found)) = REQUIRED.limits(&limits).into_iter().find(|(_, needed, found)| found < needed) {
+            return Err(Error::Limit { what: "bitnet-wgpu", name, needed: needed.into(), found: found.into() });
+        }
+        let mut capabilities = Capabilities::of(&info, features, &limits);
+        let context = Self::on(device, queue, info, capabilities.clone())?;
+        (capabilities.half_subnormals, capabilities.timestamps) = probes::half_subnormals_kept(&context).await?;
+        log::info!("{:?} kernels on {capabilities:?}", context.language());
+        Ok(context.with_capabilities(capabilities))
+    }
+}
+
+async fn choose_adapter(instance: &wgpu::Instance) -> Result<wgpu::Adapter> {
+    // wgpu's own helper panics if no adapter has the name.
+    let reason = if let Ok(wanted) = std::env::var("WGPU_ADAPTER_NAME") {
+        let adapters = instance.enumerate_adapters(wgpu::Backends::all()).await;
+        let matches = |adapter: &wgpu::Adapter| adapter.get_info().name.to_lowercase().contains(&wanted.to_lowercase());
+        match adapters.into_iter().find(matches) {
+            Some(adapter) => return Ok(adapter),
+            None => format!("WGPU_ADAPTER_NAME is {wanted:?}, which no adapter's name contains"),
+        }
+    } else {
+        let power_preference = wgpu::PowerPreference::from_env().unwrap_or(wgpu::PowerPreference::HighPerformance);
+        let options = wgpu::RequestAdapterOptions { power_preference, ..Default::default() };
+        match instance.request_adapter(&options).await {
+            Ok(adapter) => return Ok(adapter),
+            Err(error) => error.to_string(),
+        }
+    };
+    let adapters = instance.enumerate_adapters(wgpu::Backends::all()).await;
+    let names: Vec<_> = adapters.iter().map(|adapter| adapter.get_info().name).collect();
+    Err(Error::NoAdapter { reason, found: if names.is_empty() { "none".into() } else { names.join(", ") } })
+}

@@ -1,0 +1,215 @@
+//! Recorded work: run it, run it again, look at it.
+
+use super::{
+    context::Context,
+    pipeline::Pipeline,
+    pool::Pooled,
+    readback,
+    scopes::guarded,
+    tensor::{Bind, Tensor},
+};
+use crate::{
+    element::{Element, ElementType},
+    error::{Error, Result},
+    kernel::declaration::{Kernel, KernelRef},
+};
+use std::sync::Arc;
+
+/// Recorded work: plain data that can be run again and again. It holds on to the buffers it names.
+pub struct Recording {
+    pub(super) context: Context,
+    pub(super) label: &'static str,
+    pub(super) steps: Vec<Step>,
+}
+
+/// One dispatch, ready to be encoded.
+pub struct Step {
+    pub kernel: KernelRef,
+    pub pipeline: Arc<Pipeline>,
+    pub bind_group: wgpu::BindGroup,
+    pub params: Vec<u8>,
+    pub workgroups: [u32; 3],
+    pub extent: [usize; 3],
+    pub floats: Vec<(&'static str, Element)>,
+    /// The buffers, and how many bytes of each are bound. Keeps them out of the pool while this work may still be submitted.
+    pub bound: Vec<(Arc<Pooled>, u64)>,
+}
+
+impl Step {
+    /// Makes the bind group and settles the grid; everything else has been checked.
+    pub fn new(
+        context: &Context,
+        kernel: KernelRef,
+        params: Vec<u8>,
+        extent: [usize; 3],
+        floats: Vec<(&'static str, Element)>,
+        bound: Vec<(Arc<Pooled>, u64)>,
+    ) -> Result<Self> {
+        let limit = context.capabilities().max_workgroups;
+        let grid = kernel.workgroups(context.language(), extent, limit);
+        if grid.iter().any(|&n| n > u64::from(limit)) {
+            return Err(Error::Grid { kernel: kernel.name, grid, limit });
+        }
+        let pipeline = context.pipeline(&kernel, floats.clone())?;
+        let resource = |buffer, bytes| {
+            let size = wgpu::BufferSize::new(bytes);
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
+        };
+        let entry = |(binding, (buffer, bytes))| wgpu::BindGroupEntry { binding, resource: resource(buffer, bytes) };
+        let buffers = bound.iter().map(|(buffer, bytes): &(Arc<Pooled>, u64)| (&***buffer, *bytes));
+        let entries: Vec<_> = (0u32..).zip(buffers).map(entry).collect();
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(kernel.name), layout: &pipeline.layout, entries: &entries };
+        let device = context.device();
+        let bind_group = guarded(device, || format!("binding `{}`", kernel.name), || device.create_bind_group(&descriptor))?;
+        Ok(Self { kernel, pipeline, bind_group, params, workgroups: grid.map(|n| n as u32), extent, floats, bound })
+    }
+
+    /// Encodes it after `last`, whose pipeline and parameters are still set.
+    fn encode(&self, pass: &mut wgpu::ComputePass<'_>, last: Option<&Self>) {
+        let [x, y, z] = self.workgroups;
+        let same_pipeline = last.is_some_and(|last| Arc::ptr_eq(&last.pipeline, &self.pipeline));
+        // For captures; release builds open devices without debug labels.
+        if cfg!(debug_assertions) {
+            pass.push_debug_group(self.kernel.name);
+        }
+        if !same_pipeline {
+            pass.set_pipeline(&self.pipeline.raw);
+        }
+        if !self.params.is_empty() && !last.is_some_and(|last| same_pipeline && last.params == self.params) {
+            pass.set_immediates(0, &self.params);
+        }
+        pass.set_bind_group(0, &self.bind_group, &[]);
+        pass.dispatch_workgroups(x, y, z);
+        if cfg!(debug_assertions) {
+            pass.pop_debug_group();
+        }
+    }
+}
+
+/// Encodes `steps` in order, all of them `times` times.
+pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
+    let mut last = None;
+    for _ in 0..times {
+        for step in steps {
+            step.encode(pass, last);
+            last = Some(step);
+        }
+    }
+}
+
+impl Recording {
+    /// Runs it once: one command encoder, one compute pass, one submission. Dispatches see the results of earlier ones.
+    pub fn submit(&self) -> Result<Submission> {
+        let index = self.context.submit_with(self.label, |encoder| self.encode_pass(encoder))?;
+        Ok(Submission { context: self.context.clone(), index })
+    }
+
+    /// Runs it once and copies `tensor` back, in one submission. What is written to tensors before (the next token's position, say) is seen
+    /// by it. The future can be awaited on any executor, later than other submissions, or dropped.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for a tensor of another device; what the device reports.
+    pub fn submit_read<T: ElementType>(&self, tensor: &Tensor<T>) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
+        if !tensor.context().same_device(&self.context) {
+            return Err(Error::OtherDevice { kernel: self.label, binding: "the tensor to read" });
+        }
+        Ok(tensor.read_after(self.label, &|encoder| self.encode_pass(encoder)))
+    }
+
+    fn encode_pass(&self, encoder: &mut wgpu::CommandEncoder) {
+        let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
+        encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
+    }
+
+    /// The recorded dispatches, in order, as plain data: to print a plan, or to run it elsewhere.
+    pub fn dispatches(&self) -> impl Iterator<Item = Dispatch<'_>> {
+        self.steps.iter().map(|step| Dispatch { context: &self.context, step })
+    }
+
+    /// The recorded kernels, in order.
+    pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.steps.iter().map(|step| &*step.kernel)
+    }
+}
+
+/// One dispatch of a [`Recording`].
+#[derive(Clone, Copy)]
+pub struct Dispatch<'a> {
+    context: &'a Context,
+    pub(super) step: &'a Step,
+}
+
+impl<'a> Dispatch<'a> {
+    /// The kernel.
+    pub fn kernel(&self) -> &'a KernelRef {
+        &self.step.kernel
+    }
+
+    /// The bytes of its parameters.
+    pub fn params(&self) -> &'a [u8] {
+        &self.step.params
+    }
+
+    /// Its outputs, which its tile turns into workgroups.
+    pub fn extent(&self) -> [usize; 3] {
+        self.step.extent
+    }
+
+    /// The element types behind its kernel's aliases.
+    pub fn floats(&self) -> &'a [(&'static str, Element)] {
+        &self.step.floats
+    }
+
+    /// A number for each of its buffers, in binding order; the same buffer has the same number in every dispatch of a recording.
+    pub fn buffers(&self) -> Vec<usize> {
+        self.step.bound.iter().map(|(buffer, _)| Arc::as_ptr(buffer).addr()).collect()
+    }
+
+    /// Copies back what is bound, as bytes.
+    ///
+    /// # Panics
+    /// If there is no such binding.
+    pub fn read(&self, binding: usize) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
+        let (buffer, bytes) = &self.step.bound[binding];
+        let (bytes, staging) = (*bytes, readback::read_after(self.context, "dispatch", &|_| {}, buffer, *bytes));
+        async move { staging.await?.map_or(Ok(Vec::new()), |staging| staging.to_vec(bytes as usize)) }
+    }
+
+    /// Overwrites what is bound, from its beginning. Takes effect before anything that is submitted later.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more bytes than are bound; what the device reports.
+    ///
+    /// # Panics
+    /// If there is no such binding.
+    pub fn write(&self, binding: usize, bytes: &[u8]) -> Result<()> {
+        let (buffer, bound) = &self.step.bound[binding];
+        if bytes.len() as u64 > *bound {
+            return Err(Error::Invalid { op: "dispatch", what: format!("{} bytes for a binding of {bound}", bytes.len()) });
+        }
+        self.context.write(buffer, bytes)
+    }
+
+    /// Does it bind the buffer of `tensor`, and as which binding?
+    pub fn binding_of(&self, tensor: &dyn Bind) -> Option<usize> {
+        let id = tensor.bound().buffer_id();
+        self.buffers().into_iter().position(|buffer| buffer == id)
+    }
+}
+
+/// Work that was handed to the GPU. It can be dropped: reads wait for what was submitted before them.
+pub struct Submission {
+    context: Context,
+    index: wgpu::SubmissionIndex,
+}
+
+impl Submission {
+    /// Blocks until it is done.
+    pub fn wait(self) -> Result<()> {
+        let wait = wgpu::PollType::Wait { submission_index: Some(self.index), timeout: None };
+        match self.context.device().poll(wait) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::Gpu { during: "waiting for the GPU".into(), message: error.to_string() }),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! wgpu's complaints as errors.
+
+use crate::error::{Error, Result};
+
+/// Runs `work` and returns wgpu's complaints about it as an error; by default they panic.
+pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: impl FnOnce() -> R) -> Result<R> {
+    let filters = [wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal];
+    let scopes = filters.map(|filter| device.push_error_scope(filter));
+    let result = work();
+    let mut first = None;
+    for scope in scopes.into_iter().rev() {
+        first = first.or(now(scope.pop()).flatten());
+    }
+    match first {
+        None => Ok(result),
+        Some(error) => Err(Error::Gpu { during: during(), message: error.to_string() }),
+    }
+}
+
+/// The result of a future that is complete from the start, as those of error scopes are on native backends.
+fn now<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}

@@ -1,0 +1,341 @@
+//! A kernel's declaration, its variants, and the text of a variant.
+
+use super::{
+    binding::{Access, Binding, Type},
+    needs::{MSL_LANES, Needs, WGSL_LANES},
+    params::Fields,
+    source::{Part, Source},
+};
+use crate::{element::Element, language::ShaderLanguage};
+use std::{
+    fmt::{self, Write as _},
+    ops::Deref,
+    sync::Arc,
+};
+
+/// A GPU function: its declaration, and its text in one or more languages.
+///
+/// A kernel of a crate's own is a `static`; [`Kernel::with_text`] makes one from text that exists only at run time.
+///
+/// ```
+/// use bitnet_wgpu::{Kernel, kernel::{Part, Params as _, Source, Type::*, read, read_write}, params};
+///
+/// params! { struct Params { length: u32, factor: f32 } }
+///
+/// static SCALE: Kernel = Kernel::new(
+///     "scale",
+///     Params::FIELDS,
+///     &[read("x", Float("X")), read_write("y", F32)],
+///     &[Source::wgsl(&[Part::new("scale", "...")])],
+/// );
+/// assert_eq!(SCALE.variants().len(), 2); // `X` is f32 or f16
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Kernel {
+    /// Label, and the name in profiles and errors.
+    pub name: &'static str,
+    /// The entry point in all languages, and the stem of its files: `name`, unless [`Kernel::entry`] says otherwise.
+    pub entry: &'static str,
+    /// [`Params::FIELDS`](super::Params::FIELDS) of its parameters.
+    pub params: Fields,
+    /// Its storage buffers, in binding order.
+    pub bindings: &'static [Binding],
+    /// How its workgroups are laid out.
+    pub grid: Grid,
+    /// wgpu features that every text of it uses. (`f16` and subgroups follow from the variant.)
+    pub features: wgpu::Features,
+    /// Bytes of workgroup memory, of the text that uses most.
+    pub workgroup_bytes: u32,
+    /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds checks.
+    pub(crate) trusted: bool,
+    sources: Sources,
+}
+
+/// How the workgroups of a kernel are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Grid {
+    /// A dimension of the grid is one of the problem.
+    Blocks,
+    /// One dimension. Where it is longer than a device allows, it is folded into two: the text takes its index from `flat_group` and checks it
+    /// against its extent.
+    Flat,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Sources {
+    /// Part of the program.
+    Declared(&'static [Source]),
+    /// Brought at run time.
+    Brought(Source, Code),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Code {
+    Text(Arc<str>),
+    Words(Arc<[u32]>),
+}
+
+/// What is still open after a kernel's declaration: the language, whether subgroup operations may be used, and the element types behind its
+/// [`Type::Float`] aliases.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Variant {
+    /// Which text.
+    pub language: ShaderLanguage,
+    /// Whether parts use their subgroup text or their portable one (WGSL only).
+    pub subgroups: bool,
+    /// Alias and element, in the order in which the bindings first name them.
+    pub floats: Vec<(&'static str, Element)>,
+}
+
+impl Kernel {
+    /// A kernel whose texts are part of the program. The first source is the one that runs by default.
+    pub const fn new(name: &'static str, params: Fields, bindings: &'static [Binding], sources: &'static [Source]) -> Self {
+        Self {
+            name,
+            entry: name,
+            params,
+            bindings,
+            grid: Grid::Blocks,
+            features: wgpu::Features::empty(),
+            workgroup_bytes: 0,
+            trusted: false,
+            sources: Sources::Declared(sources),
+        }
+    }
+
+    /// A kernel of this crate, which tests run on awkward shapes with bounds checks.
+    pub(crate) const fn trusted(name: &'static str, params: Fields, bindings: &'static [Binding], sources: &'static [Source]) -> Self {
+        let mut kernel = Self::new(name, params, bindings, sources);
+        kernel.trusted = true;
+        kernel
+    }
+
+    /// Sets the entry point, where it is not the name.
+    pub const fn entry(mut self, entry: &'static str) -> Self {
+        self.entry = entry;
+        self
+    }
+
+    /// Says that its grid is one-dimensional and may be folded; see [`Grid::Flat`].
+    pub const fn flat(mut self) -> Self {
+        self.grid = Grid::Flat;
+        self
+    }
+
+    /// States wgpu features that every text of it uses.
+    pub const fn features(mut self, features: wgpu::Features) -> Self {
+        self.features = features;
+        self
+    }
+
+    /// States its bytes of workgroup memory, of the text that uses most; [`contract`](super::contract) checks it.
+    pub const fn workgroup_bytes(mut self, bytes: u32) -> Self {
+        self.workgroup_bytes = bytes;
+        self
+    }
+
+    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when it runs; it is compiled once for the same text,
+    /// and nothing is leaked. Workgroup size, tile and constants are those of the first source.
+    pub fn with_text(&self, text: impl Into<Arc<str>>) -> Self {
+        let source = Source { language: ShaderLanguage::Wgsl, parts: &[], ..*self.default_source() };
+        Self { trusted: false, sources: Sources::Brought(source, Code::Text(text.into())), ..self.clone() }
+    }
+
+    /// The same declaration with SPIR-V, which is handed to the driver as it is.
+    ///
+    /// # Safety
+    /// The module must be valid, have the declared entry point, bindings (group 0) and push constants, and keep to the bounds of its buffers:
+    /// nothing checks it.
+    #[allow(unsafe_code)]
+    pub unsafe fn with_spirv(&self, words: impl Into<Arc<[u32]>>) -> Self {
+        let source = Source { language: ShaderLanguage::Spirv, parts: &[], ..*self.default_source() };
+        Self { trusted: true, sources: Sources::Brought(source, Code::Words(words.into())), ..self.clone() }
+    }
+
+    /// Its sources, the default first.
+    pub fn sources(&self) -> &[Source] {
+        match &self.sources {
+            Sources::Declared(sources) => sources,
+            Sources::Brought(source, _) => std::slice::from_ref(source),
+        }
+    }
+
+    /// Its source in a language, if it has one.
+    pub fn source(&self, language: ShaderLanguage) -> Option<&Source> {
+        self.sources().iter().find(|source| source.language == language)
+    }
+
+    fn default_source(&self) -> &Source {
+        const NOTHING: Source = Source::new(ShaderLanguage::Wgsl, &[]);
+        self.sources().first().unwrap_or(&NOTHING)
+    }
+
+    /// The source that runs when `preferred` is asked for: that language's, else the first.
+    pub fn source_for(&self, preferred: ShaderLanguage) -> &Source {
+        self.source(preferred).unwrap_or_else(|| self.default_source())
+    }
+
+    /// The language of [`Kernel::source_for`].
+    pub fn language(&self, preferred: ShaderLanguage) -> ShaderLanguage {
+        self.source_for(preferred).language
+    }
+
+    /// Does the WGSL have a portable form beside one with subgroup operations?
+    pub fn uses_subgroups(&self) -> bool {
+        self.source(ShaderLanguage::Wgsl).is_some_and(|source| source.parts.iter().any(|part| part.portable.is_some()))
+    }
+
+    /// The distinct [`Type::Float`] aliases, in binding order.
+    pub fn floats(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for binding in self.bindings {
+            if let Type::Float(name) = binding.ty
+                && !names.contains(&name)
+            {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Every variant there is, for tests that walk the catalog: languages × subgroups × `f32` or `f16` for each alias.
+    pub fn variants(&self) -> Vec<Variant> {
+        let aliases = self.floats();
+        let mut all = Vec::new();
+        for language in self.sources().iter().map(|source| source.language) {
+            let portable = language == ShaderLanguage::Wgsl && self.uses_subgroups();
+            for subgroups in [true, false].into_iter().take(1 + usize::from(portable)) {
+                for bits in 0..1 << aliases.len() {
+                    let element = |i: usize| if bits >> i & 1 == 0 { Element::F32 } else { Element::F16 };
+                    let floats = aliases.iter().enumerate().map(|(i, &name)| (name, element(i))).collect();
+                    all.push(Variant { language, subgroups, floats });
+                }
+            }
+        }
+        all
+    }
+
+    /// What a variant needs of a device.
+    pub fn needs(&self, variant: &Variant) -> Needs {
+        let mut features = self.features;
+        if variant.floats.iter().any(|&(_, element)| element == Element::F16) {
+            features |= wgpu::Features::SHADER_F16;
+        }
+        let lanes = match variant.language {
+            ShaderLanguage::Wgsl if variant.subgroups && self.uses_subgroups() => Some(WGSL_LANES),
+            ShaderLanguage::Msl => Some(MSL_LANES),
+            _ => None,
+        };
+        if lanes == Some(WGSL_LANES) {
+            features |= wgpu::Features::SUBGROUP;
+        }
+        if variant.language != ShaderLanguage::Wgsl {
+            features |= wgpu::Features::PASSTHROUGH_SHADERS;
+        }
+        if !self.params.is_empty() {
+            features |= wgpu::Features::IMMEDIATES;
+        }
+        Needs {
+            features,
+            lanes,
+            immediate_bytes: 4 * self.params.len() as u32,
+            storage_buffers: self.bindings.len() as u32,
+            threads: self.source_for(variant.language).threads(),
+            workgroup_bytes: self.workgroup_bytes,
+        }
+    }
+
+    /// Workgroups that cover `extent` outputs. A one-dimensional grid longer than `limit` is folded into two where the kernel's grid is
+    /// [`Grid::Flat`]; others would take the second dimension for one of the problem.
+    pub fn workgroups(&self, language: ShaderLanguage, extent: [usize; 3], limit: u32) -> [u64; 3] {
+        let tile = self.source_for(language).tile;
+        let mut grid = [0, 1, 2].map(|i| extent[i].div_ceil(tile[i] as usize) as u64);
+        let limit = u64::from(limit);
+        if grid[0] > limit && grid[1] == 1 && grid[2] == 1 && self.grid == Grid::Flat {
+            grid = [limit, grid[0].div_ceil(limit), 1];
+        }
+        grid
+    }
+
+    /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then its parts. Empty for SPIR-V, which is no text.
+    pub fn text(&self, variant: &Variant) -> String {
+        let (source, mut text) = (self.source_for(variant.language), String::new());
+        // Writing to a String cannot fail.
+        let _ = match variant.language {
+            ShaderLanguage::Wgsl => write_wgsl_head(source, variant, &mut text),
+            ShaderLanguage::Msl => write_msl_head(source, variant, &mut text),
+            ShaderLanguage::Spirv => return text,
+        };
+        let body = |part: &Part| if variant.subgroups { part.text } else { part.portable.unwrap_or(part.text) };
+        let _ = source.parts.iter().try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
+        if let Some(Code::Text(brought)) = self.code() {
+            text += brought;
+        }
+        text
+    }
+
+    /// What was brought at run time.
+    pub(crate) fn code(&self) -> Option<&Code> {
+        match &self.sources {
+            Sources::Declared(_) => None,
+            Sources::Brought(_, code) => Some(code),
+        }
+    }
+
+    /// Bindings that the kernel writes.
+    pub fn outputs(&self) -> impl Iterator<Item = (usize, &Binding)> {
+        self.bindings.iter().enumerate().filter(|(_, binding)| binding.access == Access::ReadWrite)
+    }
+}
+
+fn write_wgsl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
+    if variant.floats.iter().any(|&(_, element)| element == Element::F16) {
+        writeln!(text, "enable f16;")?;
+    }
+    for (name, element) in &variant.floats {
+        writeln!(text, "alias {name} = {};", if *element == Element::F16 { "f16" } else { "f32" })?;
+    }
+    source.numbers().try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
+}
+
+fn write_msl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
+    // wgpu compiles passthrough MSL with fast math; this is the only handle on it.
+    writeln!(text, "#pragma METAL fp math_mode(safe)")?;
+    for (name, element) in &variant.floats {
+        let ty = if *element == Element::F16 { "half" } else { "float" };
+        writeln!(text, "#define {name} {ty}\n#define {name}4 {ty}4")?;
+    }
+    source.numbers().try_for_each(|(name, value)| writeln!(text, "#define {name} {value}u"))
+}
+
+/// A kernel as recordings hold it: a `static`, or one made at run time.
+#[derive(Clone, Debug)]
+pub enum KernelRef {
+    /// Part of the program.
+    Static(&'static Kernel),
+    /// Made at run time.
+    Shared(Arc<Kernel>),
+}
+
+impl Deref for KernelRef {
+    type Target = Kernel;
+    fn deref(&self) -> &Kernel {
+        match self {
+            Self::Static(kernel) => kernel,
+            Self::Shared(kernel) => kernel,
+        }
+    }
+}
+
+impl From<&'static Kernel> for KernelRef {
+    fn from(kernel: &'static Kernel) -> Self {
+        Self::Static(kernel)
+    }
+}
+
+impl From<&Arc<Kernel>> for KernelRef {
+    fn from(kernel: &Arc<Kernel>) -> Self {
+        Self::Shared(kernel.clone())
+    }
+}

@@ -1,0 +1,18 @@
+//! What a kernel is: `static` data, stated once and read by every shader language.
+//!
+//! What must be the same in all languages (entry point, params, bindings, grid, needs) is stated on [`Kernel`]; what may differ (text, workgroup
+//! size, tile, constants, work) is stated per language on [`Source`]. Numbers exist once, in Rust: each language gets them as lines before its text.
+//! [`contract`] checks the texts against the declaration.
+
+pub(crate) mod binding;
+pub mod contract;
+pub(crate) mod declaration;
+pub(crate) mod needs;
+pub(crate) mod params;
+pub(crate) mod source;
+
+pub use binding::{Access, Binding, Type, read, read_write};
+pub use declaration::{Grid, Kernel, KernelRef, Variant};
+pub use needs::Needs;
+pub use params::{Fields, Params, Scalar, ScalarType};
+pub use source::{Part, REDUCE, Source, Work};

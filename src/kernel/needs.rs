@@ -1,0 +1,57 @@
+//! What a kernel needs of a device.
+
+/// Lanes of a subgroup that WGSL texts with subgroup operations are written for: no more than the smallest workgroup has threads.
+pub const WGSL_LANES: [u32; 2] = [8, 64];
+/// Lanes of a SIMD-group that Metal texts are written for.
+pub const MSL_LANES: [u32; 2] = [32, 32];
+
+/// What a variant of a kernel needs of a device. A device that lacks something refuses that kernel and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Needs {
+    /// wgpu features, experimental ones (cooperative matrices) among them.
+    pub features: wgpu::Features,
+    /// Fewest and most lanes of a subgroup, where it uses subgroup operations.
+    pub lanes: Option<[u32; 2]>,
+    /// Bytes of immediates.
+    pub immediate_bytes: u32,
+    /// Storage buffers.
+    pub storage_buffers: u32,
+    /// Threads of a workgroup.
+    pub threads: u32,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+}
+
+impl Needs {
+    /// Its numbers beside the limits of a device: wgpu's name, needed, found.
+    pub fn limits(&self, device: &wgpu::Limits) -> [(&'static str, u32, u32); 4] {
+        [
+            ("max_immediate_size", self.immediate_bytes, device.max_immediate_size),
+            ("max_storage_buffers_per_shader_stage", self.storage_buffers, device.max_storage_buffers_per_shader_stage),
+            ("max_compute_invocations_per_workgroup", self.threads, device.max_compute_invocations_per_workgroup),
+            ("max_compute_workgroup_storage_size", self.workgroup_bytes, device.max_compute_workgroup_storage_size),
+        ]
+    }
+
+    /// What satisfies both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        let lanes = |a: Option<[u32; 2]>, b: Option<[u32; 2]>| match (a, b) {
+            (Some(a), Some(b)) => Some([a[0].max(b[0]), a[1].min(b[1])]),
+            (a, b) => a.or(b),
+        };
+        Self {
+            features: self.features | other.features,
+            lanes: lanes(self.lanes, other.lanes),
+            immediate_bytes: self.immediate_bytes.max(other.immediate_bytes),
+            storage_buffers: self.storage_buffers.max(other.storage_buffers),
+            threads: self.threads.max(other.threads),
+            workgroup_bytes: self.workgroup_bytes.max(other.workgroup_bytes),
+        }
+    }
+
+    /// Nothing.
+    pub const NONE: Self =
+        Self { features: wgpu::Features::empty(), lanes: None, immediate_bytes: 0, storage_buffers: 0, threads: 0, workgroup_bytes: 0 };
+}

@@ -1,0 +1,62 @@
+//! A kernel's parameters: small structs that travel as immediates.
+
+/// The type of one field of [`Params`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scalar {
+    /// `u32`, `uint`
+    U32,
+    /// `i32`, `int`
+    I32,
+    /// `f32`, `float`
+    F32,
+}
+
+/// The host types that a field of [`Params`] may have.
+pub trait ScalarType {
+    /// Which one.
+    const SCALAR: Scalar;
+}
+impl ScalarType for u32 {
+    const SCALAR: Scalar = Scalar::U32;
+}
+impl ScalarType for i32 {
+    const SCALAR: Scalar = Scalar::I32;
+}
+impl ScalarType for f32 {
+    const SCALAR: Scalar = Scalar::F32;
+}
+
+/// Name and type of every field of a `Params` struct, in order.
+pub type Fields = &'static [(&'static str, Scalar)];
+
+/// The host mirror of a shader's `Params`; made by [`params!`](crate::params). At most 128 bytes.
+pub trait Params: bytemuck::Pod {
+    /// The fields, for the contract check.
+    const FIELDS: Fields;
+}
+
+impl Params for () {
+    const FIELDS: Fields = &[];
+}
+
+/// Declares a [`Params`] struct of `u32`, `i32` and `f32` fields.
+///
+/// ```
+/// bitnet_wgpu::params! { struct Params { rows: u32, eps: f32 } }
+/// use bitnet_wgpu::kernel::{Params as _, Scalar};
+/// assert_eq!(Params::FIELDS, [("rows", Scalar::U32), ("eps", Scalar::F32)]);
+/// ```
+#[macro_export]
+macro_rules! params {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($field_vis:vis $field:ident : $ty:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, $crate::bytemuck::Pod, $crate::bytemuck::Zeroable)]
+        #[bytemuck(crate = "::bitnet_wgpu::bytemuck")]
+        $vis struct $name { $($field_vis $field: $ty),+ }
+        impl $crate::kernel::Params for $name {
+            const FIELDS: $crate::kernel::Fields =
+                &[$((stringify!($field), <$ty as $crate::kernel::ScalarType>::SCALAR)),+];
+        }
+    };
+}

@@ -1,0 +1,153 @@
+//! A kernel's text in one language, and the numbers that belong to it.
+
+use crate::language::ShaderLanguage;
+
+/// A piece of shader text and the file it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// The file, relative to the crate that includes it.
+    pub path: &'static str,
+    /// Its text.
+    pub text: &'static str,
+    /// The same functions without subgroup operations, where `text` uses them.
+    pub portable: Option<&'static str>,
+}
+
+impl Part {
+    /// A part that every adapter can run.
+    pub const fn new(path: &'static str, text: &'static str) -> Self {
+        Self { path, text, portable: None }
+    }
+}
+
+/// Sums and maxima over a team of lanes and over a workgroup: with subgroup operations where the adapter has them, else
+/// through workgroup memory. `wgsl/shared/reduce.wgsl` documents the functions.
+pub const REDUCE: Part = Part {
+    path: "wgsl/shared/reduce.wgsl",
+    text: include_str!("../../wgsl/shared/reduce.wgsl"),
+    portable: Some(include_str!("../../wgsl/shared/reduce_portable.wgsl")),
+};
+
+/// What one thread does in one turn of a text's hot loop: for instruction counts per unit of work, and for roofs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Work {
+    /// How many units.
+    pub count: u32,
+    /// Of what: `"weights"`, `"elements"`, ...
+    pub unit: &'static str,
+    /// Bytes that it loads from and stores to storage buffers.
+    pub bytes: u32,
+    /// Arithmetic operations that the formula asks for; a multiply-add is two.
+    pub operations: u32,
+}
+
+impl Work {
+    /// `count` `unit`s, for which `bytes` move and `operations` are done.
+    pub const fn new(count: u32, unit: &'static str, bytes: u32, operations: u32) -> Self {
+        Self { count, unit, bytes, operations }
+    }
+}
+
+/// One language's text, and the numbers that belong to it. Built by `const` functions:
+///
+/// ```
+/// use bitnet_wgpu::kernel::{Part, Source};
+/// const TEXT: &[Part] = &[Part::new("scale", "...")];
+/// const SOURCE: Source = Source::wgsl(TEXT).workgroup_size([64, 1, 1]);
+/// assert_eq!(SOURCE.tile, [64, 1, 1]); // one output per thread, unless `tile` says otherwise
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Source {
+    /// The language of `parts`.
+    pub language: ShaderLanguage,
+    /// The text, in parts that are joined.
+    pub parts: &'static [Part],
+    /// Threads of a workgroup: `WG_X`, `WG_Y`, `WG_Z` in the shader.
+    pub workgroup_size: [u32; 3],
+    /// Outputs that a workgroup covers: `TILE_X`, `TILE_Y`, `TILE_Z` in the shader. The grid follows from it.
+    pub tile: [u32; 3],
+    /// More numbers, by name.
+    pub constants: &'static [(&'static str, u32)],
+    /// What a turn of its hot loop does; none where there is no loop worth counting.
+    pub work: Option<Work>,
+}
+
+impl Source {
+    /// A WGSL text. Its workgroups have 64 threads, each of which makes one output, unless said otherwise.
+    pub const fn wgsl(parts: &'static [Part]) -> Self {
+        Self::new(ShaderLanguage::Wgsl, parts)
+    }
+
+    /// A Metal text; else as [`Source::wgsl`].
+    pub const fn msl(parts: &'static [Part]) -> Self {
+        Self::new(ShaderLanguage::Msl, parts)
+    }
+
+    pub(super) const fn new(language: ShaderLanguage, parts: &'static [Part]) -> Self {
+        Self { language, parts, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[], work: None }
+    }
+
+    /// Sets the threads of a workgroup, and the tile to as many outputs.
+    pub const fn workgroup_size(mut self, threads: [u32; 3]) -> Self {
+        self.workgroup_size = threads;
+        self.tile = threads;
+        self
+    }
+
+    /// Sets the outputs that a workgroup covers.
+    pub const fn tile(mut self, outputs: [u32; 3]) -> Self {
+        self.tile = outputs;
+        self
+    }
+
+    /// Sets the further numbers of the text.
+    pub const fn constants(mut self, constants: &'static [(&'static str, u32)]) -> Self {
+        self.constants = constants;
+        self
+    }
+
+    /// States what a turn of the hot loop does.
+    pub const fn work(mut self, work: Work) -> Self {
+        self.work = Some(work);
+        self
+    }
+
+    /// Threads of a workgroup, over all dimensions.
+    pub const fn threads(&self) -> u32 {
+        let [x, y, z] = self.workgroup_size;
+        x * y * z
+    }
+
+    /// Every number that the text gets, by name.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        let ([wx, wy, wz], [tx, ty, tz]) = (self.workgroup_size, self.tile);
+        [("WG_X", wx), ("WG_Y", wy), ("WG_Z", wz), ("THREADS", self.threads()), ("TILE_X", tx), ("TILE_Y", ty), ("TILE_Z", tz)]
+            .into_iter()
+            .chain(self.constants.iter().copied())
+    }
+}
+
+/// Includes WGSL files of the calling crate as [`Part`]s: `wgsl!["shared/exact", "bitnet/dequantize"]` names
+/// `wgsl/shared/exact.wgsl` and `wgsl/bitnet/dequantize.wgsl`. A part that is not a literal stands for itself.
+#[macro_export]
+macro_rules! wgsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("wgsl/", $part, ".wgsl")),+] } }
+
+/// Includes Metal files of the calling crate as [`Part`]s; see [`wgsl!`](crate::wgsl).
+#[macro_export]
+macro_rules! msl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("msl/", $part, ".metal")),+] } }
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! part {
+    ($folder:literal, $stem:literal, $extension:literal) => {
+        $crate::kernel::Part::new(
+            concat!($folder, $stem, $extension),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $folder, $stem, $extension)),
+        )
+    };
+    ($folder:literal, $part:ident, $extension:literal) => {
+        $part
+    };
+}

@@ -1,0 +1,13 @@
+//! The languages of shader texts.
+
+/// The language that kernels are compiled from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ShaderLanguage {
+    /// WebGPU's shading language: runs on every backend.
+    Wgsl,
+    /// Hand-written Metal, passed to Apple's compiler as it is. Kernels without a Metal text run their WGSL.
+    Msl,
+    /// SPIR-V, passed to a Vulkan driver as it is. No kernel of this crate has any; see [`Kernel::with_spirv`](crate::Kernel::with_spirv).
+    Spirv,
+}

@@ -1,0 +1,67 @@
+//! What the ops that end by quantising rows share: a kernel for each layout of activations, one workgroup per row.
+
+/// Declares the kernels `INT8` and `HALF` of an op: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides
+/// those of the quantiser.
+macro_rules! row_quantizer {
+    (
+        $(#[$meta:meta])* $int8:ident = $int8_name:literal, $half:ident = $half_name:literal, $entry:literal in $file:literal,
+        $params:ty, $bindings:expr, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
+    ) => {
+        $(#[$meta])*
+        pub(in crate::ops::bitnet) static $int8: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
+            $int8_name,
+            $entry,
+            <$params as $crate::kernel::params::Params>::FIELDS,
+            $bindings,
+            &[
+                $crate::kernel::source::Source::wgsl($crate::wgsl![
+                    REDUCE, "shared/exact", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
+                ])
+                .workgroup_size([256, 1, 1])
+                .tile([1, 1, 1])
+                .work($work),
+                $crate::kernel::source::Source::msl($crate::msl![
+                    "shared/prelude", "shared/exact", "shared/reduce", $($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
+                ])
+                .workgroup_size([256, 1, 1])
+                .tile([1, 1, 1])
+                .work($work),
+            ],
+        );
+        $(#[$meta])*
+        pub(in crate::ops::bitnet) static $half: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
+            $half_name,
+            $entry,
+            <$params as $crate::kernel::params::Params>::FIELDS,
+            $bindings,
+            &[
+                $crate::kernel::source::Source::wgsl($crate::wgsl![
+                    REDUCE, "shared/exact", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
+                ])
+                .workgroup_size([256, 1, 1])
+                .tile([1, 1, 1])
+                .work($work),
+                $crate::kernel::source::Source::msl($crate::msl![
+                    "shared/prelude", "shared/exact", "shared/reduce", $($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file
+                ])
+                .workgroup_size([256, 1, 1])
+                .tile([1, 1, 1])
+                .work($work),
+            ],
+        );
+    };
+}
+pub(super) use row_quantizer;
+
+use crate::kernel::{binding::Binding, declaration::Kernel, params::Fields, source::Source};
+
+/// A kernel that takes one row per workgroup.
+pub const fn kernel(
+    name: &'static str,
+    entry: &'static str,
+    params: Fields,
+    bindings: &'static [Binding],
+    sources: &'static [Source],
+) -> Kernel {
+    Kernel::trusted(name, params, bindings, sources).entry(entry).flat().workgroup_bytes(3072)
+}

@@ -1,0 +1,79 @@
+//! Ternary matrices on the GPU.
+
+use super::{
+    layout::row_words,
+    packed::PackedTernary,
+    scales::{Scales, groups},
+};
+use crate::{
+    error::Result,
+    gpu::{context::Context, tensor::Tensor},
+};
+
+impl PackedTernary {
+    /// Copies it to the GPU.
+    pub fn upload(&self, context: &Context) -> Result<TernaryMatrix> {
+        Ok(TernaryMatrix {
+            codes: context.upload(self.words(), [self.rows(), row_words(self.columns())])?,
+            scales: context.upload(&self.row_scales(), [self.rows(), groups(self.columns(), self.group())])?,
+            rows: self.rows(),
+            columns: self.columns(),
+            group: self.group(),
+        })
+    }
+}
+
+/// A ternary matrix on the GPU: what BitLinear multiplies by. Clones share its buffers.
+#[derive(Clone, Debug)]
+pub struct TernaryMatrix {
+    pub(crate) codes: Tensor<u32>,
+    /// `[rows, groups]`
+    pub(crate) scales: Tensor<f32>,
+    rows: usize,
+    columns: usize,
+    group: Option<usize>,
+}
+
+impl TernaryMatrix {
+    /// A matrix whose codes and scales, one a row, a kernel will write.
+    pub(crate) fn uninit(context: &Context, rows: usize, columns: usize) -> Result<Self> {
+        let codes = Tensor::uninit(context, [rows, row_words(columns)])?;
+        Ok(Self { codes, scales: Tensor::uninit(context, [rows, 1])?, rows, columns, group: None })
+    }
+
+    pub(crate) fn with_scales(&self, scales: Tensor<f32>) -> Self {
+        Self { scales, ..self.clone() }
+    }
+
+    /// Output features.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input features.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The group size, where scales go by groups of columns.
+    pub fn group(&self) -> Option<usize> {
+        self.group
+    }
+
+    /// Words in a row.
+    pub(crate) fn row_words(&self) -> usize {
+        row_words(self.columns)
+    }
+
+    /// Bytes of codes that one pass over the matrix reads.
+    pub fn code_bytes(&self) -> usize {
+        4 * self.rows * self.row_words()
+    }
+
+    /// Copies it back.
+    pub async fn read(&self) -> Result<PackedTernary> {
+        let (words, scales) = (self.codes.read(), self.scales.read());
+        let scales = Scales::compress(self.group, scales.await?);
+        PackedTernary::from_words(self.rows, self.columns, words.await?, scales)
+    }
+}

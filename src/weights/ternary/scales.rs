@@ -1,0 +1,86 @@
+//! What ternary codes are multiplied by.
+
+use super::layout::CODES_PER_WORD;
+use crate::error::{Error, Result};
+
+/// What the integer codes are multiplied by.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scales {
+    /// One for the whole matrix: BitNet b1.58's β = max(mean|W|, 1e-5).
+    Tensor(f32),
+    /// One for each run of rows, as (rows, scale): matrices of one tensor scale each, fused along their rows (q, k and v, say).
+    Segments(Vec<(usize, f32)>),
+    /// One for every `size` neighbouring columns of a row, row by row; `size` is a multiple of 16, the last group may be short.
+    Groups {
+        /// Columns of a group.
+        size: usize,
+        /// `[rows, ceil(columns / size)]`, row-major.
+        scales: Vec<f32>,
+    },
+}
+
+impl Scales {
+    /// Row-major `[rows, groups]`: what kernels index.
+    pub(super) fn expand(&self, rows: usize) -> Vec<f32> {
+        match self {
+            Self::Tensor(scale) => vec![*scale; rows],
+            Self::Segments(segments) => segments.iter().flat_map(|&(rows, scale)| std::iter::repeat_n(scale, rows)).collect(),
+            Self::Groups { scales, .. } => scales.clone(),
+        }
+    }
+
+    /// The inverse of `expand`; runs of equal scales become segments.
+    pub(super) fn compress(group: Option<usize>, scales: Vec<f32>) -> Self {
+        if let Some(size) = group {
+            return Self::Groups { size, scales };
+        }
+        let mut segments: Vec<(usize, f32)> = Vec::new();
+        for scale in scales {
+            match segments.last_mut() {
+                Some((rows, last)) if last.to_bits() == scale.to_bits() => *rows += 1,
+                _ => segments.push((1, scale)),
+            }
+        }
+        match segments[..] {
+            [] => Self::Tensor(1.0),
+            [(_, scale)] => Self::Tensor(scale),
+            _ => Self::Segments(segments),
+        }
+    }
+}
+
+/// Scales in a row.
+pub fn groups(columns: usize, group: Option<usize>) -> usize {
+    group.map_or(1, |size| columns.div_ceil(size))
+}
+
+pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> {
+    if rows > u32::MAX as usize || columns > u32::MAX as usize {
+        return Err(invalid(format!("{rows} × {columns}; kernels count in 32 bits")));
+    }
+    let (expected, found) = match scales {
+        Scales::Tensor(_) => (1, 1),
+        Scales::Segments(segments) => (rows, segments.iter().fold(0usize, |sum, s| sum.saturating_add(s.0))),
+        Scales::Groups { size, scales } => {
+            if *size == 0 || !size.is_multiple_of(CODES_PER_WORD) {
+                return Err(invalid(format!("groups of {size} columns; a multiple of 16 is needed")));
+            }
+            (rows.saturating_mul(groups(columns, Some(*size))), scales.len())
+        }
+    };
+    if expected != found {
+        return Err(invalid(format!("scales for {found} rows or groups, {expected} are needed")));
+    }
+    // So that no product or quotient of scales leaves the normal floats, where devices differ.
+    let sound = |scale: &f32| *scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127));
+    let broken = match scales {
+        Scales::Tensor(scale) => Some(scale).filter(|scale| !sound(scale)),
+        Scales::Segments(segments) => segments.iter().map(|segment| &segment.1).find(|scale| !sound(scale)),
+        Scales::Groups { scales, .. } => scales.iter().find(|scale| !sound(scale)),
+    };
+    broken.map_or(Ok(()), |scale| Err(invalid(format!("scale {scale}; magnitudes from 2^-80 to 2^80, and 0, are supported"))))
+}
+
+pub fn invalid(what: String) -> Error {
+    Error::Invalid { op: "ternary matrix", what }
+}
