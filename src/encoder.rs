@@ -210,6 +210,21 @@ impl Dispatch<'_> {
         self.step.bound.iter().map(|(buffer, _)| Arc::as_ptr(buffer).addr()).collect()
     }
 
+    /// Overwrites the start of what is bound. Takes effect before anything that is submitted later.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for more bytes than are bound.
+    ///
+    /// # Panics
+    /// If there is no such binding.
+    pub fn write(&self, binding: usize, data: &[u8]) -> Result<()> {
+        let (buffer, limit) = &self.step.bound[binding];
+        if data.len() as u64 > *limit {
+            return Err(Error::TooLarge { what: "data for a binding".into(), bytes: data.len() as u64, limit: *limit });
+        }
+        self.context.write(buffer, data)
+    }
+
     /// Copies back what is bound, as bytes.
     ///
     /// # Panics

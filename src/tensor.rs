@@ -201,6 +201,16 @@ pub struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
+    /// The number that [`Dispatch::buffers`](crate::Dispatch::buffers) gives its buffer.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(self.buffer).addr()
+    }
+
+    /// The element type.
+    pub fn element(&self) -> Element {
+        self.element
+    }
+
     pub(crate) fn resource(&self) -> wgpu::BindingResource<'a> {
         let size = wgpu::BufferSize::new(self.bytes);
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.buffer, offset: 0, size })
