@@ -1,7 +1,5 @@
 //! BitLinear over the layers of a 2B model, in both layouts, and on the CPU beside a plain loop. `cargo bench --bench bitlinear`
 
-mod support;
-
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use support::{LAYERS, activations, bench, device, rng, ternary};

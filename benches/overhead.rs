@@ -1,7 +1,5 @@
 //! What the host pays: recording, submitting, reading back. `cargo bench --bench overhead`
 
-mod support;
-
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{Criterion, criterion_group, criterion_main};
 use pollster::block_on;

@@ -1,7 +1,5 @@
 //! The quantisers: bytes read and written against the roof. `cargo bench --bench quantize`
 
-mod support;
-
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{activations, bench, device, rng};

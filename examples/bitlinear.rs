@@ -1,10 +1,10 @@
 //! The linear layers of a real model on the CPU and, where there is a GPU, in every language that it runs: are the integers equal, how far is the
-//! output from float arithmetic on the same weights, how fast is it? Where there is no Metal, MSL is executed on the CPU, and not timed.
+//! output from float arithmetic on the same weights, how fast is it?
 //! `cargo run --release --example bitlinear [MODEL_DIR]`
 
 mod support;
 
-use bitnet_wgpu::{Result, ShaderLanguage, bitnet, formats::Checkpoint, measure::Roof};
+use bitnet_wgpu::{Result, bitnet, formats::Checkpoint, measure::Roof};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
@@ -17,34 +17,27 @@ fn main() -> Result<()> {
         let roof = bytes_per_second / 1e9;
         println!("roof: reads {roof:.1} GB/s ({clock:?} clock); GB/s are of packed weights, from memory or cache");
     }
-    println!("\n{:<38} {:>12} tokens            on sums   error        time", "layer", "shape");
+    println!("\n{:<38} {:>12} tokens   on sums   error        time", "layer", "shape");
     let mut rng = support::rng();
     for name in checkpoint.linears().iter().take(7) {
         let w = checkpoint.linear(name)?;
         for tokens in [1, 64] {
             let x = support::activations(&mut rng, tokens * w.columns());
-            let print = |on: &str, sums: &str, y: &[f32], time: Option<Duration>| {
+            let print = |on: &str, sums: &str, y: &[f32], time: Duration| {
                 let shape = format!("{} × {}", w.rows(), w.columns());
                 // The roof is the GPU's.
                 let speed = support::speed(roof.as_ref().filter(|_| on != "CPU"), 4 * w.words().len(), time);
-                println!("{name:<38} {shape:>12} {tokens:>6} {on:>13} {sums:<6} {:.1e} {speed}", support::error(&x, &w, y));
+                println!("{name:<38} {shape:>12} {tokens:>6} {on:>4} {sums:<6} {:.1e} {speed}", support::error(&x, &w, y));
             };
             let xq = bitnet::quantize_activations_cpu(&x, tokens, w.columns())?;
             let oracle = bitnet::accumulators_cpu(&xq, &w)?;
             let start = Instant::now();
             let y = bitnet::bitlinear_quantized_cpu(&xq, &w)?;
-            print("CPU", "oracle", &y, Some(start.elapsed()));
+            print("CPU", "oracle", &y, start.elapsed());
             for &language in context.iter().flat_map(|context| context.capabilities().languages) {
                 let context = context.as_ref().expect("it has languages").with_language(language)?;
                 let (sums, y, time) = support::on_gpu(&context, &x, tokens, &w)?;
-                print(&format!("{language:?}"), support::compare(&sums, &oracle), &y, Some(time));
-            }
-            if !context.as_ref().is_some_and(|context| context.capabilities().languages.contains(&ShaderLanguage::Msl)) {
-                match support::emulated::bitlinear(&x, tokens, &w) {
-                    Ok([sums, y]) => print("Msl, emulated", support::compare(&sums, &oracle), &y, None),
-                    Err(e @ msl_host::Error::NoCompiler(_)) => println!("{name:<51} {tokens:>6} Msl, emulated: not run, {e}"),
-                    Err(error) => panic!("the Metal kernels do not run: {error}"),
-                }
+                print(&format!("{language:?}"), support::compare(&sums, &oracle), &y, time);
             }
         }
     }

@@ -1,10 +1,8 @@
 //! BitLinear on the GPU against its CPU twin, which must agree to the bit: every layout, kernel and element type, on awkward shapes.
 
-mod common;
-
 use bitnet_wgpu::{Context, Element, Float, PackedTernary, Scales, Shape, bitnet, bitnet::Layout, f16};
-use common::{SHAPES, activations, block_on, contexts, halves, rng, ternary};
 use rand::RngExt;
+use support::{SHAPES, activations, block_on, contexts, halves, rng, ternary};
 
 /// The devices, and each as one that flushes subnormal halves, with the layouts to test on it.
 fn devices() -> Vec<(Context, Layout)> {
@@ -132,7 +130,7 @@ fn groups_of_columns() {
 #[test]
 fn the_worst_sums_are_exact() {
     // All codes +1, all activations 127, at the largest k of a layout.
-    let context = common::context();
+    let context = support::context();
     for (layout, half_subnormals) in [(Layout::Int8, true), (Layout::Half, true), (Layout::Half, false)] {
         let context = context.restricted(|c| c.half_subnormals &= half_subnormals);
         let k = layout.max_features(context.capabilities().half_subnormals);
@@ -177,7 +175,7 @@ fn rows_that_are_not_finite_are_nan_and_alone() {
 
 #[test]
 fn leading_dimensions_are_kept() {
-    let context = common::context();
+    let context = support::context();
     let w = ternary(&mut rng(8), 7, 12).upload(context).unwrap();
     for (shape, expected) in [([2, 3, 12].into(), "[2, 3, 7]"), ([12].into(), "[7]"), ([1, 2, 2, 12].into(), "[1, 2, 2, 7]")] {
         let shape: Shape = shape;
@@ -207,7 +205,7 @@ fn tall_matrices() {
 #[test]
 fn more_rows_than_one_grid_has_workgroups() {
     // 70 000 tokens: more workgroups than a dimension allows, for quantisers and for the GEMM's tokens together.
-    let context = common::context();
+    let context = support::context();
     let mut rng = rng(9);
     let (m, k) = (70_000, 3);
     let x: Vec<f32> = (0..m * k).map(|_| rng.random_range(-3.0..3.0)).collect();

@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     CATALOG, Kernel, ShaderLanguage, catalog, contract,
     kernel::{Params as _, Part, Source, Type::*, read, read_write},
-    msl, params, wgsl,
+    params,
 };
 use std::collections::HashSet;
 
@@ -46,9 +46,10 @@ fn every_shader_file_is_used() {
         }
     }
     for language in ["wgsl", "msl"] {
-        for folder in std::fs::read_dir(language).unwrap() {
+        let root = support::repository("");
+        for folder in std::fs::read_dir(root.join(language)).unwrap() {
             for file in std::fs::read_dir(folder.unwrap().path()).unwrap() {
-                let path = file.unwrap().path().display().to_string();
+                let path = file.unwrap().path().strip_prefix(&root).unwrap().display().to_string();
                 assert!(used.contains(&path), "{path} belongs to no kernel");
             }
         }
@@ -57,8 +58,8 @@ fn every_shader_file_is_used() {
 
 params! { struct Good { rows: u32, factor: f32 } }
 
-const PARTS: &[Part] = wgsl!["../tests/planted/scale"];
-const METAL: &[Part] = msl!["../tests/planted/scale"];
+const PARTS: &[Part] = &[Part::new("planted/scale.wgsl", include_str!("planted/scale.wgsl"))];
+const METAL: &[Part] = &[Part::new("planted/scale.metal", include_str!("planted/scale.metal"))];
 
 /// A sound kernel in both languages; each test below breaks one thing in its declaration, which is the same as in the text.
 const GOOD: Kernel = Kernel {

@@ -1,17 +1,13 @@
 //! Model files, sound, damaged and hostile: the reader gives the right matrix or an error, and never panics.
-#![cfg(feature = "formats")]
-
-#[path = "common/files.rs"]
-mod files;
 
 use bitnet_wgpu::{
     DenseElement, Error, PackedTernary, Result, Scales, bitnet,
     formats::{Activation, Checkpoint, ModelConfig, ModelFile, RopeScaling, SafeTensors, ScaleRule},
 };
-use files::Directory;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf, sync::LazyLock};
+use support::files::Directory;
 
 trait ModelDirectory: Sized {
     fn model(config: &str, file: &[u8]) -> Self;
@@ -221,11 +217,11 @@ proptest! {
 
 #[test]
 fn the_shipped_model_opens() {
-    let checkpoint = Checkpoint::open("assets/tales-22m").unwrap();
+    let checkpoint = Checkpoint::open(support::repository("assets/tales-22m")).unwrap();
     assert_eq!(checkpoint.linears().len(), 8 * 7);
     let w: PackedTernary = checkpoint.linear("model.layers.0.mlp.down_proj").unwrap();
     assert_eq!((w.rows(), w.columns()), (512, 1280));
-    let norm = SafeTensors::open("assets/tales-22m/model.safetensors").unwrap();
+    let norm = SafeTensors::open(support::repository("assets/tales-22m/model.safetensors")).unwrap();
     assert_eq!(norm.tensor("model.norm.weight").unwrap().to_f32().unwrap().len(), 512);
 }
 

@@ -1,21 +1,17 @@
 //! GGUF files: made by another encoder, made here from the formats' descriptions, damaged, hostile. The reader gives the right weights or
 //! an error, and never panics.
-#![cfg(feature = "formats")]
-
-#[path = "common/files.rs"]
-mod files;
 
 use bitnet_wgpu::{
     DenseElement, Error, PackedTernary, Result, Scales, bitnet,
     formats::{Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, RopeScaling, RotaryOrder, SafeTensors, open},
 };
-use files::Directory;
 use half::f16;
 use proptest::prelude::*;
 use std::path::PathBuf;
+use support::files::Directory;
 
 fn data(name: &str) -> PathBuf {
-    PathBuf::from("tests/data/gguf").join(name)
+    support::data("gguf").join(name)
 }
 
 // --- what make.py computes, too

@@ -1,15 +1,11 @@
 //! A real model against transformers: codes, accumulators and outputs equal, on the CPU and on the GPU in every layout. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
-#![cfg(feature = "formats")]
-
-mod common;
 
 use bitnet_wgpu::{
     Context, bitnet,
     bitnet::{HostActivations, Layout},
     formats::{Checkpoint, SafeTensors},
 };
-use common::{block_on, contexts};
-use std::path::PathBuf;
+use support::{block_on, contexts, real_model};
 
 /// One linear layer's recorded input and results.
 #[derive(Clone)]
@@ -23,12 +19,8 @@ struct Golden {
     y: Vec<f32>,
 }
 
-fn model() -> PathBuf {
-    std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| "assets/tales-22m".into(), PathBuf::from)
-}
-
 fn goldens() -> Vec<Golden> {
-    let file = SafeTensors::open(model().join("golden/bitlinear.safetensors")).unwrap();
+    let file = SafeTensors::open(real_model().join("golden/bitlinear.safetensors")).unwrap();
     let read = |name: String| {
         let tensor = file.tensor(&name).unwrap();
         match tensor.dtype {
@@ -89,7 +81,7 @@ fn on_gpu(context: &Context, layout: Layout, golden: &Golden, w: &bitnet_wgpu::P
 
 #[test]
 fn every_linear_equals_transformers() {
-    let checkpoint = Checkpoint::open(model()).unwrap();
+    let checkpoint = Checkpoint::open(real_model()).unwrap();
     for golden in goldens().into_iter().flat_map(|golden| [golden.first_token(), golden]) {
         let rows = golden.y.len() / golden.tokens;
         let w = checkpoint.linear_with_rows(&golden.name, rows).unwrap();

@@ -1,12 +1,7 @@
 //! scripts/mac-verify with stand-ins for what only a Mac has: what it reports, and that a failure is one.
 #![cfg(unix)]
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
 
 /// Programs that say what real ones would, as far as the script looks at it.
 const STANDINS: [(&str, &str); 7] = [
@@ -44,7 +39,7 @@ fn verify(name: &str, fault: &str, arguments: &[&str]) -> (bool, String) {
     }
     let report = directory.join("report.md");
     let _ = fs::remove_file(&report);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/mac-verify");
+    let script = support::repository("scripts/mac-verify");
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(script);
     let output = command.args(arguments).arg(&report).env("PATH", path).env("FAULT", fault).output().unwrap();

@@ -1,48 +1,24 @@
 //! A real model against transformers: layer by layer, last logits, greedy tokens, perplexity; on the GPU, with and without subgroup operations, and
 //! on the processor. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
-#![cfg(feature = "models")]
 
-mod common;
-
-use bitnet_wgpu::{
-    formats::SafeTensors,
-    model::{GenerateOptions, Model},
-};
-use common::{block_on, contexts};
+use bitnet_wgpu::model::{GenerateOptions, Model};
 use serde_json::Value;
-use std::path::PathBuf;
-
-fn directory() -> PathBuf {
-    std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| "assets/tales-22m".into(), PathBuf::from)
-}
+use support::{Golden, block_on, contexts, real_model};
 
 /// The model on every engine there is.
 fn models() -> Vec<(String, Model)> {
-    let on_gpu = |context: &bitnet_wgpu::Context| (format!("{context:?}"), Model::load(context, directory()).unwrap());
+    let on_gpu = |context: &bitnet_wgpu::Context| (format!("{context:?}"), Model::load(context, real_model()).unwrap());
     let mut models: Vec<_> = contexts().iter().map(on_gpu).collect();
-    models.push(("the processor".into(), Model::load_cpu(directory()).unwrap()));
+    models.push(("the processor".into(), Model::load_cpu(real_model()).unwrap()));
     models
 }
 
-struct Golden(SafeTensors);
-
-impl Golden {
-    fn open(name: &str) -> Self {
-        Self(SafeTensors::open(directory().join("golden").join(name)).unwrap())
-    }
-
-    fn floats(&self, name: &str) -> Vec<f32> {
-        self.0.tensor(name).unwrap().to_f32().unwrap()
-    }
-
-    fn ids(&self, name: &str) -> Vec<u32> {
-        let words = self.0.tensor(name).unwrap().bytes.chunks_exact(4);
-        words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-    }
+fn golden(name: &str) -> Golden {
+    Golden::open(real_model().join("golden").join(name))
 }
 
 fn report() -> Value {
-    serde_json::from_slice(&std::fs::read(directory().join("golden/golden.json")).unwrap()).unwrap()
+    serde_json::from_slice(&std::fs::read(real_model().join("golden/golden.json")).unwrap()).unwrap()
 }
 
 /// |a - b| / |b| in the 2-norm.
@@ -57,7 +33,7 @@ fn relative(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn layers_equal_transformers() {
-    let golden = Golden::open("prompt0_layers.safetensors");
+    let golden = golden("prompt0_layers.safetensors");
     for (engine, model) in models() {
         let mut input = golden.floats("embed.out");
         for layer in 0..model.config().layers {
@@ -86,7 +62,7 @@ fn spreads() -> Vec<f64> {
 
 #[test]
 fn last_logits_are_within_the_recorded_spread() {
-    let golden = Golden::open("golden.safetensors");
+    let golden = golden("golden.safetensors");
     for (engine, model) in models() {
         for (prompt, spread) in spreads().into_iter().enumerate() {
             let ids = golden.ids(&format!("prompt{prompt}.ids"));
@@ -101,7 +77,7 @@ fn last_logits_are_within_the_recorded_spread() {
 
 #[test]
 fn greedy_tokens_are_those_of_transformers() {
-    let (golden, report) = (Golden::open("golden.safetensors"), report());
+    let (golden, report) = (golden("golden.safetensors"), report());
     for (engine, model) in models() {
         for (prompt, info) in report["prompts"].as_array().unwrap().iter().enumerate() {
             let safe = info["safe_steps"].as_u64().unwrap() as usize;
@@ -117,7 +93,7 @@ fn greedy_tokens_are_those_of_transformers() {
 
 #[test]
 fn perplexity_is_that_of_transformers() {
-    let golden = Golden::open("golden.safetensors");
+    let golden = golden("golden.safetensors");
     let (ids, wanted) = (golden.ids("heldout_own.ids"), golden.floats("heldout_own.nll"));
     let wanted = (wanted.iter().map(|&nll| f64::from(nll)).sum::<f64>() / wanted.len() as f64).exp();
     for (engine, model) in models() {

@@ -1,7 +1,6 @@
 //! Writes the Metal kernels as CUDA sources, with all problems and what the CPU makes of them; tests/msl-host/cuda/run asks for it.
 #![cfg(target_os = "linux")]
 
-mod common;
 mod metal;
 
 use bitnet_wgpu::{Element, ShaderLanguage, catalog, kernel::Variant};

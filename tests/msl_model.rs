@@ -1,13 +1,11 @@
 //! Whole models with every kernel in Metal, executed on the CPU: a recorded prompt is taken dispatch by dispatch, and its logits are compared with
 //! transformers' and with those of the device's WGSL.
-#![cfg(all(target_os = "linux", feature = "models"))]
+#![cfg(target_os = "linux")]
 
-mod common;
-
-use bitnet_wgpu::{Dispatch, ShaderLanguage, bytemuck, formats::SafeTensors, kernel::Variant, model::Model};
-use common::{block_on, context};
+use bitnet_wgpu::{Dispatch, ShaderLanguage, bytemuck, kernel::Variant, model::Model};
 use msl_host::{Order, Program};
-use std::collections::HashMap;
+use std::{collections::HashMap, path::Path};
+use support::{Golden, block_on, context};
 
 /// Metal texts compiled for the CPU, and the contents of a recording's buffers.
 #[derive(Default)]
@@ -36,7 +34,7 @@ impl Machine {
 }
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
-fn logits(directory: &str, ids: &[u32]) -> [Vec<f32>; 2] {
+fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     // Kernels that are meant for processors that play a GPU have no Metal text.
     let context = context().restricted(|c| c.software = false);
     let model = Model::load(&context, directory).unwrap();
@@ -55,16 +53,14 @@ fn logits(directory: &str, ids: &[u32]) -> [Vec<f32>; 2] {
     [by_metal[..logits.len()].to_vec(), block_on(logits.read()).unwrap()]
 }
 
-fn check(directory: &str, golden: &str, prompt: usize, tolerance: f32) {
-    let golden = SafeTensors::open(format!("{directory}/{golden}")).unwrap();
-    let name = format!("prompt{prompt}.ids");
-    let words = golden.tensor(&name).unwrap().bytes.chunks_exact(4);
-    let ids: Vec<_> = words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    let wanted = golden.tensor(&format!("prompt{prompt}.last_logits")).unwrap().to_f32().unwrap();
+fn check(directory: &Path, golden: &str, prompt: usize, tolerance: f32) {
+    let golden = Golden::open(directory.join(golden));
+    let ids = golden.ids(&format!("prompt{prompt}.ids"));
+    let wanted = golden.floats(&format!("prompt{prompt}.last_logits"));
     for (whose, got) in ["Metal on the CPU", "WGSL on the device"].into_iter().zip(logits(directory, &ids)) {
         let off = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        println!("{directory}, {} tokens: {whose} is {off:.1e} off", ids.len());
-        assert!(got.len() == wanted.len() && off < tolerance, "{directory}: {whose} is {off} off");
+        println!("{}, {} tokens: {whose} is {off:.1e} off", directory.display(), ids.len());
+        assert!(got.len() == wanted.len() && off < tolerance, "{}: {whose} is {off} off", directory.display());
     }
 }
 
@@ -73,7 +69,7 @@ fn check(directory: &str, golden: &str, prompt: usize, tolerance: f32) {
 fn small_models_equal_transformers() {
     for name in ["newer", "llama"] {
         for prompt in 0..3 {
-            check(&format!("tests/data/models/{name}"), "golden.safetensors", prompt, 2e-4);
+            check(&support::data("models").join(name), "golden.safetensors", prompt, 2e-4);
         }
     }
 }
@@ -81,5 +77,5 @@ fn small_models_equal_transformers() {
 /// A prompt for which two correct implementations were 3e-6 apart, and one with noise in its last bits 0.1.
 #[test]
 fn a_real_model_equals_transformers() {
-    check("assets/tales-22m", "golden/golden.safetensors", 4, 0.2);
+    check(&support::repository("assets/tales-22m"), "golden/golden.safetensors", 4, 0.2);
 }

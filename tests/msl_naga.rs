@@ -2,16 +2,15 @@
 //! make what the hand-written Metal makes (msl_twins.rs).
 #![cfg(target_os = "linux")]
 
-mod common;
 mod metal;
 
 use bitnet_wgpu::{Element, Kernel, ShaderLanguage, catalog};
-use common::contexts;
 use metal::{
     Leeway, Problem, problems,
     run::{Host, on_device},
 };
 use msl_host::Order;
+use support::contexts;
 
 fn all_problems() -> impl Iterator<Item = (&'static Kernel, Vec<Problem>)> {
     catalog().filter(|kernel| kernel.msl.is_some()).map(|kernel| (kernel, problems(kernel)))

@@ -1,7 +1,6 @@
 //! Every Metal kernel, executed on the CPU in several orders, equals its twin in this crate on awkward shapes.
 #![cfg(target_os = "linux")]
 
-mod common;
 mod metal;
 
 use bitnet_wgpu::{Kernel, ShaderLanguage, catalog};

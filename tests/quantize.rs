@@ -1,10 +1,8 @@
 //! Quantisers, norms and gates against their CPU twins.
 
-mod common;
-
 use bitnet_wgpu::{Error, Float, bitnet, bitnet::Layout, f16};
-use common::{SHAPES, activations, block_on, contexts, halves, rng};
 use rand::RngExt;
+use support::{SHAPES, activations, block_on, contexts, halves, rng};
 
 fn check_weights<T: Float>(context: &bitnet_wgpu::Context, w: &[T], rows: usize, columns: usize) {
     let mut encoder = context.encoder("test");

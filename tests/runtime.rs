@@ -1,14 +1,12 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
-mod common;
-
 use bitnet_wgpu::{
     Bind, Context, Error, Kernel, PackedTernary, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
     kernel::{Part, Source, Type::*, read, read_write},
     params,
 };
-use common::{block_on, context, rng, ternary};
 use std::{future::Future, thread};
+use support::{block_on, context, rng, ternary};
 
 params! { struct AddParams { length: u32, addend: u32 } }
 

@@ -1,21 +1,17 @@
 //! Small random models of odd shapes (tests/data/models) against transformers, on every engine. Their prompts were chosen so that no activation lies
 //! near a code's boundary: there, correct implementations agree to float rounding. And what sessions promise, on the same models.
-#![cfg(feature = "models")]
-
-mod common;
 
 use bitnet_wgpu::{
-    Context, Element, Error,
-    formats::{self, SafeTensors},
+    Context, Element, Error, formats,
     model::{GenerateOptions, LoadOptions, Model, Sampling, Session, SessionOptions, Stop},
 };
-use common::{block_on, context, contexts};
 use std::path::PathBuf;
+use support::{Golden, block_on, context, contexts};
 
 const MODELS: [&str; 5] = ["odd", "newer", "online", "llama", "sharded"];
 
 fn directory(name: &str) -> PathBuf {
-    ["tests", "data", "models", name].iter().collect()
+    support::data("models").join(name)
 }
 
 /// A model on the GPU, with and without subgroup operations, in each layout of activations, and on the processor.
@@ -32,21 +28,8 @@ fn engines(name: &str) -> Vec<(String, Model)> {
     models
 }
 
-struct Golden(SafeTensors);
-
-impl Golden {
-    fn of(model: &str) -> Self {
-        Self(SafeTensors::open(directory(model).join("golden.safetensors")).unwrap())
-    }
-
-    fn floats(&self, name: &str) -> Vec<f32> {
-        self.0.tensor(name).unwrap().to_f32().unwrap()
-    }
-
-    fn ids(&self, name: &str) -> Vec<u32> {
-        let words = self.0.tensor(name).unwrap().bytes.chunks_exact(4);
-        words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-    }
+fn golden(model: &str) -> Golden {
+    Golden::open(directory(model).join("golden.safetensors"))
 }
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
@@ -60,7 +43,7 @@ const TOLERANCE: f32 = 2e-4;
 #[test]
 fn layers_and_logits() {
     for name in MODELS {
-        let golden = Golden::of(name);
+        let golden = golden(name);
         for (engine, model) in engines(name) {
             let mut input = golden.floats("prompt1.embed.out");
             for layer in 0..model.config().layers {
@@ -85,7 +68,7 @@ fn layers_and_logits() {
 #[test]
 fn greedy_tokens_and_scores() {
     for name in MODELS {
-        let golden = Golden::of(name);
+        let golden = golden(name);
         for (engine, model) in engines(name) {
             for prompt in 0..3 {
                 let ids = golden.ids(&format!("prompt{prompt}.ids"));
@@ -106,7 +89,7 @@ fn greedy_tokens_and_scores() {
 #[test]
 fn a_head_in_8_bits_is_near() {
     for name in ["newer", "llama"] {
-        let golden = Golden::of(name);
+        let golden = golden(name);
         for on_gpu in [true, false] {
             let options = LoadOptions { int8_head: true, ..Default::default() };
             let model = Model::load_with(on_gpu.then(context), directory(name), options).unwrap();
@@ -127,7 +110,7 @@ fn session(model: &Model, sequences: usize, capacity: usize, cache: Element) -> 
 #[test]
 fn prefill_in_one_and_token_by_token_agree() {
     for name in ["newer", "llama"] {
-        let ids = Golden::of(name).ids("prompt2.ids");
+        let ids = golden(name).ids("prompt2.ids");
         for (engine, model) in engines(name) {
             let whole = block_on(session(&model, 1, 64, Element::F32).prefill(0, &ids)).unwrap();
             let mut single = session(&model, 1, 64, Element::F32);
@@ -151,7 +134,7 @@ fn prefill_in_one_and_token_by_token_agree() {
 #[test]
 fn sequences_side_by_side_are_as_alone() {
     let name = "odd";
-    let golden = Golden::of(name);
+    let golden = golden(name);
     let prompts: Vec<_> = (0..3).map(|prompt| golden.ids(&format!("prompt{prompt}.ids"))).collect();
     let options = GenerateOptions { max_tokens: 24, ignore_eos: true, ..Default::default() };
     for (engine, model) in engines(name) {
@@ -171,7 +154,7 @@ fn keys_and_values_in_16_bits_are_near() {
         return;
     }
     let model = Model::load(context, directory("newer")).unwrap();
-    let ids = Golden::of("newer").ids("prompt1.ids");
+    let ids = golden("newer").ids("prompt1.ids");
     let wide = block_on(session(&model, 1, 16, Element::F32).prefill(0, &ids)).unwrap();
     let narrow = block_on(session(&model, 1, 16, Element::F16).prefill(0, &ids)).unwrap();
     let largest = wide.iter().fold(0f32, |max, v| max.max(v.abs()));
@@ -298,7 +281,7 @@ fn models_and_generations_move_between_threads() {
 fn gguf_models_run_alike_on_every_engine() {
     for name in ["bitnet-b1.58", "bitnet-25", "bitnet", "llama"] {
         // Their vocabularies are not meant to be tokenizers.
-        let file = formats::open(format!("tests/data/gguf/{name}.gguf")).unwrap();
+        let file = formats::open(support::data(format!("gguf/{name}.gguf"))).unwrap();
         let load = |context: Option<&Context>| Model::from_file(context, &*file, None, LoadOptions::default()).unwrap();
         let ids = [1, 2, 3, 5, 7, 4, 6];
         let cpu = block_on(load(None).logits(&ids)).unwrap();

@@ -1,17 +1,14 @@
 //! Tokenizers and chat templates against transformers and sentencepiece; damaged and hostile ones.
-#![cfg(feature = "models")]
 
 use bitnet_wgpu::model::{Message, TextStream, Tokenizer};
-use bitnet_wgpu::{
-    Error, Result,
-    formats::{GgufVocabulary, SafeTensors},
-};
+use bitnet_wgpu::{Error, Result, formats::GgufVocabulary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::{fs, sync::LazyLock};
+use support::Golden;
 
-const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m");
+const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::from_directory(TALES).unwrap());
 
@@ -24,7 +21,7 @@ fn tales(file: &str) -> Value {
 }
 
 fn data(file: &str) -> Value {
-    read_json(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/text").join(file))
+    read_json(support::data("text").join(file))
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -90,9 +87,7 @@ fn texts_give_the_tokens_of_transformers() {
 #[test]
 fn a_long_text_gives_the_tokens_of_transformers() {
     let text = fs::read_to_string(Path::new(TALES).join("golden/heldout_own.txt")).unwrap();
-    let golden = SafeTensors::open(Path::new(TALES).join("golden/golden.safetensors")).unwrap();
-    let bytes = golden.tensor("heldout_own.ids").unwrap().bytes;
-    let expected: Vec<u32> = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let expected = Golden::open(Path::new(TALES).join("golden/golden.safetensors")).ids("heldout_own.ids");
     assert_eq!(TOKENIZER.encode_plain(&text).unwrap(), expected);
     assert_eq!(Tokenizer::from_gguf(&byte_level()).unwrap().encode_plain(&text).unwrap(), expected);
 }

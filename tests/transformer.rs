@@ -1,15 +1,13 @@
 //! The parts of a transformer on the GPU, and their CPU twins, on awkward shapes: with and without subgroup operations.
 
-mod common;
-
 use bitnet_wgpu::{
     Capabilities, Context, DenseElement, Element, Error, Kernel, PackedDense, PackedTernary, Scales, Tensor,
     bitnet::{self, Gate, Layout, Method, QuantizedActivations},
     bytemuck, catalog, f16, params,
     transformer::{self, AttentionShape, HostKvCache, KvCache, Places, TopK},
 };
-use common::{SHAPES, activations, block_on, contexts, rng, ternary};
 use rand::{RngExt, rngs::StdRng};
+use support::{SHAPES, activations, block_on, contexts, rng, ternary};
 
 /// Half a unit in the last place of 1: the most that a rounding is off, relatively.
 const U: f64 = f32::EPSILON as f64 / 2.0;
@@ -89,7 +87,7 @@ fn embed_equals_the_cpu() {
 
 #[test]
 fn embed_reads_the_last_row_for_tokens_beyond() {
-    let context = common::context();
+    let context = support::context();
     let table = dense(&mut rng(22), DenseElement::Bf16, 5, 9);
     let tokens = [5, u32::MAX, 0];
     let mut encoder = context.encoder("test");
@@ -101,7 +99,7 @@ fn embed_reads_the_last_row_for_tokens_beyond() {
 
 #[test]
 fn embed_refuses_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let tokens = context.upload(&[0u32, 0], [2]).unwrap();
     let table = dense(&mut rng(23), DenseElement::F32, 3, 4).upload(context).unwrap();
@@ -170,7 +168,7 @@ fn dense_gemv_is_within_its_tolerance() {
 
 #[test]
 fn dense_gemv_refuses_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let w = dense(&mut rng(25), DenseElement::Int8, 70, 20).upload(context).unwrap();
     assert_shape(transformer::dense_gemv(&mut encoder, &unwritten(context, [1, 20]), &w));
@@ -235,7 +233,7 @@ fn rms_norm_is_within_its_tolerance() {
 
 #[test]
 fn rms_norm_refuses_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let (x, gain) = (unwritten(context, [3, 8]), unwritten(context, [8]));
     assert_shape(transformer::rms_norm(&mut encoder, &x, 0, &unwritten(context, [7]), 1e-5, &unwritten(context, [3, 8])));
@@ -343,7 +341,7 @@ fn check_rope(context: &Context, rng: &mut StdRng, case: &RopeCase, half: bool) 
     };
     let extent = [tokens * shape.row() / 2, 1, 1];
     let (got_keys, got_values) = if half {
-        let upload = |stored: &Stored| context.upload(&common::halves(&stored.before), [len]).unwrap();
+        let upload = |stored: &Stored| context.upload(&support::halves(&stored.before), [len]).unwrap();
         let (k, v) = (upload(&keys), upload(&values));
         encoder.dispatch(kernel("rope"), &params, &[&gpu_positions, &gpu_angles, &gpu_qkv, &k, &v], extent).unwrap();
         let _ = encoder.submit().unwrap();
@@ -396,7 +394,7 @@ fn rope_turns_and_stores() {
 
 #[test]
 fn rope_cpu_turns_as_the_gpu() {
-    let context = common::context();
+    let context = support::context();
     let (shape, mut rng) = (shape(4, 2, 14), rng(28));
     let frequencies: Vec<f32> = (0..7).map(|i| 10f32.powi(-i)).collect();
     let angles = transformer::rope_angles(&frequencies, 13);
@@ -430,7 +428,7 @@ fn rope_cpu_turns_as_the_gpu() {
 
 #[test]
 fn rope_and_attention_refuse_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let shape = shape(4, 2, 6);
     let cache = KvCache::new(context, shape, 3, 5, Element::F32).unwrap();
@@ -747,7 +745,7 @@ fn top_k_says_where_logits_are_not_numbers() {
 
 #[test]
 fn top_k_refuses_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let logits = unwritten(context, [2, 9]);
     assert_invalid(transformer::top_k(&mut encoder, &logits, 0, None));
@@ -843,7 +841,7 @@ fn gates_far_from_zero() {
 
 #[test]
 fn gate_quantize_refuses_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let mut gate = |x: &Tensor<f32>, gain: Option<&Tensor<f32>>| {
         bitnet::gate_quantize(&mut encoder, x, Gate::Silu, gain.map(|gain| (gain, 1e-5)), Layout::Int8).map(|_| ())
@@ -864,7 +862,7 @@ fn check_add(context: &Context, rng: &mut StdRng, layout: Layout, (m, n, k): (us
     let (w, x) = (ternary(rng, n, k), floats(rng, m * k, 3.0));
     let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
     let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
-    let base: Vec<f16> = common::halves(&floats(rng, m * n, 50.0));
+    let base: Vec<f16> = support::halves(&floats(rng, m * n, 50.0));
     let wide: Vec<f32> = base.iter().map(|v| v.to_f32()).collect();
     let mut encoder = context.encoder("test");
     let (gx, gw) = (context.upload(&x, [m, k]).unwrap(), w.upload(context).unwrap());
@@ -938,7 +936,7 @@ fn bitlinear_of_groups_adds_to_what_is_there() {
 
 #[test]
 fn bitlinear_add_refuses_what_does_not_fit() {
-    let context = common::context();
+    let context = support::context();
     let mut encoder = context.encoder("test");
     let w = ternary(&mut rng(36), 6, 40).upload(context).unwrap();
     let xq = |features| QuantizedActivations::uninit(context, 2, features, Layout::Int8).unwrap();

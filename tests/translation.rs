@@ -1,14 +1,12 @@
 //! WGSL runs on Metal as naga's MSL, and on Vulkan as its SPIR-V: every kernel must survive both writers, without a GPU. And the passthrough path,
 //! by which hand-written MSL reaches Metal, is driven here with SPIR-V.
 
-mod common;
-
 use bitnet_wgpu::{Kernel, PackedTernary, bitnet, bitnet::Layout, catalog, kernel::Access};
-use common::{activations, block_on, contexts, rng, ternary};
 use naga::{
     back::{msl, spv},
     valid::{Capabilities, ModuleInfo, ValidationFlags, Validator},
 };
+use support::{activations, block_on, contexts, rng, ternary};
 
 fn parse(text: &str, capabilities: Capabilities) -> (naga::Module, ModuleInfo) {
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));

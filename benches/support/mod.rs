@@ -1,5 +1,4 @@
 //! How everything here is timed: work is recorded once, run many times in one submission, waited for, and set against the device's roof.
-#![allow(dead_code, reason = "each benchmark uses its part")]
 
 use bitnet_wgpu::{Context, PackedTernary, Recording, Scales, measure::Roof};
 use criterion::{BenchmarkGroup, BenchmarkId, Throughput, measurement::WallTime};

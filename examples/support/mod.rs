@@ -1,8 +1,6 @@
 //! What the examples share: a device, random numbers, and how figures are printed.
 #![allow(dead_code, reason = "each example uses its part")]
 
-pub mod emulated;
-
 use bitnet_wgpu::{Context, PackedTernary, Result, Scales, bitnet, measure::Roof};
 use pollster::block_on;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -70,8 +68,8 @@ pub fn compare(sums: &[f32], oracle: &[i32]) -> &'static str {
     "equal"
 }
 
-/// Time and [`rate`]; dashes for what was not timed.
-pub fn speed(roof: Option<&Roof>, bytes: usize, time: Option<Duration>) -> String {
-    let Some(seconds) = time.map(|time| time.as_secs_f64()) else { return format!("{:>11}", "-") };
+/// Time and [`rate`].
+pub fn speed(roof: Option<&Roof>, bytes: usize, time: Duration) -> String {
+    let seconds = time.as_secs_f64();
     format!("{:8.1} µs {}", seconds * 1e6, rate(roof, bytes, seconds))
 }

@@ -192,7 +192,7 @@ impl<'a> Dispatch<'a> {
 
     /// Does it bind the buffer of `tensor`, and as which binding?
     pub fn binding_of(&self, tensor: &dyn Bind) -> Option<usize> {
-        let id = tensor.bound().buffer_id();
+        let id = tensor.bound().id();
         self.buffers().into_iter().position(|buffer| buffer == id)
     }
 }

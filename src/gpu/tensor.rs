@@ -152,7 +152,7 @@ pub struct Bound<'a> {
 
 impl<'a> Bound<'a> {
     /// The number of its buffer, as [`Dispatch::buffers`](crate::Dispatch::buffers) gives it.
-    pub fn buffer_id(&self) -> usize {
+    pub fn id(&self) -> usize {
         Arc::as_ptr(self.buffer).addr()
     }
 

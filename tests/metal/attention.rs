@@ -1,9 +1,9 @@
 //! Rotary positions, attention, and the combination of its shares, on caches that are laid out as wgsl/transformer/rope.wgsl has it.
 
 use super::{Data, Leeway, Near, Problem, U};
-use crate::common::rng;
 use bitnet_wgpu::{Element, Kernel, f16, params, transformer::rope_angles};
 use rand::{RngExt, rngs::StdRng};
+use support::rng;
 
 params! { struct Rope { tokens: u32, run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
 params! { struct Attention { run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 } }

@@ -4,9 +4,9 @@ use super::{
     Data, Leeway, Near, Problem, U,
     quantize::{is_half, pack, row_words, rows, sums},
 };
-use crate::common::{SHAPES, rng};
 use bitnet_wgpu::{Element, Kernel, PackedTernary, Scales, bitnet, params};
 use rand::RngExt;
+use support::{SHAPES, rng};
 
 params! { struct Params { rows: u32, tokens: u32, words: u32, add: u32 } }
 

@@ -4,9 +4,9 @@ use super::{
     Data, Problem,
     quantize::{is_half, pack, row_words, rows},
 };
-use crate::common::{SHAPES, activations, rng, ternary};
 use bitnet_wgpu::{Element, Kernel, PackedTernary, Scales, bitnet, params};
 use rand::RngExt;
+use support::{SHAPES, activations, rng, ternary};
 
 params! { struct Activations { tokens: u32, features: u32, words: u32 } }
 params! { struct Weights { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32 } }

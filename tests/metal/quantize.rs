@@ -1,8 +1,8 @@
 //! Quantisers: activations by rows, weights by the tensor, and the layouts that activations are packed in.
 
 use super::{Data, Problem};
-use crate::common::{SHAPES, activations as numbers, rng};
 use bitnet_wgpu::{Element, Kernel, bitnet, f16, params};
+use support::{SHAPES, activations as numbers, rng};
 
 params! { struct Rows { tokens: u32, features: u32, words: u32 } }
 params! { struct Sums { length: u32 } }

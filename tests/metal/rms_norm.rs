@@ -5,9 +5,9 @@ use super::{
     problem::Judge,
     quantize::{is_half, pack, row_words, sums},
 };
-use crate::common::{SHAPES, activations, rng};
 use bitnet_wgpu::{Element, Kernel, bitnet, f16, params};
 use rand::RngExt;
+use support::{SHAPES, activations, rng};
 
 params! { struct Params { tokens: u32, features: u32, words: u32, eps: f32 } }
 params! { struct GateParams { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 } }

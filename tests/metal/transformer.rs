@@ -1,12 +1,12 @@
 //! Embedding, norm, head and largest logits.
 
 use super::{Data, Leeway, Near, Problem, U};
-use crate::common::{SHAPES, activations, rng};
 use bitnet_wgpu::{
     DenseElement, Kernel, PackedDense, bytemuck, f16, params,
     transformer::{TopK, embed_cpu, top_k_cpu},
 };
 use rand::{RngExt, rngs::StdRng};
+use support::{SHAPES, activations, rng};
 
 params! { struct Embed { tokens: u32, columns: u32, blocks: u32, rows: u32 } }
 params! { struct Gemv { rows: u32, tokens: u32, blocks: u32 } }

@@ -115,6 +115,12 @@ impl QuantizedActivations {
         self.layout
     }
 
+    /// Codes, scales and sums as they lie in memory, for tests.
+    #[doc(hidden)]
+    pub fn tensors(&self) -> (&Tensor<u32>, &Tensor<f32>, &Tensor<i32>) {
+        (&self.codes, &self.scales, &self.sums)
+    }
+
     /// Copies codes and scales back.
     pub async fn read(&self) -> Result<HostActivations> {
         let (words, scales) = (self.codes.read(), self.scales.read());

@@ -111,6 +111,12 @@ impl KvCache {
         Ok(Self { shape, slots, capacity, keys, values })
     }
 
+    /// Keys and values as they lie in memory, for tests.
+    #[doc(hidden)]
+    pub fn tensors(&self) -> [&dyn Bind; 2] {
+        [&self.keys, &self.values]
+    }
+
     /// The heads.
     pub fn shape(&self) -> AttentionShape {
         self.shape

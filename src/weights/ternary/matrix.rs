@@ -70,6 +70,12 @@ impl TernaryMatrix {
         4 * self.rows * self.row_words()
     }
 
+    /// Codes and scales as they lie in memory, for tests.
+    #[doc(hidden)]
+    pub fn tensors(&self) -> (&Tensor<u32>, &Tensor<f32>) {
+        (&self.codes, &self.scales)
+    }
+
     /// Copies it back.
     pub async fn read(&self) -> Result<PackedTernary> {
         let (words, scales) = (self.codes.read(), self.scales.read());

@@ -1,5 +1,4 @@
 //! Directories for tests of files.
-#![allow(dead_code, reason = "each test uses its part")]
 
 use std::{fs, path::PathBuf};
 

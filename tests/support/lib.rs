@@ -1,9 +1,16 @@
-//! What the GPU tests share: one device, one source of random numbers, one list of awkward shapes.
-#![allow(dead_code, reason = "each test uses its part")]
+//! What the tests share: one device, one source of random numbers, one list of awkward shapes, and where files are.
+
+pub mod files;
+mod golden;
+
+pub use golden::Golden;
 
 use bitnet_wgpu::{Capabilities, Context, PackedTernary, Scales, ShaderLanguage, f16};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::sync::LazyLock;
+use std::{
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 
 pub use pollster::block_on;
 
@@ -77,3 +84,18 @@ pub const SHAPES: &[(usize, usize, usize)] = &[
     (65, 67, 191),
     (130, 70, 320),
 ];
+
+/// A path in the repository.
+pub fn repository(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path)
+}
+
+/// A file or folder of tests/data.
+pub fn data(path: impl AsRef<Path>) -> PathBuf {
+    repository("tests/data").join(path)
+}
+
+/// The shipped model, or the one that `BITNET_MODEL_DIR` names.
+pub fn real_model() -> PathBuf {
+    std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| repository("assets/tales-22m"), PathBuf::from)
+}
