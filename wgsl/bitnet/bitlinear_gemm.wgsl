@@ -31,9 +31,9 @@ fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn bitlinear_gemm(ids: Ids) {
-    let row0 = ids.group.x * TILE_X;
-    let token0 = ids.group.y * TILE_Y;
+fn bitlinear_gemm(group: Group, ids: Ids) {
+    let row0 = group.id.x * TILE_X;
+    let token0 = group.id.y * TILE_Y;
     let tx = ids.local % 16u;
     let ty = ids.local / 16u;
     // One variable a token: registers, where an array might go to memory.

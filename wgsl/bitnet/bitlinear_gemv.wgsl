@@ -36,8 +36,8 @@ fn take_turns(first: u32, lanes: u32, guarded: bool, x_start: u32, row_start: pt
 }
 
 // Lanes whose numbers differ in the bit `mask` share 2·`pairs` rows: one keeps the even ones and gives the other the odd ones.
-fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, t: Team, ids: Ids) {
-    let odd = (t.lane & mask) != 0u;
+fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, ids: Ids) {
+    let odd = (team_lane(ids) & mask) != 0u;
     for (var r = 0u; r < pairs; r += 1u) {
         let kept = select((*acc)[2u * r], (*acc)[2u * r + 1u], odd);
         let given = select((*acc)[2u * r + 1u], (*acc)[2u * r], odd);
@@ -47,27 +47,27 @@ fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, t: Team, i
 
 // The sum of row `lane % ROWS` over a team of at least eight lanes: once a lane is left with one row, the lanes with the same row add up. Sums
 // are exact in any order. Masks are constants, for which GPUs have instructions.
-fn row_sum(acc: ptr<function, array<Acc, ROWS>>, t: Team, ids: Ids) -> Acc {
+fn row_sum(acc: ptr<function, array<Acc, ROWS>>, ids: Ids) -> Acc {
     if ROWS == 1u { return team_sum((*acc)[0], ids); }
-    share(ROWS / 2u, 1u, acc, t, ids);
-    if ROWS > 2u { share(ROWS / 4u, 2u, acc, t, ids); }
-    if ROWS > 4u { share(ROWS / 8u, 4u, acc, t, ids); }
+    share(ROWS / 2u, 1u, acc, ids);
+    if ROWS > 2u { share(ROWS / 4u, 2u, acc, ids); }
+    if ROWS > 4u { share(ROWS / 8u, 4u, acc, ids); }
+    let lanes = team_lanes(ids);
     var sum = (*acc)[0];
     if ROWS <= 2u { sum += exchange(sum, 2u, ids); }
     if ROWS <= 4u { sum += exchange(sum, 4u, ids); }
-    if t.lanes > 8u { sum += exchange(sum, 8u, ids); }
-    if t.lanes > 16u { sum += exchange(sum, 16u, ids); }
-    if t.lanes > 32u { sum += exchange(sum, 32u, ids); }
-    if t.lanes > 64u { sum += exchange(sum, 64u, ids); }
+    if lanes > 8u { sum += exchange(sum, 8u, ids); }
+    if lanes > 16u { sum += exchange(sum, 16u, ids); }
+    if lanes > 32u { sum += exchange(sum, 32u, ids); }
+    if lanes > 64u { sum += exchange(sum, 64u, ids); }
     return sum;
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn bitlinear_gemv(ids: Ids) {
-    let t = team(ids);
-    let token = ids.group.y;
+fn bitlinear_gemv(group: Group, ids: Ids) {
+    let token = group.id.y;
     // Thread i will scale and write row i of the tile. What it needs is asked for now, to be there when the sums are.
-    let row = ids.group.x * TILE_X + ids.local;
+    let row = group.id.x * TILE_X + ids.local;
     let writes = ids.local < TILE_X && row < params.rows;
     var beta = 0.0;
     var a = 1.0;
@@ -81,17 +81,23 @@ fn bitlinear_gemv(ids: Ids) {
     }
 
     let groups = params.words / WORDS;
-    for (var block = t.index * ROWS; block < TILE_X; block += t.count * ROWS) {
-        // Rows that do not exist are read as the last one, and not written.
-        var row_start: array<u32, ROWS>;
-        for (var r = 0u; r < ROWS; r += 1u) { row_start[r] = min(ids.group.x * TILE_X + block + r, params.rows - 1u) * groups; }
-        let x_start = token * PLANES * params.words;
-        var acc: array<Acc, ROWS>;
-        var i = 0u;
-        for (; i + TURNS * t.lanes <= groups; i += TURNS * t.lanes) { take_turns(i + t.lane, t.lanes, false, x_start, &row_start, &acc); }
-        take_turns(i + t.lane, t.lanes, true, x_start, &row_start, &acc);
-        let sum = row_sum(&acc, t, ids);
-        if t.lane < ROWS { sums[block + t.lane] = sum; }
+    let lane = team_lane(ids);
+    let lanes = team_lanes(ids);
+    // All teams take the same number of turns, with rows or without, since `row_sum` may wait for all threads.
+    for (var turn = 0u; turn < TILE_X; turn += team_count(ids) * ROWS) {
+        let first = turn + team_index(ids) * ROWS;
+        var acc = array<Acc, ROWS>();
+        if first < TILE_X {
+            // Rows that do not exist are read as the last one, and not written.
+            var row_start = array<u32, ROWS>();
+            for (var r = 0u; r < ROWS; r += 1u) { row_start[r] = min(group.id.x * TILE_X + first + r, params.rows - 1u) * groups; }
+            let x_start = token * PLANES * params.words;
+            var i = 0u;
+            for (; i + TURNS * lanes <= groups; i += TURNS * lanes) { take_turns(i + lane, lanes, false, x_start, &row_start, &acc); }
+            take_turns(i + lane, lanes, true, x_start, &row_start, &acc);
+        }
+        let sum = row_sum(&acc, ids);
+        if first < TILE_X && lane < ROWS { sums[first + lane] = sum; }
     }
     workgroupBarrier();
     if writes {

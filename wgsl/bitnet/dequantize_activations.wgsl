@@ -6,14 +6,14 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> y: array<Y>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn dequantize_activations(ids: Ids) {
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+fn dequantize_activations(group: Group, ids: Ids) {
+    let place = flat_thread(group, ids);
     let token = place / (params.words * 4u);
-    let group = place % (params.words * 4u);
+    let quad = place % (params.words * 4u);
     if token >= params.tokens { return; }
-    let codes = load(token, group);
+    let codes = load(token, quad);
     for (var j = 0u; j < 4u; j += 1u) {
-        let i = group * 4u + j;
+        let i = quad * 4u + j;
         if i < params.features { y[token * params.features + i] = Y(exact_quotient(f32(codes[j]), x_scale[token])); }
     }
 }

@@ -6,8 +6,8 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> y: array<Y>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn dequantize_weights(ids: Ids) {
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+fn dequantize_weights(group: Group, ids: Ids) {
+    let place = flat_thread(group, ids);
     let row = place / params.words;
     if row >= params.rows { return; }
     let first = place % params.words * 16u;

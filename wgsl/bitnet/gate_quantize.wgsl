@@ -26,8 +26,8 @@ fn value(token: u32, i: u32) -> f32 {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn gate_quantize(ids: Ids) {
-    let token = flat_group(ids.group, ids.groups);
+fn gate_quantize(group: Group, ids: Ids) {
+    let token = flat_group(group);
     if token < params.tokens {
         if params.normed != 0u { inverse_rms = exact_inverse_rms(token, ids); }
         quantize_row(token, ids);

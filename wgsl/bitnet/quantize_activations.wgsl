@@ -9,7 +9,7 @@ var<immediate> params: Params;
 fn value(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]); }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn quantize_activations(ids: Ids) {
-    let token = flat_group(ids.group, ids.groups);
+fn quantize_activations(group: Group, ids: Ids) {
+    let token = flat_group(group);
     if token < params.tokens { quantize_row(token, ids); }
 }

@@ -7,7 +7,7 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> w_scale: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn quantize_weights(ids: Ids) {
+fn quantize_weights(group: Group, ids: Ids) {
     // Every workgroup adds up the chunks' sums again, in the same order: cheaper than a dispatch more.
     var sum = 0.0;
     for (var i = ids.local; i < params.sums; i += THREADS) { sum += sums[i]; }
@@ -15,7 +15,7 @@ fn quantize_weights(ids: Ids) {
     let finite = (bitcast<u32>(mean) & 0x7fffffffu) < 0x7f800000u;
     let s = exact_quotient(1.0, max(mean, 1e-5));
 
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+    let place = flat_thread(group, ids);
     let row = place / params.words;
     if row >= params.rows { return; }
     let first = place % params.words * 16u;

@@ -5,8 +5,8 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn relu2_gate(ids: Ids) {
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+fn relu2_gate(group: Group, ids: Ids) {
+    let place = flat_thread(group, ids);
     let token = place / params.features;
     if token >= params.tokens { return; }
     let i = token * 2u * params.features + place % params.features;

@@ -14,8 +14,8 @@ fn element(token: u32, i: u32) -> f32 { return f32(source[token * params.feature
 fn value(token: u32, i: u32) -> f32 { return element(token, i) * inverse_rms * gain[i]; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn rms_norm_quantize(ids: Ids) {
-    let token = flat_group(ids.group, ids.groups);
+fn rms_norm_quantize(group: Group, ids: Ids) {
+    let token = flat_group(group);
     if token < params.tokens {
         inverse_rms = exact_inverse_rms(token, ids);
         quantize_row(token, ids);

@@ -6,8 +6,8 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> sums: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn sum_abs(ids: Ids) {
-    let chunk = flat_group(ids.group, ids.groups);
+fn sum_abs(group: Group, ids: Ids) {
+    let chunk = flat_group(group);
     let first = chunk * THREADS * THREADS;
     if first >= params.length { return; }
     var sum = 0.0;

@@ -5,9 +5,9 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> sink: array<vec4<u32>>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn read_bandwidth(ids: Ids) {
-    let place = ids.group.x * THREADS + ids.local;
-    let stride = ids.groups.x * THREADS;
+fn read_bandwidth(group: Group, ids: Ids) {
+    let place = group.id.x * THREADS + ids.local;
+    let stride = group.count.x * THREADS;
     var a = vec4<u32>();
     var b = vec4<u32>();
     var c = vec4<u32>();

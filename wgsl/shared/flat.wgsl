@@ -1,2 +1,5 @@
-// The place of a workgroup, or of a thread, in a one-dimensional grid that the host may have folded into two.
-fn flat_group(group: vec3<u32>, groups: vec3<u32>) -> u32 { return group.x + group.y * groups.x; }
+// The index of a workgroup in a one-dimensional grid, which the host may have folded into two dimensions.
+fn flat_group(group: Group) -> u32 { return group.id.x + group.id.y * group.count.x; }
+
+// The index of a thread in such a grid.
+fn flat_thread(group: Group, ids: Ids) -> u32 { return flat_group(group) * THREADS + ids.local; }

@@ -1,6 +1,11 @@
-// What a kernel knows of its place, for those that need no reduction.
+// Which workgroup and which of its threads this is, for kernels without reductions.
+
+// In a struct of its own, since compilers for browsers take a whole struct for non-uniform where one member is.
+struct Group {
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+}
+
 struct Ids {
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 }

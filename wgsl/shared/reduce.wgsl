@@ -1,8 +1,11 @@
 // Sums and maxima over a team (the lanes that share a row of work) and over the whole workgroup, by subgroup operations.
 // reduce_portable.wgsl has the same interface without them. Every thread of the workgroup must call these together.
+struct Group {
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+}
+
 struct Ids {
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,
@@ -10,9 +13,10 @@ struct Ids {
     @builtin(subgroup_size) lanes: u32,
 }
 
-struct Team { index: u32, count: u32, lane: u32, lanes: u32 }
-
-fn team(ids: Ids) -> Team { return Team(ids.subgroup, ids.subgroups, ids.lane, ids.lanes); }
+fn team_index(ids: Ids) -> u32 { return ids.subgroup; }
+fn team_count(ids: Ids) -> u32 { return ids.subgroups; }
+fn team_lane(ids: Ids) -> u32 { return ids.lane; }
+fn team_lanes(ids: Ids) -> u32 { return ids.lanes; }
 
 // What the lane whose number differs in the bit `mask` has.
 fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {

@@ -1,14 +1,18 @@
 // The interface of reduce.wgsl through workgroup memory: a team is 32 neighbouring threads (all of them in a smaller group).
+struct Group {
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+}
+
 struct Ids {
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 }
 
 const LANES: u32 = min(32u, THREADS);
-struct Team { index: u32, count: u32, lane: u32, lanes: u32 }
-
-fn team(ids: Ids) -> Team { return Team(ids.local / LANES, THREADS / LANES, ids.local % LANES, LANES); }
+fn team_index(ids: Ids) -> u32 { return ids.local / LANES; }
+fn team_count(ids: Ids) -> u32 { return THREADS / LANES; }
+fn team_lane(ids: Ids) -> u32 { return ids.local % LANES; }
+fn team_lanes(ids: Ids) -> u32 { return LANES; }
 
 var<workgroup> scratch: array<u32, THREADS>;
 

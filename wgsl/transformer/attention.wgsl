@@ -26,20 +26,20 @@ fn to_ordered(v: f32) -> u32 {
 fn from_ordered(v: u32) -> f32 { return bitcast<f32>(select(~v, v & 0x7fffffffu, v >= 0x80000000u)); }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn attention(ids: Ids) {
+fn attention(group: Group, ids: Ids) {
     let sharing = params.heads / params.kv_heads;
     let quads = (params.head_dim + 3u) / 4u;
     let row_length = (params.heads + 2u * params.kv_heads) * params.head_dim;
-    let kv_head = ids.group.y % params.kv_heads;
-    let split = ids.group.y / params.kv_heads;
-    let slot = params.slot + ids.group.z;
-    let row0 = ids.group.x * TILE_X;
+    let kv_head = group.id.y % params.kv_heads;
+    let split = group.id.y / params.kv_heads;
+    let slot = params.slot + group.id.z;
+    let row0 = group.id.x * TILE_X;
     let rows = params.run * sharing;
     let past = positions[slot];
 
     for (var i = ids.local; i < TILE_X * quads; i += THREADS) {
         let row = row0 + i / quads;
-        let start = (ids.group.z * params.run + row / sharing) * row_length + (kv_head * sharing + row % sharing) * params.head_dim;
+        let start = (group.id.z * params.run + row / sharing) * row_length + (kv_head * sharing + row % sharing) * params.head_dim;
         var q = vec4<f32>();
         for (var j = 0u; j < 4u; j += 1u) {
             let d = i % quads * 4u + j;
@@ -66,7 +66,7 @@ fn attention(ids: Ids) {
     for (var r = 0u; r < TILE_X; r += 1u) { largest[r] = LOWEST; }
     for (var tile = split * share; tile < end; tile += THREADS) {
         let position = tile + ids.local;
-        var score: array<f32, TILE_X>;
+        var score = array<f32, TILE_X>();
         if position < end {
             for (var d = 0u; d < quads; d += 1u) {
                 let k = vec4<f32>(keys[(key_row + d) * params.capacity + position]);
@@ -103,8 +103,8 @@ fn attention(ids: Ids) {
             for (var p = 1u; p < parts; p += 1u) { v += shares[ids.local + p * quads]; }
             // A share without positions has sum 0 and weight 0.
             v = v / max(all, 1e-30);
-            let tokens = ids.groups.z * params.run;
-            let place = ((split * tokens + ids.group.z * params.run + row / sharing) * params.heads) + kv_head * sharing + row % sharing;
+            let tokens = group.count.z * params.run;
+            let place = ((split * tokens + group.id.z * params.run + row / sharing) * params.heads) + kv_head * sharing + row % sharing;
             for (var j = 0u; j < 4u; j += 1u) {
                 let d = ids.local * 4u + j;
                 if d < params.head_dim { y[place * params.head_dim + d] = v[j]; }

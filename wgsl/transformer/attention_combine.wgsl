@@ -7,8 +7,8 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn attention_combine(ids: Ids) {
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+fn attention_combine(group: Group, ids: Ids) {
+    let place = flat_thread(group, ids);
     let head = place / params.head_dim;
     if head >= params.heads { return; }
     var largest = x_weight[head].x;

@@ -8,21 +8,25 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn dense_gemv(ids: Ids) {
-    let t = team(ids);
-    let token0 = ids.group.y * TILE_Y;
-    for (var first = t.index * ROWS; first < TILE_X; first += t.count * ROWS) {
-        let row0 = ids.group.x * TILE_X + first;
-        var acc: array<array<f32, TILE_Y>, ROWS>;
-        for (var i = t.lane; i < params.blocks; i += t.lanes) {
-            // Rows that do not exist are read as the last one, and not written.
-            var w: array<vec4<u32>, ROWS>;
-            for (var r = 0u; r < ROWS; r += 1u) { w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i]; }
-            for (var c = 0u; c < TILE_Y; c += 1u) {
-                if token0 + c < params.tokens {
-                    for (var q = 0u; q < QUADS; q += 1u) {
-                        let a = x[((token0 + c) * params.blocks + i) * QUADS + q];
-                        for (var r = 0u; r < ROWS; r += 1u) { acc[r][c] += dot(quad(w[r], q), a); }
+fn dense_gemv(group: Group, ids: Ids) {
+    let token0 = group.id.y * TILE_Y;
+    let lane = team_lane(ids);
+    // All teams take the same number of turns, with rows or without, since `team_sum_f32` may wait for all threads.
+    for (var turn = 0u; turn < TILE_X; turn += team_count(ids) * ROWS) {
+        let first = turn + team_index(ids) * ROWS;
+        let row0 = group.id.x * TILE_X + first;
+        var acc = array<array<f32, TILE_Y>, ROWS>();
+        if first < TILE_X {
+            for (var i = lane; i < params.blocks; i += team_lanes(ids)) {
+                // Rows that do not exist are read as the last one, and not written.
+                var w = array<vec4<u32>, ROWS>();
+                for (var r = 0u; r < ROWS; r += 1u) { w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i]; }
+                for (var c = 0u; c < TILE_Y; c += 1u) {
+                    if token0 + c < params.tokens {
+                        for (var q = 0u; q < QUADS; q += 1u) {
+                            let a = x[((token0 + c) * params.blocks + i) * QUADS + q];
+                            for (var r = 0u; r < ROWS; r += 1u) { acc[r][c] += dot(quad(w[r], q), a); }
+                        }
                     }
                 }
             }
@@ -32,7 +36,7 @@ fn dense_gemv(ids: Ids) {
                 for (var r = 0u; r < ROWS; r += 1u) {
                     let sum = team_sum_f32(acc[r][c], ids);
                     let row = row0 + r;
-                    if t.lane == 0u && row < params.rows { y[(token0 + c) * params.rows + row] = sum * table_scale[row]; }
+                    if lane == 0u && first < TILE_X && row < params.rows { y[(token0 + c) * params.rows + row] = sum * table_scale[row]; }
                 }
             }
         }

@@ -7,8 +7,8 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn embed(ids: Ids) {
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+fn embed(group: Group, ids: Ids) {
+    let place = flat_thread(group, ids);
     let token = place / params.blocks;
     if token >= params.tokens { return; }
     let block = place % params.blocks;

@@ -8,8 +8,8 @@ var<immediate> params: Params;
 fn element(token: u32, i: u32) -> f32 { return x[(params.first + token) * params.features + i]; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn rms_norm(ids: Ids) {
-    let token = flat_group(ids.group, ids.groups);
+fn rms_norm(group: Group, ids: Ids) {
+    let token = flat_group(group);
     if token >= params.tokens { return; }
     let inverse_rms = exact_inverse_rms(token, ids);
     for (var i = ids.local; i < params.padded; i += THREADS) {

@@ -21,8 +21,8 @@ fn value_place(row: u32, i: u32, position: u32) -> u32 {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn rope(ids: Ids) {
-    let place = flat_group(ids.group, ids.groups) * THREADS + ids.local;
+fn rope(group: Group, ids: Ids) {
+    let place = flat_thread(group, ids);
     let half = params.head_dim / 2u;
     let heads = params.heads + 2u * params.kv_heads;
     let token = place / (heads * half);

@@ -23,12 +23,12 @@ fn from_key(key: u32) -> f32 {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn top_k(ids: Ids) {
-    let row = ids.group.y * params.count;
+fn top_k(group: Group, ids: Ids) {
+    let row = group.id.y * params.count;
     var key: array<u32, TURNS>;
     var id: array<u32, TURNS>;
     for (var u = 0u; u < TURNS; u += 1u) {
-        let i = ids.group.x * TILE_X + u * THREADS + ids.local;
+        let i = group.id.x * TILE_X + u * THREADS + ids.local;
         key[u] = 0u;
         id[u] = NONE;
         if i < params.count {
@@ -52,7 +52,7 @@ fn top_k(ids: Ids) {
         let winner = ~group_max_u32(lowest, ids);
         for (var u = 0u; u < TURNS; u += 1u) { if key[u] == best && id[u] == winner { key[u] = 0u; } }
         if ids.local == 0u {
-            let place = (ids.group.y * ids.groups.x + ids.group.x) * params.k + round;
+            let place = (group.id.y * group.count.x + group.id.x) * params.k + round;
             // A NaN has no name.
             top[place] = from_key(best);
             top_ids[place] = select(winner, NONE, best == NONE || best == 0u);
