@@ -1,14 +1,21 @@
 //! The model on the processor: the CPU twins of the GPU's kernels, on all cores.
 
 use super::{
-    LOGIT_ROWS,
+    engine::{Engine, EngineSession, Pending, SessionOptions},
     layers::{HostEnds, HostLayer},
 };
 use crate::{
-    Result, bitnet,
+    error::{Error, Result},
     formats::ModelConfig,
-    transformer::{self, HostKvCache},
+    gpu::context::Context,
+    gpu::recording::Recording,
+    gpu::tensor::Tensor,
+    ops::{
+        bitnet,
+        transformer::{self, HostKvCache},
+    },
 };
+use std::{future::ready, sync::Arc};
 
 pub(super) struct CpuModel {
     pub config: ModelConfig,
@@ -16,46 +23,29 @@ pub(super) struct CpuModel {
     pub layers: Vec<HostLayer>,
 }
 
-/// Key-value caches of every sequence, by layer.
-pub(super) struct CpuSession {
+struct CpuSession {
+    model: Arc<CpuModel>,
+    /// Of every sequence, by layer.
     caches: Vec<Vec<HostKvCache>>,
     angles: Vec<f32>,
+    /// The tokens that the last greedy step gave.
+    greedy: Vec<u32>,
 }
 
-impl CpuSession {
-    pub fn new(model: &CpuModel, slots: usize, capacity: usize) -> Result<Self> {
-        let cache = HostKvCache::new(model.config.attention())?;
-        let angles = transformer::rope_angles(&model.config.rope_frequencies(), capacity);
-        Ok(Self { caches: vec![vec![cache; model.config.layers]; slots], angles })
+impl Engine for CpuModel {
+    fn config(&self) -> &ModelConfig {
+        &self.config
     }
 
-    pub fn length(&self, slot: usize) -> usize {
-        self.caches[slot].first().map_or(0, HostKvCache::len)
+    fn context(&self) -> Option<&Context> {
+        None
     }
 
-    pub fn truncate(&mut self, slot: usize, tokens: usize) {
-        self.caches[slot].iter_mut().for_each(|cache| cache.truncate(tokens));
-    }
-
-    /// Appends tokens; gives their residual stream `[tokens, hidden]`.
-    fn extend(&mut self, model: &CpuModel, slot: usize, ids: &[u32]) -> Result<Vec<f32>> {
-        let mut x = transformer::embed_cpu(ids, &model.ends.embedding)?;
-        for (layer, cache) in model.layers.iter().zip(&mut self.caches[slot]) {
-            model.layer(layer, &mut x, &self.angles, cache)?;
-        }
-        Ok(x)
-    }
-
-    /// Appends tokens; gives the logits after the last of them.
-    pub fn prefill(&mut self, model: &CpuModel, slot: usize, ids: &[u32]) -> Result<Vec<f32>> {
-        let x = self.extend(model, slot, ids)?;
-        model.logits(&x[x.len().saturating_sub(model.config.hidden)..])
-    }
-
-    /// Appends tokens; hands on the logits after each, some rows at a time.
-    pub fn all_logits(&mut self, model: &CpuModel, slot: usize, ids: &[u32], rows: &mut dyn FnMut(Vec<f32>)) -> Result<()> {
-        let x = self.extend(model, slot, ids)?;
-        x.chunks(LOGIT_ROWS * model.config.hidden).try_for_each(|x| model.logits(x).map(&mut *rows))
+    fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
+        let cache = HostKvCache::new(self.config.attention())?;
+        let caches = vec![vec![cache; self.config.layers]; options.sequences];
+        let angles = transformer::rope_angles(&self.config.rope_frequencies(), options.capacity);
+        Ok(Box::new(CpuSession { model: self, caches, angles, greedy: vec![0; options.sequences] }))
     }
 }
 
@@ -82,19 +72,82 @@ impl CpuModel {
 
     fn logits(&self, x: &[f32]) -> Result<Vec<f32>> {
         let normed = transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)?;
-        transformer::dense_gemv_cpu(&normed, self.ends.head.as_ref().unwrap_or(&self.ends.embedding))
-    }
-
-    /// A layer's output for hidden states `[tokens, hidden]` at the beginning of a text.
-    pub fn layer_output(&self, layer: usize, hidden: &[f32]) -> Result<Vec<f32>> {
-        let mut x = hidden.to_vec();
-        let session = CpuSession::new(self, 1, hidden.len() / self.config.hidden)?;
-        let mut cache = HostKvCache::new(self.config.attention())?;
-        self.layer(&self.layers[layer], &mut x, &session.angles, &mut cache)?;
-        Ok(x)
+        transformer::dense_gemv_cpu(&normed, self.ends.head())
     }
 }
 
 fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+impl CpuSession {
+    /// Appends tokens to a sequence; gives the logits after the last `rows` of them.
+    fn logits(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Vec<f32>> {
+        let model = &self.model;
+        let mut x = transformer::embed_cpu(ids, &model.ends.embedding)?;
+        for (layer, cache) in model.layers.iter().zip(&mut self.caches[sequence]) {
+            model.layer(layer, &mut x, &self.angles, cache)?;
+        }
+        model.logits(&x[(ids.len() - rows) * model.config.hidden..])
+    }
+
+    /// Appends one token to every sequence; gives their logits.
+    fn step_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let rows = tokens.iter().enumerate().map(|(sequence, &token)| self.logits(sequence, &[token], 1));
+        Ok(rows.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    fn top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<(u32, f32)>>> {
+        let logits = self.step_logits(tokens)?;
+        Ok(logits.chunks(self.model.config.vocab).map(|row| transformer::top_k_cpu(row, k)).collect())
+    }
+}
+
+/// Work is done when it is submitted.
+fn done<T: Send + 'static>(result: T) -> Result<Pending<T>> {
+    Ok(Box::pin(ready(Ok(result))))
+}
+
+impl EngineSession for CpuSession {
+    fn len(&self, sequence: usize) -> usize {
+        self.caches[sequence].first().map_or(0, HostKvCache::len)
+    }
+
+    fn truncate(&mut self, sequence: usize, tokens: usize) {
+        self.caches[sequence].iter_mut().for_each(|cache| cache.truncate(tokens));
+    }
+
+    fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        done(self.logits(sequence, ids, rows)?)
+    }
+
+    fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>> {
+        done(self.step_logits(tokens)?)
+    }
+
+    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<(u32, f32)>>>> {
+        done(self.top(tokens, k)?)
+    }
+
+    fn step_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        let tokens = tokens.map_or_else(|| self.greedy.clone(), <[u32]>::to_vec);
+        let top = self.top(&tokens, 1)?;
+        self.greedy = top.into_iter().flatten().map(|(id, _)| id).collect();
+        done(self.greedy.clone())
+    }
+
+    fn steps_ahead(&self) -> usize {
+        0
+    }
+
+    fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
+        let mut x = hidden.to_vec();
+        let mut cache = HostKvCache::new(self.model.config.attention())?;
+        self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut cache)?;
+        done(x)
+    }
+
+    fn record(&self, _: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+        Err(Error::Invalid { op: "model", what: "nothing is recorded on the processor".into() })
+    }
 }

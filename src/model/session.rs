@@ -1,39 +1,30 @@
-//! Sequences under way: their key-value caches and where they stand.
+//! Sequences in progress: their key-value caches and their lengths.
 
-use super::{Engine, Inner, cpu::CpuSession, gpu::GpuSession};
-use crate::{Element, Error, Result};
+use super::engine::{Engine, EngineSession, Pending, SessionOptions};
+use crate::{
+    error::{Error, Result},
+    gpu::recording::Recording,
+    gpu::tensor::Tensor,
+};
 use std::sync::Arc;
-
-/// How much room a [`Session`] has.
-#[derive(Clone, Copy, Debug)]
-pub struct SessionOptions {
-    /// Sequences that are decoded side by side.
-    pub sequences: usize,
-    /// Tokens that each may have; at most the model's context.
-    pub capacity: usize,
-    /// The type of cached keys and values on a GPU: [`Element::F32`], or [`Element::F16`] for half the memory, where the device has it.
-    pub cache: Element,
-}
 
 /// More side by side would be a mistake.
 const MOST_SEQUENCES: usize = 65_536;
 
+/// Rows of logits that are computed together, where all of them are wanted.
+const LOGIT_ROWS: usize = 64;
+
 /// One or more sequences, each of the tokens that were put into it.
 pub struct Session {
-    pub(super) model: Arc<Inner>,
-    pub(super) state: State,
-    pub(super) options: SessionOptions,
-}
-
-pub(super) enum State {
-    Gpu(Box<GpuSession>),
-    Cpu(CpuSession),
+    state: Box<dyn EngineSession>,
+    vocab: usize,
+    options: SessionOptions,
 }
 
 impl Session {
-    pub(super) fn new(model: Arc<Inner>, options: SessionOptions) -> Result<Self> {
-        let SessionOptions { sequences, capacity, cache } = options;
-        let context = model.config.context;
+    pub(super) fn new(engine: Arc<dyn Engine>, options: SessionOptions) -> Result<Self> {
+        let SessionOptions { sequences, capacity, .. } = options;
+        let (vocab, context) = (engine.config().vocab, engine.config().context);
         if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
             let what = format!("{sequences} sequences of {capacity} tokens; 1 to {MOST_SEQUENCES} of 1 or more are possible");
             return Err(Error::Invalid { op: "session", what });
@@ -41,11 +32,7 @@ impl Session {
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
-        let state = match &model.engine {
-            Engine::Gpu(gpu) => State::Gpu(Box::new(GpuSession::new(gpu, sequences, capacity, cache)?)),
-            Engine::Cpu(cpu) => State::Cpu(CpuSession::new(cpu, sequences, capacity)?),
-        };
-        Ok(Self { model, state, options })
+        Ok(Self { state: engine.session(options)?, vocab, options })
     }
 
     /// What it was made with.
@@ -58,10 +45,7 @@ impl Session {
     /// # Panics
     /// If there is no such sequence.
     pub fn len(&self, sequence: usize) -> usize {
-        match &self.state {
-            State::Gpu(session) => session.lengths[sequence],
-            State::Cpu(session) => session.length(sequence),
-        }
+        self.state.len(sequence)
     }
 
     /// Is a sequence without tokens?
@@ -78,10 +62,7 @@ impl Session {
     /// [`Error::Invalid`] if there is no such sequence.
     pub fn truncate(&mut self, sequence: usize, tokens: usize) -> Result<()> {
         self.check_sequence(sequence)?;
-        match &mut self.state {
-            State::Gpu(session) => session.lengths[sequence] = session.lengths[sequence].min(tokens),
-            State::Cpu(session) => session.truncate(sequence, tokens),
-        }
+        self.state.truncate(sequence, tokens);
         Ok(())
     }
 
@@ -89,14 +70,12 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Context`] if there is no room, [`Error::Invalid`] for no tokens, tokens that are not in the vocabulary, or a sequence that does not
-    /// exist. Nothing is appended then.
+    /// exist; what the device reports. Nothing is appended then.
     pub async fn prefill(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
         self.check(sequence, ids)?;
-        match (&mut self.state, &self.model.engine) {
-            (State::Gpu(session), Engine::Gpu(model)) => session.prefill(model, sequence, ids).await,
-            (State::Cpu(session), Engine::Cpu(model)) => session.prefill(model, sequence, ids),
-            _ => unreachable!("a session is made by its model"),
-        }
+        let before = self.lengths();
+        let logits = self.state.extend(sequence, ids, 1);
+        self.all_or_nothing(&before, logits).await
     }
 
     /// Appends tokens to a sequence; hands on the logits after each, `[rows, vocab]` for some rows at a time, in order.
@@ -105,50 +84,74 @@ impl Session {
     /// As [`Session::prefill`].
     pub async fn prefill_all(&mut self, sequence: usize, ids: &[u32], mut rows: impl FnMut(Vec<f32>) + Send) -> Result<()> {
         self.check(sequence, ids)?;
-        match (&mut self.state, &self.model.engine) {
-            (State::Gpu(session), Engine::Gpu(model)) => session.all_logits(model, sequence, ids, &mut rows).await,
-            (State::Cpu(session), Engine::Cpu(model)) => session.all_logits(model, sequence, ids, &mut rows),
-            _ => unreachable!("a session is made by its model"),
+        let before = self.lengths();
+        for ids in ids.chunks(LOGIT_ROWS) {
+            let logits = self.state.extend(sequence, ids, ids.len());
+            rows(self.all_or_nothing(&before, logits).await?);
         }
+        Ok(())
     }
 
     /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.
     ///
     /// # Errors
-    /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of tokens or tokens that are not in the vocabulary.
+    /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of tokens or tokens that are not in the vocabulary; what
+    /// the device reports. Nothing is appended then.
     pub async fn decode(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         self.check_step(tokens)?;
-        match (&mut self.state, &self.model.engine) {
-            (State::Gpu(session), Engine::Gpu(model)) => {
-                session.write_tokens(tokens)?;
-                session.step_all(model).await
-            }
-            (State::Cpu(session), Engine::Cpu(model)) => {
-                let rows = tokens.iter().enumerate().map(|(sequence, &token)| session.prefill(model, sequence, &[token]));
-                Ok(rows.collect::<Result<Vec<_>>>()?.concat())
-            }
-            _ => unreachable!("a session is made by its model"),
-        }
+        let before = self.lengths();
+        let logits = self.state.step(tokens);
+        self.all_or_nothing(&before, logits).await
     }
 
     /// [`Session::decode`] for the `k` largest logits of every sequence, as (id, logit), largest first.
     pub(super) async fn decode_top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<(u32, f32)>>> {
-        match (&mut self.state, &self.model.engine) {
-            (State::Gpu(session), Engine::Gpu(model)) => {
-                check_step(&self.options, &session.lengths, &self.model, tokens)?;
-                session.write_tokens(tokens)?;
-                session.step_top(model, k).await
-            }
-            _ => {
-                let logits = self.decode(tokens).await?;
-                Ok(logits.chunks(self.model.config.vocab).map(|row| crate::transformer::top_k_cpu(row, k)).collect())
-            }
-        }
+        self.check_step(tokens)?;
+        let before = self.lengths();
+        let top = self.state.step_top(tokens, k);
+        self.all_or_nothing(&before, top).await
     }
 
-    /// Does every sequence have room for `tokens` more?
-    pub(super) fn has_room(&self, tokens: usize) -> bool {
-        (0..self.options.sequences).all(|sequence| self.len(sequence) + tokens <= self.options.capacity)
+    /// Submits a step of all sequences for the most likely next token of each: from `tokens`, or from those that the greedy step before this one
+    /// gives, which need not have been awaited. A token is [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.
+    pub(super) fn submit_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        match tokens {
+            Some(tokens) => self.check_step(tokens)?,
+            None => self.check_room()?,
+        }
+        self.state.step_greedy(tokens)
+    }
+
+    /// How many greedy steps are best submitted beyond the one that is awaited.
+    pub(super) fn steps_ahead(&self) -> usize {
+        self.state.steps_ahead()
+    }
+
+    /// Does every sequence have room for one more token?
+    pub(super) fn has_room(&self) -> bool {
+        self.check_room().is_ok()
+    }
+
+    /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits after the last; nothing is run.
+    pub(super) fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+        self.check(0, ids)?;
+        self.state.record(ids)
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        (0..self.options.sequences).map(|sequence| self.len(sequence)).collect()
+    }
+
+    /// Awaits submitted work; if it fails, every sequence gets back its length `before`.
+    async fn all_or_nothing<T>(&mut self, before: &[usize], work: Result<Pending<T>>) -> Result<T> {
+        let result = match work {
+            Ok(pending) => pending.await,
+            Err(error) => Err(error),
+        };
+        if result.is_err() {
+            before.iter().enumerate().for_each(|(sequence, &tokens)| self.state.truncate(sequence, tokens));
+        }
+        result
     }
 
     fn check_sequence(&self, sequence: usize) -> Result<()> {
@@ -158,12 +161,20 @@ impl Session {
         Err(Error::Invalid { op: "session", what: format!("sequence {sequence}; there are {}", self.options.sequences) })
     }
 
+    fn check_tokens(&self, ids: &[u32]) -> Result<()> {
+        match ids.iter().find(|&&id| id as usize >= self.vocab) {
+            Some(id) => Err(Error::Invalid { op: "session", what: format!("token {id}; the vocabulary has {}", self.vocab) }),
+            None => Ok(()),
+        }
+    }
+
+    /// May these tokens be appended to this sequence?
     pub(super) fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
         self.check_sequence(sequence)?;
         if ids.is_empty() {
             return Err(Error::Invalid { op: "session", what: "no tokens: a text begins with BOS at least".into() });
         }
-        self.model.check_tokens(ids)?;
+        self.check_tokens(ids)?;
         let needed = self.len(sequence) + ids.len();
         if needed > self.options.capacity {
             return Err(Error::Context { needed, capacity: self.options.capacity });
@@ -171,19 +182,17 @@ impl Session {
         Ok(())
     }
 
-    fn check_step(&self, tokens: &[u32]) -> Result<()> {
-        let lengths: Vec<_> = (0..self.options.sequences).map(|sequence| self.len(sequence)).collect();
-        check_step(&self.options, &lengths, &self.model, tokens)
+    fn check_room(&self) -> Result<()> {
+        let (longest, capacity) = (self.lengths().into_iter().max().unwrap_or(0), self.options.capacity);
+        if longest < capacity { Ok(()) } else { Err(Error::Context { needed: longest + 1, capacity }) }
     }
-}
 
-fn check_step(options: &SessionOptions, lengths: &[usize], model: &Inner, tokens: &[u32]) -> Result<()> {
-    if tokens.len() != lengths.len() {
-        return Err(Error::Invalid { op: "session", what: format!("{} tokens for {} sequences", tokens.len(), lengths.len()) });
-    }
-    model.check_tokens(tokens)?;
-    match lengths.iter().max() {
-        Some(&longest) if longest >= options.capacity => Err(Error::Context { needed: longest + 1, capacity: options.capacity }),
-        _ => Ok(()),
+    fn check_step(&self, tokens: &[u32]) -> Result<()> {
+        let sequences = self.options.sequences;
+        if tokens.len() != sequences {
+            return Err(Error::Invalid { op: "session", what: format!("{} tokens for {sequences} sequences", tokens.len()) });
+        }
+        self.check_tokens(tokens)?;
+        self.check_room()
     }
 }

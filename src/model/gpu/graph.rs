@@ -1,0 +1,189 @@
+//! The model's operations, recorded in the order in which tokens go through them. Every call of an operation on the GPU is in this file.
+
+use crate::{
+    error::Result,
+    formats::ModelConfig,
+    gpu::context::Context,
+    gpu::encoder::Encoder,
+    gpu::out::Out,
+    gpu::recording::Recording,
+    gpu::tensor::Tensor,
+    model::{
+        engine::SessionOptions,
+        layers::{Ends, HostEnds, HostLayer, Layer},
+    },
+    ops::{
+        bitnet::{self, Layout, QuantizedActivations},
+        transformer::{self, KvCache, Places, TopK},
+    },
+    weights::dense::DenseMatrix,
+    weights::ternary::matrix::TernaryMatrix,
+};
+
+type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
+
+/// The weights on a GPU.
+pub(in crate::model) struct GpuModel {
+    pub(super) context: Context,
+    pub(super) config: ModelConfig,
+    ends: Ends<DenseMatrix, Tensor<f32>>,
+    layers: Vec<GpuLayer>,
+}
+
+/// What layers keep of the sequences of a session.
+pub(super) struct Memory {
+    /// Keys and values, by layer.
+    caches: Vec<KvCache>,
+    /// `[sequences]`: the tokens that each has had before those of a recording.
+    pub positions: Tensor<u32>,
+    /// The cosine and sine of every rotary angle, by position.
+    angles: Tensor<f32>,
+}
+
+/// Which sequences a recording continues: `tokens` each, from the sequence `first` on.
+#[derive(Clone, Copy)]
+pub(super) struct Batch {
+    pub first: usize,
+    pub tokens: usize,
+    /// Into how many shares the attention to a sequence is split.
+    pub splits: usize,
+}
+
+impl Batch {
+    /// Tokens of one sequence. They keep a GPU busy without splitting their attention.
+    pub fn prompt(sequence: usize, tokens: usize) -> Self {
+        Self { first: sequence, tokens, splits: 1 }
+    }
+}
+
+/// What a decoding step gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// The most likely token, which stays on the GPU as the next step's input.
+    Greedy,
+    /// So many of the largest logits.
+    Top(usize),
+    /// All logits.
+    All,
+}
+
+/// A recorded step of all sequences.
+pub(super) struct Step {
+    pub recording: Recording,
+    /// `[sequences, vocab]`, or only the largest, `[sequences, k]`.
+    pub logits: Tensor<f32>,
+    /// `[sequences, k]`: the tokens of the largest logits; where all logits are wanted, the step's input.
+    pub ids: Tensor<u32>,
+}
+
+/// Intermediate results of a layer, in buffers that all layers share.
+pub(super) struct Scratch {
+    /// The residual stream, `[rows, hidden]`.
+    pub x: Tensor<f32>,
+    normed: QuantizedActivations,
+    qkv: Tensor<f32>,
+    attended: Tensor<f32>,
+    attended_q: QuantizedActivations,
+    gate_up: Tensor<f32>,
+    gated: QuantizedActivations,
+}
+
+impl GpuModel {
+    /// Uploads the weights, layer by layer as they come.
+    pub fn new(context: &Context, config: ModelConfig, ends: &HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
+        let vector = |values: &Vec<f32>| context.upload(values, [values.len()]);
+        let ends = ends.try_map(|dense| dense.upload(context), vector)?;
+        let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(context), vector)).collect::<Result<_>>()?;
+        Ok(Self { context: context.clone(), config, ends, layers })
+    }
+
+    /// Empty key-value caches, and what goes with them.
+    pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
+        let (context, c) = (&self.context, &self.config);
+        let SessionOptions { sequences, capacity, cache } = options;
+        let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, cache);
+        let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
+        let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
+        let angles = context.upload(&angles, [capacity, c.head_dim / 2, 2])?;
+        Ok(Memory { caches, positions: Tensor::zeros(context, [sequences])?, angles })
+    }
+
+    /// Intermediate results of so many tokens.
+    pub(super) fn scratch(&self, rows: usize) -> Result<Scratch> {
+        let (c, context) = (&self.config, &self.context);
+        let width = c.heads * c.head_dim;
+        let normed = self.layout(c.hidden, |layer| layer.qkv.group().or(layer.gate_up.group()).is_some());
+        let attended = self.layout(width, |layer| layer.output.group().is_some());
+        let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
+        Ok(Scratch {
+            x: Tensor::uninit(context, [rows, c.hidden])?,
+            normed: QuantizedActivations::uninit(context, rows, c.hidden, normed)?,
+            qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
+            attended: Tensor::uninit(context, [rows, width])?,
+            attended_q: QuantizedActivations::uninit(context, rows, width, attended)?,
+            gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
+            gated: QuantizedActivations::uninit(context, rows, c.intermediate, gated)?,
+        })
+    }
+
+    /// The layout of activations for matrices of which some, or none, are scaled by groups.
+    fn layout(&self, columns: usize, grouped: impl Fn(&GpuLayer) -> bool) -> Layout {
+        match self.layers.iter().any(grouped) {
+            true => Layout::Int8,
+            false => bitnet::layout(columns, self.context.capabilities(), self.context.language()),
+        }
+    }
+
+    /// Records one layer on the residual stream.
+    pub(super) fn layer(&self, encoder: &mut Encoder, index: usize, memory: &Memory, batch: Batch, s: &Scratch) -> Result<()> {
+        let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
+        let places = Places { slot: batch.first, run: batch.tokens, positions: &memory.positions };
+        bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.input_norm, c.eps, &s.normed)?;
+        bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.qkv, &s.qkv)?;
+        transformer::rope(encoder, &s.qkv, &places, &memory.angles, cache)?;
+        transformer::attention(encoder, &s.qkv, &places, cache, batch.splits, &s.attended)?;
+        match &layer.attention_norm {
+            Some(gain) => bitnet::rms_norm_quantize_into(encoder, &s.attended, gain, c.eps, &s.attended_q)?,
+            None => bitnet::quantize_activations_into(encoder, &s.attended, &s.attended_q)?,
+        }
+        bitnet::bitlinear_quantized_into(encoder, &s.attended_q, &layer.output, Out::add(&s.x))?;
+        bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.post_norm, c.eps, &s.normed)?;
+        bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.gate_up, &s.gate_up)?;
+        let norm = layer.gated_norm.as_ref().map(|gain| (gain, c.eps));
+        bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), norm, &s.gated)?;
+        bitnet::bitlinear_quantized_into(encoder, &s.gated, &layer.down, Out::add(&s.x))
+    }
+
+    /// Records the embedding and all layers; gives the residual stream.
+    pub(super) fn hidden(&self, encoder: &mut Encoder, tokens: &Tensor<u32>, memory: &Memory, batch: Batch) -> Result<Tensor<f32>> {
+        let scratch = self.scratch(tokens.len())?;
+        transformer::embed_into(encoder, tokens, &self.ends.embedding, &scratch.x)?;
+        for layer in 0..self.layers.len() {
+            self.layer(encoder, layer, memory, batch, &scratch)?;
+        }
+        Ok(scratch.x)
+    }
+
+    /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
+    pub(super) fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
+        let head = self.ends.head();
+        let normed = Tensor::uninit(&self.context, [rows, head.padded()])?;
+        transformer::rms_norm(encoder, x, first, &self.ends.norm, self.config.eps, &normed)?;
+        transformer::dense_gemv(encoder, &normed, head)
+    }
+
+    /// Records a step of all sequences from `tokens` `[sequences]`, its attention split as suits contexts of up to `span` tokens.
+    pub(super) fn step(&self, tokens: &Tensor<u32>, memory: &Memory, want: Want, span: usize) -> Result<Step> {
+        let sequences = tokens.len();
+        let mut encoder = self.context.encoder("decode");
+        let splits = transformer::attention_splits(sequences * self.config.kv_heads, span);
+        let x = self.hidden(&mut encoder, tokens, memory, Batch { first: 0, tokens: 1, splits })?;
+        let logits = self.logits(&mut encoder, &x, 0, sequences)?;
+        let TopK { logits, ids } = match want {
+            Want::Greedy => transformer::top_k(&mut encoder, &logits, 1, Some(&tokens.reshape([sequences, 1])?))?,
+            Want::Top(k) => transformer::top_k(&mut encoder, &logits, k, None)?,
+            Want::All => TopK { logits, ids: tokens.clone() },
+        };
+        Ok(Step { recording: encoder.finish(), logits, ids })
+    }
+}

@@ -1,0 +1,6 @@
+//! The model on a GPU: its weights and the recording of its operations, and sessions that submit them.
+
+mod graph;
+mod session;
+
+pub(super) use graph::GpuModel;

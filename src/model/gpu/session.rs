@@ -1,0 +1,172 @@
+//! Sequences on a GPU. A prompt is recorded and run in batches; a decoding step is recorded once for all sequences and run again and again.
+
+use super::graph::{Batch, GpuModel, Memory, Step, Want};
+use crate::{
+    error::Result,
+    formats::ModelConfig,
+    gpu::context::Context,
+    gpu::recording::Recording,
+    gpu::tensor::Tensor,
+    model::engine::{Engine, EngineSession, Pending, SessionOptions},
+};
+use std::sync::Arc;
+
+/// Tokens of a prompt that are computed together: enough for the GEMM, few enough for the activations' memory.
+const BATCH: usize = 512;
+
+/// Context lengths at which a decoding step is recorded anew, with more shares of the attention: 128 and its doubles.
+const FIRST_SPAN: usize = 128;
+
+/// Greedy steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
+const AHEAD: usize = 3;
+
+struct GpuSession {
+    model: Arc<GpuModel>,
+    memory: Memory,
+    /// `[sequences]`: the input of the next step.
+    tokens: Tensor<u32>,
+    lengths: Vec<usize>,
+    step: Option<CachedStep>,
+}
+
+/// A recorded step, and what it was recorded for.
+struct CachedStep {
+    want: Want,
+    /// The longest context that its shares of the attention are meant for.
+    span: usize,
+    step: Arc<Step>,
+}
+
+impl Engine for GpuModel {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn context(&self) -> Option<&Context> {
+        Some(&self.context)
+    }
+
+    fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
+        let memory = self.memory(options)?;
+        let tokens = Tensor::zeros(&self.context, [options.sequences])?;
+        Ok(Box::new(GpuSession { model: self, memory, tokens, lengths: vec![0; options.sequences], step: None }))
+    }
+}
+
+impl GpuSession {
+    /// Tells the GPU how many tokens every sequence has.
+    fn write_positions(&self) -> Result<()> {
+        let positions: Vec<_> = self.lengths.iter().map(|&length| length as u32).collect();
+        self.memory.positions.write(&positions)
+    }
+
+    /// The recorded step for what is wanted at the present lengths.
+    fn recorded(&mut self, want: Want) -> Result<Arc<Step>> {
+        let longest = self.lengths.iter().copied().max().unwrap_or(0) + 1;
+        if let Some(cached) = &self.step
+            && cached.want == want
+            && longest <= cached.span
+            && cached.span <= FIRST_SPAN.max(2 * longest)
+        {
+            return Ok(cached.step.clone());
+        }
+        let span = longest.next_power_of_two().max(FIRST_SPAN);
+        let step = Arc::new(self.model.step(&self.tokens, &self.memory, want, span)?);
+        self.step = Some(CachedStep { want, span, step: step.clone() });
+        Ok(step)
+    }
+
+    /// Runs a step of all sequences: `submit` submits its recording.
+    fn run<T>(&mut self, tokens: Option<&[u32]>, want: Want, submit: impl FnOnce(&Step) -> Result<T>) -> Result<T> {
+        if let Some(tokens) = tokens {
+            self.tokens.write(tokens)?;
+        }
+        let step = self.recorded(want)?;
+        self.write_positions()?;
+        let result = submit(&step)?;
+        self.lengths.iter_mut().for_each(|length| *length += 1);
+        Ok(result)
+    }
+}
+
+impl EngineSession for GpuSession {
+    fn len(&self, sequence: usize) -> usize {
+        self.lengths[sequence]
+    }
+
+    fn truncate(&mut self, sequence: usize, tokens: usize) {
+        self.lengths[sequence] = self.lengths[sequence].min(tokens);
+    }
+
+    fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        let model = &self.model;
+        let mut without_logits = ids.len() - rows;
+        let mut reads = Vec::new();
+        for ids in ids.chunks(BATCH) {
+            self.write_positions()?;
+            let tokens = model.context.upload(ids, [ids.len()])?;
+            let mut encoder = model.context.encoder("prefill");
+            let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len()))?;
+            let first = without_logits.min(ids.len());
+            without_logits -= first;
+            let wanted = ids.len() - first;
+            let logits = (wanted > 0).then(|| model.logits(&mut encoder, &x, first, wanted)).transpose()?;
+            encoder.submit()?;
+            self.lengths[sequence] += ids.len();
+            reads.extend(logits.map(|logits| logits.read()));
+        }
+        Ok(Box::pin(async move {
+            let mut logits = Vec::new();
+            for read in reads {
+                logits.append(&mut read.await?);
+            }
+            Ok(logits)
+        }))
+    }
+
+    fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>> {
+        let logits = self.run(Some(tokens), Want::All, |step| step.recording.submit_read(&step.logits))?;
+        Ok(Box::pin(logits))
+    }
+
+    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<(u32, f32)>>>> {
+        let (ids, logits) = self.run(Some(tokens), Want::Top(k), |step| {
+            step.recording.submit()?;
+            Ok((step.ids.read(), step.logits.read()))
+        })?;
+        Ok(Box::pin(async move {
+            let (ids, logits) = (ids.await?, logits.await?);
+            let rows = ids.chunks(k).zip(logits.chunks(k));
+            Ok(rows.map(|(ids, logits)| ids.iter().copied().zip(logits.iter().copied()).collect()).collect())
+        }))
+    }
+
+    fn step_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        let ids = self.run(tokens, Want::Greedy, |step| step.recording.submit_read(&step.ids))?;
+        Ok(Box::pin(ids))
+    }
+
+    fn steps_ahead(&self) -> usize {
+        AHEAD
+    }
+
+    fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
+        let tokens = hidden.len() / self.model.config.hidden;
+        let scratch = self.model.scratch(tokens)?;
+        scratch.x.write(hidden)?;
+        let mut encoder = self.model.context.encoder("layer");
+        self.model.layer(&mut encoder, layer, &self.memory, Batch::prompt(0, tokens), &scratch)?;
+        encoder.submit()?;
+        Ok(Box::pin(scratch.x.read()))
+    }
+
+    fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+        let model = &self.model;
+        self.write_positions()?;
+        let tokens = model.context.upload(ids, [ids.len()])?;
+        let mut encoder = model.context.encoder("prompt");
+        let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(0, ids.len()))?;
+        let logits = model.logits(&mut encoder, &x, ids.len() - 1, 1)?;
+        Ok((encoder.finish(), logits))
+    }
+}
