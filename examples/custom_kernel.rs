@@ -24,15 +24,14 @@ const TEXT: &[Part] = &[Part::new(
     }",
 )];
 
-static SILU: Kernel = Kernel {
-    name: "silu",
-    entry: "silu",
-    params: Params::FIELDS,
+static SILU: Kernel = Kernel::new(
+    "silu",
+    Params::FIELDS,
     // `X` is f32 or f16, as the tensor that is bound has it.
-    bindings: &[read("x", Float("X")), read_write("y", F32)],
-    wgsl: Source { parts: TEXT, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
-    msl: None,
-};
+    &[read("x", Float("X")), read_write("y", F32)],
+    // Workgroups of 64 threads, each of which makes one output, unless `workgroup_size` and `tile` say otherwise.
+    &[Source::wgsl(TEXT)],
+);
 
 fn main() -> Result<()> {
     // In a test of yours: the text agrees with the declaration.

@@ -1,8 +1,8 @@
 //! Do the shader texts match their declarations? Needs no GPU. And does the check find what it is for?
 
 use bitnet_wgpu::{
-    CATALOG, Kernel, ShaderLanguage, catalog, contract,
-    kernel::{Params as _, Part, Source, Type::*, read, read_write},
+    CATALOG, Context, Kernel, ShaderLanguage, catalog, contract,
+    kernel::{Binding, Needs, Params as _, Part, Source, Type::*, read, read_write},
     params,
 };
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ fn names_are_unique_and_stems_are_entry_points() {
     let mut names = HashSet::new();
     for kernel in CATALOG.iter().copied().flatten() {
         assert!(names.insert(kernel.name), "two kernels are named {}", kernel.name);
-        for source in std::iter::once(&kernel.wgsl).chain(&kernel.msl) {
+        for source in kernel.sources() {
             let path = source.parts.last().unwrap().path;
             let stem = path.rsplit('/').next().unwrap().split('.').next().unwrap();
             assert_eq!(stem, kernel.entry, "{path}");
@@ -41,7 +41,7 @@ fn names_are_unique_and_stems_are_entry_points() {
 fn every_shader_file_is_used() {
     let mut used = HashSet::from(["wgsl/shared/reduce_portable.wgsl".to_owned()]);
     for kernel in catalog() {
-        for source in std::iter::once(&kernel.wgsl).chain(&kernel.msl) {
+        for source in kernel.sources() {
             used.extend(source.parts.iter().map(|part| part.path.to_owned()));
         }
     }
@@ -61,15 +61,11 @@ params! { struct Good { rows: u32, factor: f32 } }
 const PARTS: &[Part] = &[Part::new("planted/scale.wgsl", include_str!("planted/scale.wgsl"))];
 const METAL: &[Part] = &[Part::new("planted/scale.metal", include_str!("planted/scale.metal"))];
 
+const BINDINGS: &[Binding] = &[read("x", F32), read("bias", U32), read_write("y", Float("Y"))];
+const SOURCES: &[Source] = &[Source::wgsl(PARTS), Source::msl(METAL)];
+
 /// A sound kernel in both languages; each test below breaks one thing in its declaration, which is the same as in the text.
-const GOOD: Kernel = Kernel {
-    name: "scale",
-    entry: "scale",
-    params: Good::FIELDS,
-    bindings: &[read("x", F32), read("bias", U32), read_write("y", Float("Y"))],
-    wgsl: Source { parts: PARTS, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
-    msl: Some(Source { parts: METAL, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] }),
-};
+const GOOD: Kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, SOURCES);
 
 fn outcomes(kernel: &Kernel) -> Vec<(ShaderLanguage, Result<(), String>)> {
     kernel.variants().iter().map(|variant| (variant.language, contract::check(kernel, variant))).collect()
@@ -86,19 +82,19 @@ fn the_sound_kernel_passes() {
 fn planted_faults_are_found_in_both_languages() {
     params! { struct Swapped { factor: f32, rows: u32 } }
     params! { struct Retyped { rows: i32, factor: f32 } }
+    let bound = |bindings| Kernel::new("scale", Good::FIELDS, bindings, SOURCES);
+    let passed = |params| Kernel::new("scale", params, BINDINGS, SOURCES);
     let faults = [
-        ("swapped bindings", Kernel { bindings: const { &[read("bias", U32), read("x", F32), read_write("y", Float("Y"))] }, ..GOOD }),
-        ("a renamed binding", Kernel { bindings: const { &[read("x", F32), read("offset", U32), read_write("y", Float("Y"))] }, ..GOOD }),
-        (
-            "a binding of another type",
-            Kernel { bindings: const { &[read("x", F32), read("bias", I32), read_write("y", Float("Y"))] }, ..GOOD },
-        ),
-        ("an output declared as input", Kernel { bindings: const { &[read("x", F32), read("bias", U32), read("y", Float("Y"))] }, ..GOOD }),
-        ("a missing binding", Kernel { bindings: const { &[read("x", F32), read("bias", U32)] }, ..GOOD }),
-        ("swapped params", Kernel { params: Swapped::FIELDS, ..GOOD }),
-        ("a param of another type", Kernel { params: Retyped::FIELDS, ..GOOD }),
-        ("params that are not declared", Kernel { params: &[], ..GOOD }),
-        ("another entry point", Kernel { entry: "scaled", ..GOOD }),
+        ("swapped bindings", bound(const { &[read("bias", U32), read("x", F32), read_write("y", Float("Y"))] })),
+        ("a renamed binding", bound(const { &[read("x", F32), read("offset", U32), read_write("y", Float("Y"))] })),
+        ("a binding of another type", bound(const { &[read("x", F32), read("bias", I32), read_write("y", Float("Y"))] })),
+        ("an output declared as input", bound(const { &[read("x", F32), read("bias", U32), read("y", Float("Y"))] })),
+        ("a missing binding", bound(const { &[read("x", F32), read("bias", U32)] })),
+        ("swapped params", passed(Swapped::FIELDS)),
+        ("a param of another type", passed(Retyped::FIELDS)),
+        ("params that are not declared", passed(&[])),
+        ("another entry point", GOOD.entry("scaled")),
+        ("a grid that may be folded, for a text that does not know of it", GOOD.flat()),
     ];
     for (fault, kernel) in &faults {
         for (language, outcome) in outcomes(kernel) {
@@ -107,21 +103,80 @@ fn planted_faults_are_found_in_both_languages() {
     }
 }
 
+/// What the check says of a text in place of the sound one.
+fn check_text(language: ShaderLanguage, text: &str, workgroup_bytes: u32, flat: bool) -> Result<(), String> {
+    let parts: &'static [Part] = Box::leak(Box::new([Part::new("planted", Box::leak(text.to_owned().into_boxed_str()))]));
+    let source = if language == ShaderLanguage::Msl { Source::msl(parts) } else { Source::wgsl(parts) };
+    let source = source.workgroup_bytes(workgroup_bytes);
+    let kernel = Kernel::new("scale", Good::FIELDS, BINDINGS, Box::leak(Box::new([source])));
+    let kernel = if flat { kernel.flat() } else { kernel };
+    contract::check(&kernel, &kernel.variants()[0])
+}
+
 #[test]
 fn metal_needs_a_stated_group_size_and_attributes() {
-    let check = |text: &'static str| {
-        let part: &'static [Part] = Box::leak(Box::new([Part::new("planted", text)]));
-        let kernel = Kernel { msl: Some(Source { parts: part, ..GOOD.wgsl }), ..GOOD };
-        let variant = kernel.variants().into_iter().find(|v| v.language == ShaderLanguage::Msl).unwrap();
-        contract::check(&kernel, &variant)
-    };
     let sound = METAL[0].text;
+    let check = |text: &str| check_text(ShaderLanguage::Msl, text, 0, false);
     check(sound).unwrap();
     let without = |piece: &str| {
         assert!(sound.contains(piece));
-        Box::leak(sound.replace(piece, "").into_boxed_str())
+        sound.replace(piece, "")
     };
-    assert!(check(without("[[max_total_threads_per_threadgroup(THREADS)]]")).unwrap_err().contains("must follow"));
-    assert!(check(without("[[buffer(2)]]")).unwrap_err().contains("no attribute"));
-    assert!(check(without("device const float")).is_err());
+    assert!(check(&without("[[max_total_threads_per_threadgroup(THREADS)]]")).unwrap_err().contains("must follow"));
+    assert!(check(&without("[[buffer(2)]]")).unwrap_err().contains("no attribute"));
+    assert!(check(&without("device const float")).is_err());
+}
+
+#[test]
+fn grids_and_workgroup_memory_are_those_of_the_texts() {
+    let wgsl = PARTS[0].text;
+    let metal = METAL[0].text;
+    let folded = [
+        (ShaderLanguage::Wgsl, format!("fn flat_group(i: u32) -> u32 {{ return i; }}\n{}", wgsl.replace("if id.x", "if flat_group(id.x)"))),
+        (ShaderLanguage::Msl, metal.replace("if (id", "if (flat_group(id)")),
+    ];
+    for (language, text) in folded {
+        assert!(text.contains("flat_group(id"), "{language:?}");
+        check_text(language, &text, 0, true).unwrap();
+        assert!(check_text(language, &text, 0, false).unwrap_err().contains("grid"), "{language:?}");
+    }
+    // A function that is there and not called does not count.
+    check_text(ShaderLanguage::Wgsl, &format!("fn flat_group(i: u32) -> u32 {{ return i; }}\n{wgsl}"), 0, false).unwrap();
+    let shared = [
+        (ShaderLanguage::Wgsl, format!("var<workgroup> a: array<vec4<f32>, THREADS>; var<workgroup> b: f32;\n{wgsl}")),
+        (ShaderLanguage::Msl, metal.replacen("{\n", "{\n    threadgroup float4 a[THREADS];\n    threadgroup float b[1 * 1];\n", 1)),
+    ];
+    for (language, text) in shared {
+        if language == ShaderLanguage::Msl {
+            assert!(text.contains("threadgroup float4"));
+        }
+        check_text(language, &text, 1024 + 16, false).unwrap();
+        assert!(check_text(language, &text, 1024, false).unwrap_err().contains("1040 bytes"), "{language:?}");
+    }
+}
+
+#[test]
+fn declared_workgroup_memory_is_that_of_the_texts() {
+    let mut wrong = Vec::new();
+    for (kernel, source) in catalog().flat_map(|kernel| kernel.sources().iter().map(move |source| (kernel, source))) {
+        let variants = kernel.variants().into_iter().filter(|variant| variant.language == source.language);
+        let most = variants.map(|variant| contract::workgroup_bytes(kernel, &variant).unwrap()).max().unwrap();
+        if most != source.workgroup_bytes {
+            wrong.push(format!("{} {:?}: {most} bytes, not {}", kernel.name, source.language, source.workgroup_bytes));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A device that offers this runs every kernel that asks for no feature of its own.
+#[test]
+fn what_a_device_must_offer_follows_from_the_catalog() {
+    let optional = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
+    let wgsl = |kernel: &'static Kernel| kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Wgsl);
+    let needs = catalog().flat_map(|kernel| wgsl(kernel).map(|variant| kernel.needs(&variant)));
+    let plain = needs.filter(|needs| (needs.features - optional - Context::REQUIRED.features).is_empty());
+    let all = plain.fold(Needs::NONE, Needs::union);
+    assert_eq!(all.features - optional, Context::REQUIRED.features);
+    let limits = |needs: Needs| (needs.immediate_bytes, needs.storage_buffers, needs.threads, needs.workgroup_bytes);
+    assert_eq!(limits(all), limits(Context::REQUIRED));
 }

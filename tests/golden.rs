@@ -71,7 +71,7 @@ fn on_gpu(context: &Context, layout: Layout, golden: &Golden, w: &bitnet_wgpu::P
     let mut encoder = context.encoder("golden");
     let x = context.upload(&golden.x, [golden.tokens, w.columns()]).unwrap();
     let w = w.upload(context).unwrap();
-    let xq = bitnet::quantize_activations_as(&mut encoder, &x, layout).unwrap();
+    let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
     let sums = bitnet::accumulators(&mut encoder, &xq, &w).unwrap();
     let y = bitnet::bitlinear_quantized(&mut encoder, &xq, &w).unwrap();
     let _ = encoder.submit().unwrap();

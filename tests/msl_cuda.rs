@@ -44,7 +44,7 @@ fn symbol(problem: &Problem, variant: &Variant) -> String {
 fn write_folder() {
     let folder = PathBuf::from(std::env::var("MSL_CUDA_FOLDER").expect("MSL_CUDA_FOLDER is set by tests/msl-host/cuda/run"));
     let (mut cases, mut blob, mut symbols) = (String::new(), Blob::default(), BTreeSet::new());
-    for kernel in catalog().filter(|kernel| kernel.msl.is_some()) {
+    for kernel in catalog().filter(|kernel| kernel.source(ShaderLanguage::Msl).is_some()) {
         let mut host = Host::default();
         let timed =
             TIMED.iter().filter(|_| kernel.entry == "bitlinear_gemv").map(|&(rows, columns)| (true, gemv_problem(kernel, rows, columns)));
@@ -54,8 +54,8 @@ fn write_folder() {
             // The order in which a warp adds up.
             let made = host.run(&problem, &variant, Order::Forward);
             problem.assert(&made, Leeway::None, "on the CPU");
-            let size = kernel.source(ShaderLanguage::Msl).workgroup_size;
-            let grid = kernel.grid(ShaderLanguage::Msl, problem.extent, problem.max_workgroups);
+            let size = kernel.source_for(ShaderLanguage::Msl).workgroup_size;
+            let grid = kernel.workgroups(ShaderLanguage::Msl, problem.extent, problem.max_workgroups);
             let numbers = grid.into_iter().chain(size.map(u64::from)).map(|n| format!("{n} ")).collect::<String>();
             writeln!(cases, "case {symbol} {} {numbers}{}", u8::from(timed), problem.case).unwrap();
             let mut buffer = |ty: &str, given: &[u8], expected: &[u8]| {

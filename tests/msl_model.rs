@@ -17,17 +17,17 @@ struct Machine {
 impl Machine {
     fn run(&mut self, dispatch: &Dispatch<'_>) {
         let (kernel, language) = (dispatch.kernel(), ShaderLanguage::Msl);
-        assert!(kernel.msl.is_some(), "{} has no Metal text", kernel.name);
+        assert!(kernel.source(ShaderLanguage::Msl).is_some(), "{} has no Metal text", kernel.name);
         let variant = Variant { language, subgroups: true, floats: dispatch.floats().to_vec() };
         let key = (std::ptr::from_ref(kernel).addr(), variant.clone());
         let program = self.programs.entry(key).or_insert_with(|| {
-            let program = Program::compile(&kernel.text(&variant), kernel.entry, kernel.source(language).workgroup_size);
+            let program = Program::compile(&kernel.text(&variant), kernel.entry, kernel.source_for(language).workgroup_size);
             program.unwrap_or_else(|e| panic!("{}: {e}", kernel.name))
         });
         let names = dispatch.buffers();
         let mut buffers = vec![dispatch.params().to_vec()];
         buffers.extend(names.iter().map(|name| self.memory[name].clone()));
-        let grid = kernel.grid(language, dispatch.extent(), 65_535).map(|n| u32::try_from(n).unwrap());
+        let grid = kernel.workgroups(language, dispatch.extent(), 65_535).map(|n| u32::try_from(n).unwrap());
         program.dispatch(&mut buffers, grid, Order::Random(1)).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
         self.memory.extend(names.into_iter().zip(buffers.into_iter().skip(1)));
     }

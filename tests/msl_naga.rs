@@ -13,7 +13,7 @@ use msl_host::Order;
 use support::contexts;
 
 fn all_problems() -> impl Iterator<Item = (&'static Kernel, Vec<Problem>)> {
-    catalog().filter(|kernel| kernel.msl.is_some()).map(|kernel| (kernel, problems(kernel)))
+    catalog().filter(|kernel| kernel.source(ShaderLanguage::Msl).is_some()).map(|kernel| (kernel, problems(kernel)))
 }
 
 #[test]

@@ -11,7 +11,7 @@ use metal::{
 
 /// The kernels with Metal text that start with `prefix`.
 fn kernels(prefix: &str) -> impl Iterator<Item = &'static Kernel> {
-    catalog().filter(move |kernel| kernel.msl.is_some() && kernel.name.starts_with(prefix))
+    catalog().filter(move |kernel| kernel.source(ShaderLanguage::Msl).is_some() && kernel.name.starts_with(prefix))
 }
 
 fn equal_their_twins(prefix: &str) {
@@ -53,7 +53,7 @@ families! {
 fn every_variant_compiles() {
     for kernel in kernels("") {
         for variant in kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Msl) {
-            let size = kernel.source(variant.language).workgroup_size;
+            let size = kernel.source_for(variant.language).workgroup_size;
             let program = msl_host::Program::compile(&kernel.text(&variant), kernel.entry, size);
             program.unwrap_or_else(|e| panic!("{} {variant:?}: {e}", kernel.name));
         }

@@ -72,7 +72,7 @@ fn activations_round_trip_through_both_layouts() {
             let expected = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
             for layout in [Layout::Int8, Layout::Half] {
                 let mut encoder = context.encoder("test");
-                let xq = bitnet::quantize_activations_as(&mut encoder, &context.upload(&x, [m, k]).unwrap(), layout).unwrap();
+                let xq = support::quantize_as(&mut encoder, &context.upload(&x, [m, k]).unwrap(), layout).unwrap();
                 let y = bitnet::dequantize_activations::<f32>(&mut encoder, &xq).unwrap();
                 let _ = encoder.submit().unwrap();
                 assert_eq!(block_on(xq.read()).unwrap(), expected, "{m} × {k} {layout:?}");
@@ -111,7 +111,7 @@ fn check_norm<T: Float>(context: &bitnet_wgpu::Context, layout: Layout, x: &[T],
     let k = gain.len();
     let mut encoder = context.encoder("test");
     let (gx, gg) = (context.upload(x, [m, k]).unwrap(), context.upload(gain, [k]).unwrap());
-    let xq = bitnet::rms_norm_quantize_as(&mut encoder, &gx, &gg, eps, layout).unwrap();
+    let xq = support::rms_norm_quantize_as(&mut encoder, &gx, &gg, eps, layout).unwrap();
     let _ = encoder.submit().unwrap();
     let gpu = block_on(xq.read()).unwrap();
     let cpu = bitnet::rms_norm_quantize_cpu(x, m, gain, eps).unwrap();

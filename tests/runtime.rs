@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Bind, Context, Error, Kernel, PackedTernary, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
-    kernel::{Part, Source, Type::*, read, read_write},
+    kernel::{Params as _, Part, Source, Type::*, read, read_write},
     params,
 };
 use std::{future::Future, thread};
@@ -23,14 +23,7 @@ const ADD_TEXT: &[Part] = &[Part::new(
 )];
 
 /// A kernel of a user's own.
-static ADD: Kernel = Kernel {
-    name: "add",
-    entry: "add",
-    params: <AddParams as bitnet_wgpu::kernel::Params>::FIELDS,
-    bindings: &[read("x", U32), read_write("y", U32)],
-    wgsl: Source { parts: ADD_TEXT, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[] },
-    msl: None,
-};
+static ADD: Kernel = Kernel::new("add", AddParams::FIELDS, &[read("x", U32), read_write("y", U32)], &[Source::wgsl(ADD_TEXT)]);
 
 fn add(encoder: &mut bitnet_wgpu::Encoder, x: &Tensor<u32>, y: &Tensor<u32>, addend: u32) -> Result<()> {
     encoder.dispatch(&ADD, &AddParams { length: x.len() as u32, addend }, &[x, y], [x.len(), 1, 1])
@@ -97,19 +90,8 @@ fn signatures_are_checked() {
 
 #[test]
 fn a_broken_kernel_is_a_typed_error() {
-    static BROKEN: Kernel = Kernel {
-        name: "broken",
-        entry: "broken",
-        params: &[],
-        bindings: &[read_write("y", U32)],
-        wgsl: Source {
-            parts: &[Part::new("broken", "@compute @workgroup_size(1) fn broken() { nonsense }")],
-            workgroup_size: [1, 1, 1],
-            tile: [1, 1, 1],
-            constants: &[],
-        },
-        msl: None,
-    };
+    const TEXT: &[Part] = &[Part::new("broken", "@compute @workgroup_size(1) fn broken() { nonsense }")];
+    static BROKEN: Kernel = Kernel::new("broken", &[], &[read_write("y", U32)], &[Source::wgsl(TEXT).workgroup_size([1, 1, 1])]);
     let y = context().upload(&[1u32], [1]).unwrap();
     let error = context().encoder("broken").dispatch(&BROKEN, &(), &[&y], [1, 1, 1]).unwrap_err();
     assert!(matches!(error, Error::Shader { kernel: "broken", .. }), "{error}");
@@ -129,7 +111,7 @@ fn shapes_are_checked_where_they_are_given() {
     assert!(text.contains("[2, 7]") && text.contains("[.., 8]"), "{text}");
     let xq = bitnet::quantize_activations(&mut encoder, &context.upload(&[1f32; 16], [2, 8]).unwrap()).unwrap();
     let y = Tensor::<f32>::zeros(context, [2, 6]).unwrap();
-    let text = bitnet::bitlinear_into(&mut encoder, &xq, &w, &y).unwrap_err().to_string();
+    let text = bitnet::bitlinear_quantized_into(&mut encoder, &xq, &w, &y).unwrap_err().to_string();
     assert!(text.contains("[2, 6]") && text.contains("[2, 5]"), "{text}");
     let gain = context.upload(&[1f32; 3], [3]).unwrap();
     let text = bitnet::rms_norm_quantize(&mut encoder, &x, &gain, 1e-5).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Capabilities, Context, DenseElement, Element, Error, Kernel, PackedDense, PackedTernary, Scales, Tensor,
-    bitnet::{self, Gate, Layout, Method, QuantizedActivations},
+    bitnet::{self, Gate, Layout, QuantizedActivations},
     bytemuck, catalog, f16, params,
     transformer::{self, AttentionShape, HostKvCache, KvCache, Places, TopK},
 };
@@ -762,7 +762,7 @@ fn check_gate(context: &Context, x: &[f32], features: usize, gate: Gate, gain: O
     let mut encoder = context.encoder("test");
     let gpu_gain = gain.map(|gain| context.upload(gain, [features]).unwrap());
     let norm = gpu_gain.as_ref().map(|gain| (gain, eps));
-    let xq = bitnet::gate_quantize(&mut encoder, &context.upload(x, [m, 2 * features]).unwrap(), gate, norm, layout).unwrap();
+    let xq = support::gate_quantize_as(&mut encoder, &context.upload(x, [m, 2 * features]).unwrap(), gate, norm, layout).unwrap();
     let _ = encoder.submit().unwrap();
     let gpu = block_on(xq.read()).unwrap();
     let cpu = bitnet::gate_quantize_cpu(x, features, gate, gain.map(|gain| (gain, eps))).unwrap();
@@ -825,10 +825,10 @@ fn gates_far_from_zero() {
     for context in contexts() {
         let mut encoder = context.encoder("test");
         let gx = context.upload(&x, [1, 8]).unwrap();
-        let silu = bitnet::gate_quantize(&mut encoder, &gx, Gate::Silu, None, Layout::Int8).unwrap();
+        let silu = support::gate_quantize_as(&mut encoder, &gx, Gate::Silu, None, Layout::Int8).unwrap();
         // The square of 1e20 is infinite, and so is the row.
         let huge = context.upload(&[1e20f32, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0], [2, 4]).unwrap();
-        let relu2 = bitnet::gate_quantize(&mut encoder, &huge, Gate::Relu2, None, Layout::Half).unwrap();
+        let relu2 = support::gate_quantize_as(&mut encoder, &huge, Gate::Relu2, None, Layout::Half).unwrap();
         let _ = encoder.submit().unwrap();
         let silu = block_on(silu.read()).unwrap();
         assert_eq!(silu.codes, [0, 0, 1, 127]);
@@ -844,7 +844,7 @@ fn gate_quantize_refuses_what_does_not_fit() {
     let context = support::context();
     let mut encoder = context.encoder("test");
     let mut gate = |x: &Tensor<f32>, gain: Option<&Tensor<f32>>| {
-        bitnet::gate_quantize(&mut encoder, x, Gate::Silu, gain.map(|gain| (gain, 1e-5)), Layout::Int8).map(|_| ())
+        support::gate_quantize_as(&mut encoder, x, Gate::Silu, gain.map(|gain| (gain, 1e-5)), Layout::Int8).map(|_| ())
     };
     assert_shape(gate(&unwritten(context, [2, 9]), None));
     assert_shape(gate(&unwritten(context, [2, 8]), Some(&unwritten(context, [5]))));
@@ -866,12 +866,12 @@ fn check_add(context: &Context, rng: &mut StdRng, layout: Layout, (m, n, k): (us
     let wide: Vec<f32> = base.iter().map(|v| v.to_f32()).collect();
     let mut encoder = context.encoder("test");
     let (gx, gw) = (context.upload(&x, [m, k]).unwrap(), w.upload(context).unwrap());
-    let xq = bitnet::quantize_activations_as(&mut encoder, &gx, layout).unwrap();
+    let xq = support::quantize_as(&mut encoder, &gx, layout).unwrap();
     let y = context.upload(&wide, [m, n]).unwrap();
-    bitnet::bitlinear_add(&mut encoder, &xq, &gw, &y).unwrap();
+    bitnet::bitlinear_quantized_into(&mut encoder, &xq, &gw, bitnet_wgpu::Out::add(&y)).unwrap();
     let halves = context.capabilities().f16.then(|| context.upload(&base, [m, n]).unwrap());
     if let Some(y) = &halves {
-        bitnet::bitlinear_add(&mut encoder, &xq, &gw, y).unwrap();
+        bitnet::bitlinear_quantized_into(&mut encoder, &xq, &gw, bitnet_wgpu::Out::add(y)).unwrap();
     }
     let _ = encoder.submit().unwrap();
     let sums = || wide.iter().zip(&products).map(|(&base, &product)| (base, product)).enumerate();
@@ -898,7 +898,7 @@ fn bitlinear_adds_to_what_is_there() {
             SHAPES.iter().for_each(|&shape| check_add(context, &mut rng, layout, shape));
         }
         let tall = (2, 16_387, 70);
-        assert_eq!(bitnet::plan(tall.0, tall.1, Layout::Int8, false, context.capabilities()), Method::GemvInt8Tall);
+        assert_eq!(bitnet::plan(tall.0, tall.1, Layout::Int8, false, context.capabilities()).name, "bitlinear_gemv_int8_tall");
         check_add(&context, &mut rng, Layout::Int8, tall);
     }
 }
@@ -913,9 +913,9 @@ fn bitlinear_of_groups_adds_to_what_is_there() {
             let w = PackedTernary::from_values(n, k, &values, scales).unwrap();
             let (x, base) = (activations(&mut rng, 1, k).repeat(m), floats(&mut rng, m * n, 50.0));
             let mut encoder = context.encoder("test");
-            let xq = bitnet::quantize_activations_as(&mut encoder, &context.upload(&x, [m, k]).unwrap(), Layout::Int8).unwrap();
+            let xq = support::quantize_as(&mut encoder, &context.upload(&x, [m, k]).unwrap(), Layout::Int8).unwrap();
             let y = context.upload(&base, [m, n]).unwrap();
-            bitnet::bitlinear_add(&mut encoder, &xq, &w.upload(&context).unwrap(), &y).unwrap();
+            bitnet::bitlinear_quantized_into(&mut encoder, &xq, &w.upload(&context).unwrap(), bitnet_wgpu::Out::add(&y)).unwrap();
             let _ = encoder.submit().unwrap();
             let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
             let dense = w.dequantize();
@@ -940,8 +940,8 @@ fn bitlinear_add_refuses_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let w = ternary(&mut rng(36), 6, 40).upload(context).unwrap();
     let xq = |features| QuantizedActivations::uninit(context, 2, features, Layout::Int8).unwrap();
-    assert_shape(bitnet::bitlinear_add(&mut encoder, &xq(40), &w, &unwritten(context, [2, 5])));
-    assert_shape(bitnet::bitlinear_add(&mut encoder, &xq(40), &w, &unwritten(context, [3, 6])));
-    assert_shape(bitnet::bitlinear_add(&mut encoder, &xq(41), &w, &unwritten(context, [2, 6])));
+    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(40), &w, bitnet_wgpu::Out::add(&unwritten(context, [2, 5]))));
+    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(40), &w, bitnet_wgpu::Out::add(&unwritten(context, [3, 6]))));
+    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(41), &w, bitnet_wgpu::Out::add(&unwritten(context, [2, 6]))));
     assert!(encoder.is_empty());
 }

@@ -1,11 +1,17 @@
 //! WGSL runs on Metal as naga's MSL, and on Vulkan as its SPIR-V: every kernel must survive both writers, without a GPU. And the passthrough path,
 //! by which hand-written MSL reaches Metal, is driven here with SPIR-V.
 
-use bitnet_wgpu::{Kernel, PackedTernary, bitnet, bitnet::Layout, catalog, kernel::Access};
+use bitnet_wgpu::{
+    Kernel, PackedTernary, ShaderLanguage, bitnet,
+    bitnet::Layout,
+    catalog,
+    kernel::{Access, Variant},
+};
 use naga::{
     back::{msl, spv},
     valid::{Capabilities, ModuleInfo, ValidationFlags, Validator},
 };
+use std::sync::Arc;
 use support::{activations, block_on, contexts, rng, ternary};
 
 fn parse(text: &str, capabilities: Capabilities) -> (naga::Module, ModuleInfo) {
@@ -64,14 +70,27 @@ fn to_spirv(kernel: &Kernel, text: &str) -> Vec<u32> {
 fn the_passthrough_path_gives_equal_results() {
     let mut rng = rng(21);
     for context in contexts().iter().filter(|c| c.device().features().contains(wgpu::Features::PASSTHROUGH_SHADERS)) {
-        let context = context.with_spirv(to_spirv);
         for (m, n, k) in [(1, 33, 65), (20, 70, 191)] {
             let (x, w): (_, PackedTernary) = (activations(&mut rng, m, k), ternary(&mut rng, n, k));
             for layout in [Layout::Int8, Layout::Half] {
                 let mut encoder = context.encoder("passthrough");
                 let gx = context.upload(&x, [m, k]).unwrap();
-                let xq = bitnet::quantize_activations_as(&mut encoder, &gx, layout).unwrap();
-                let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w.upload(&context).unwrap()).unwrap();
+                let xq = support::quantize_as(&mut encoder, &gx, layout).unwrap();
+                let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w.upload(context).unwrap()).unwrap();
+                // Recorded, and not run: the same dispatches with SPIR-V are.
+                let recording = encoder.finish();
+                let mut encoder = context.encoder("passthrough");
+                for dispatch in recording.dispatches() {
+                    let kernel = dispatch.kernel();
+                    let variant = Variant {
+                        language: ShaderLanguage::Wgsl,
+                        subgroups: context.capabilities().subgroups,
+                        floats: dispatch.floats().to_vec(),
+                    };
+                    // SAFETY: naga writes valid modules, with bounds checks.
+                    let kernel = Arc::new(unsafe { kernel.with_spirv(to_spirv(kernel, &kernel.text(&variant))) });
+                    encoder.repeat(&dispatch, &kernel).unwrap();
+                }
                 let _ = encoder.submit().unwrap();
                 assert_eq!(block_on(y.read()).unwrap(), bitnet::bitlinear_cpu(&x, m, &w).unwrap(), "{m} × {n} × {k}, {layout:?}");
             }

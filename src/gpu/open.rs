@@ -6,18 +6,8 @@ use crate::{
     kernel::needs::Needs,
 };
 
-/// What every device must offer: enough for all kernels of this crate. A test holds it against the catalog.
-pub const REQUIRED: Needs = Needs {
-    features: wgpu::Features::IMMEDIATES,
-    immediate_bytes: 80,
-    storage_buffers: 6,
-    threads: 256,
-    workgroup_bytes: 16_384,
-    ..Needs::NONE
-};
-
 /// The features that are used where the adapter has them.
-const WANTED: wgpu::Features = REQUIRED
+const WANTED: wgpu::Features = Context::REQUIRED
     .features
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SHADER_F16)
@@ -25,6 +15,16 @@ const WANTED: wgpu::Features = REQUIRED
     .union(wgpu::Features::PASSTHROUGH_SHADERS);
 
 impl Context {
+    /// What a device must offer: enough for every kernel of this crate that asks for no feature of its own. (A test holds it against the catalog.)
+    pub const REQUIRED: Needs = Needs {
+        features: wgpu::Features::IMMEDIATES,
+        immediate_bytes: 32,
+        storage_buffers: 6,
+        threads: 256,
+        workgroup_bytes: 16_384,
+        ..Needs::NONE
+    };
+
     /// Opens a device. The adapter is the one that `WGPU_ADAPTER_NAME` names (a part of the name, any case), else what
     /// wgpu prefers given `WGPU_BACKEND` and `WGPU_POWER_PREF` (the fast one unless set).
     ///
@@ -62,10 +62,10 @@ impl Context {
     /// [`Context::device_needs`].
     pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
         let (info, features, limits) = (adapter.get_info(), device.features(), device.limits());
-        if !features.contains(REQUIRED.features) {
-            return Err(Error::MissingFeature { what: "bitnet-wgpu", feature: REQUIRED.features - features });
+        if !features.contains(Self::REQUIRED.features) {
+            return Err(Error::MissingFeature { what: "bitnet-wgpu", feature: Self::REQUIRED.features - features });
         }
-        if let Some((name, needed, found)) = REQUIRED.limits(&limits).into_iter().find(|(_, needed, found)| found < needed) {
+        if let Some((name, needed, found)) = Self::REQUIRED.limits(&limits).into_iter().find(|(_, needed, found)| found < needed) {
             return Err(Error::Limit { what: "bitnet-wgpu", name, needed: needed.into(), found: found.into() });
         }
         let mut capabilities = Capabilities::of(&info, features, &limits);

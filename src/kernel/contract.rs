@@ -56,11 +56,12 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
         },
     };
     let bindings = (first_slot..).zip(kernel.bindings).map(|(slot, b)| (slot, b.name.to_owned(), element(b.ty), b.access));
-    if found.workgroup_bytes > kernel.workgroup_bytes {
-        return Err(format!("workgroup memory: the text has {} bytes, the declaration {}", found.workgroup_bytes, kernel.workgroup_bytes));
+    let source = kernel.source_for(variant.language);
+    if found.workgroup_bytes > source.workgroup_bytes {
+        return Err(format!("workgroup memory: the text has {} bytes, the declaration {}", found.workgroup_bytes, source.workgroup_bytes));
     }
     same("grid", found.grid, kernel.grid)?;
-    same("workgroup size", found.workgroup_size, kernel.source_for(variant.language).workgroup_size)?;
+    same("workgroup size", found.workgroup_size, source.workgroup_size)?;
     same("params", found.params, kernel.params.iter().map(|&(name, scalar)| (name.to_owned(), scalar)).collect())?;
     same("bindings", found.bindings, bindings.collect())
 }

@@ -45,8 +45,6 @@ pub struct Kernel {
     pub grid: Grid,
     /// wgpu features that every text of it uses. (`f16` and subgroups follow from the variant.)
     pub features: wgpu::Features,
-    /// Bytes of workgroup memory, of the text that uses most.
-    pub workgroup_bytes: u32,
     /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds checks.
     pub(crate) trusted: bool,
     sources: Sources,
@@ -98,7 +96,6 @@ impl Kernel {
             bindings,
             grid: Grid::Blocks,
             features: wgpu::Features::empty(),
-            workgroup_bytes: 0,
             trusted: false,
             sources: Sources::Declared(sources),
         }
@@ -126,12 +123,6 @@ impl Kernel {
     /// States wgpu features that every text of it uses.
     pub const fn features(mut self, features: wgpu::Features) -> Self {
         self.features = features;
-        self
-    }
-
-    /// States its bytes of workgroup memory, of the text that uses most; [`contract`](super::contract) checks it.
-    pub const fn workgroup_bytes(mut self, bytes: u32) -> Self {
-        self.workgroup_bytes = bytes;
         self
     }
 
@@ -218,7 +209,7 @@ impl Kernel {
 
     /// What a variant needs of a device.
     pub fn needs(&self, variant: &Variant) -> Needs {
-        let mut features = self.features;
+        let (source, mut features) = (self.source_for(variant.language), self.features);
         if variant.floats.iter().any(|&(_, element)| element == Element::F16) {
             features |= wgpu::Features::SHADER_F16;
         }
@@ -241,8 +232,8 @@ impl Kernel {
             lanes,
             immediate_bytes: 4 * self.params.len() as u32,
             storage_buffers: self.bindings.len() as u32,
-            threads: self.source_for(variant.language).threads(),
-            workgroup_bytes: self.workgroup_bytes,
+            threads: source.threads(),
+            workgroup_bytes: source.workgroup_bytes,
         }
     }
 

@@ -70,6 +70,8 @@ pub struct Source {
     pub tile: [u32; 3],
     /// More numbers, by name.
     pub constants: &'static [(&'static str, u32)],
+    /// Bytes of workgroup memory; where parts have a portable form, of the form that uses more.
+    pub workgroup_bytes: u32,
     /// What a turn of its hot loop does; none where there is no loop worth counting.
     pub work: Option<Work>,
 }
@@ -86,7 +88,7 @@ impl Source {
     }
 
     pub(super) const fn new(language: ShaderLanguage, parts: &'static [Part]) -> Self {
-        Self { language, parts, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[], work: None }
+        Self { language, parts, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[], workgroup_bytes: 0, work: None }
     }
 
     /// Sets the threads of a workgroup, and the tile to as many outputs.
@@ -105,6 +107,12 @@ impl Source {
     /// Sets the further numbers of the text.
     pub const fn constants(mut self, constants: &'static [(&'static str, u32)]) -> Self {
         self.constants = constants;
+        self
+    }
+
+    /// States the bytes of workgroup memory; [`contract`](super::contract) checks them.
+    pub const fn workgroup_bytes(mut self, bytes: u32) -> Self {
+        self.workgroup_bytes = bytes;
         self
     }
 

@@ -86,14 +86,14 @@ impl Problem {
 
     /// The same on a device that allows so short a grid only that this one must be folded, and hangs over.
     pub fn folded(self) -> Self {
-        let groups = self.extent[0].div_ceil(self.kernel.wgsl.tile[0] as usize);
+        let groups = self.extent[0].div_ceil(self.kernel.source_for(ShaderLanguage::Wgsl).tile[0] as usize);
         let max_workgroups = groups.isqrt() as u32 + 1;
         Self { max_workgroups, case: format!("{}, grid folded at {max_workgroups}", self.case), ..self }
     }
 
     /// How many threadgroups its Metal is run by.
     pub fn threadgroups(&self) -> usize {
-        self.kernel.grid(ShaderLanguage::Msl, self.extent, self.max_workgroups).iter().product::<u64>() as usize
+        self.kernel.workgroups(ShaderLanguage::Msl, self.extent, self.max_workgroups).iter().product::<u64>() as usize
     }
 
     /// The variant of the kernel that takes these data.

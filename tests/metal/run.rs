@@ -27,9 +27,9 @@ impl Host {
         let program = self.0.entry(variant.clone()).or_insert_with(|| {
             let (text, entry) = match language {
                 ShaderLanguage::Msl => (kernel.text(variant), kernel.entry.to_owned()),
-                ShaderLanguage::Wgsl => super::naga_metal(kernel, variant),
+                _ => super::naga_metal(kernel, variant),
             };
-            let program = Program::compile(&text, &entry, kernel.source(language).workgroup_size);
+            let program = Program::compile(&text, &entry, kernel.source_for(language).workgroup_size);
             program.unwrap_or_else(|e| panic!("{} {variant:?}: {e}", kernel.name))
         });
         // The parameters, if any, then the bindings; naga's text asks for their sizes as well.
@@ -42,7 +42,7 @@ impl Host {
             buffers.push(problem.buffers.iter().flat_map(|data| (data.bytes().len() as u32).to_ne_bytes()).collect());
         }
         if !problem.extent.contains(&0) {
-            let grid = kernel.grid(language, problem.extent, problem.max_workgroups).map(|n| u32::try_from(n).unwrap());
+            let grid = kernel.workgroups(language, problem.extent, problem.max_workgroups).map(|n| u32::try_from(n).unwrap());
             let outcome = program.dispatch(&mut buffers, grid, order);
             outcome.unwrap_or_else(|e| panic!("{}, {variant:?}, {order:?}: {e}", problem.case));
         }

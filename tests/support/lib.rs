@@ -5,7 +5,11 @@ mod golden;
 
 pub use golden::Golden;
 
-use bitnet_wgpu::{Capabilities, Context, PackedTernary, Scales, ShaderLanguage, f16};
+use bitnet_wgpu::{
+    Capabilities, Context, Encoder, Float, PackedTernary, Result, Scales, ShaderLanguage, Tensor,
+    bitnet::{self, Gate, Layout, Norm, QuantizedActivations},
+    f16,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     path::{Path, PathBuf},
@@ -98,4 +102,40 @@ pub fn data(path: impl AsRef<Path>) -> PathBuf {
 /// The shipped model, or the one that `BITNET_MODEL_DIR` names.
 pub fn real_model() -> PathBuf {
     std::env::var_os("BITNET_MODEL_DIR").map_or_else(|| repository("assets/tales-22m"), PathBuf::from)
+}
+
+/// Activations quantised in a layout of the test's choice.
+pub fn quantize_as<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, layout: Layout) -> Result<QuantizedActivations> {
+    let (tokens, features) = x.shape().as_matrix();
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
+    bitnet::quantize_activations_into(encoder, x, &xq)?;
+    Ok(xq)
+}
+
+/// The same after a norm.
+pub fn rms_norm_quantize_as<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    gain: &Tensor<f32>,
+    eps: f32,
+    layout: Layout,
+) -> Result<QuantizedActivations> {
+    let (tokens, features) = x.shape().as_matrix();
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
+    bitnet::rms_norm_quantize_into(encoder, x, gain, eps, &xq)?;
+    Ok(xq)
+}
+
+/// The same after a gate.
+pub fn gate_quantize_as(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gate: Gate,
+    norm: Norm<'_, Tensor<f32>>,
+    layout: Layout,
+) -> Result<QuantizedActivations> {
+    let (tokens, columns) = x.shape().as_matrix();
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, columns / 2, layout)?;
+    bitnet::gate_quantize_into(encoder, x, gate, norm, &xq)?;
+    Ok(xq)
 }

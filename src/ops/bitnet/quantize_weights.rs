@@ -33,16 +33,15 @@ pub(super) static SUM_ABS: Kernel = Kernel::trusted(
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "bitnet/sum_abs"])
             .workgroup_size([THREADS as u32, 1, 1])
+            .workgroup_bytes(4 * THREADS as u32)
             .tile([CHUNK as u32, 1, 1]),
-        Source::msl(msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"]).workgroup_size([THREADS as u32, 1, 1]).tile([
-            CHUNK as u32,
-            1,
-            1,
-        ]),
+        Source::msl(msl!["shared/prelude", "shared/fixed_tree", "bitnet/sum_abs"])
+            .workgroup_size([THREADS as u32, 1, 1])
+            .workgroup_bytes(4 * THREADS as u32)
+            .tile([CHUNK as u32, 1, 1]),
     ],
 )
-.flat()
-.workgroup_bytes(4 * THREADS as u32);
+.flat();
 
 pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     "quantize_weights",
@@ -51,13 +50,14 @@ pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"])
             .workgroup_size([THREADS as u32, 1, 1])
+            .workgroup_bytes(4 * THREADS as u32)
             .work(Work::new(1, "element", 4, 2)),
         Source::msl(msl!["shared/prelude", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"])
-            .workgroup_size([THREADS as u32, 1, 1]),
+            .workgroup_size([THREADS as u32, 1, 1])
+            .workgroup_bytes(4 * THREADS as u32),
     ],
 )
-.flat()
-.workgroup_bytes(4 * THREADS as u32);
+.flat();
 
 /// Quantises `w` `[rows, columns]` (`f32` or `f16`) with one scale for the tensor.
 ///

@@ -18,13 +18,13 @@ macro_rules! row_quantizer {
                     REDUCE, "shared/exact", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1])
+                .tile([1, 1, 1]).workgroup_bytes(1024)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
                     "shared/prelude", "shared/exact", "shared/reduce", $($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1])
+                .tile([1, 1, 1]).workgroup_bytes(256)
                 .work($work),
             ],
         );
@@ -39,13 +39,13 @@ macro_rules! row_quantizer {
                     REDUCE, "shared/exact", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1])
+                .tile([1, 1, 1]).workgroup_bytes(1024)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
                     "shared/prelude", "shared/exact", "shared/reduce", $($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1])
+                .tile([1, 1, 1]).workgroup_bytes(256)
                 .work($work),
             ],
         );
@@ -63,5 +63,5 @@ pub const fn kernel(
     bindings: &'static [Binding],
     sources: &'static [Source],
 ) -> Kernel {
-    Kernel::trusted(name, params, bindings, sources).entry(entry).flat().workgroup_bytes(3072)
+    Kernel::trusted(name, params, bindings, sources).entry(entry).flat()
 }

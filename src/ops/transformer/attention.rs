@@ -22,7 +22,7 @@ const TILE: usize = 128;
 /// Rows (heads or tokens with the same keys) that a workgroup of the kernel for few takes.
 const FEW_ROWS: usize = 4;
 
-const fn kernel(name: &'static str, sources: &'static [Source], workgroup_bytes: u32) -> Kernel {
+const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[
         read("positions", U32),
         read("qkv", F32),
@@ -31,7 +31,7 @@ const fn kernel(name: &'static str, sources: &'static [Source], workgroup_bytes:
         read_write("y", F32),
         read_write("y_weight", F32),
     ];
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention").workgroup_bytes(workgroup_bytes)
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention")
 }
 
 const WGSL: &[Part] = wgsl![REDUCE, "shared/exp", "transformer/attention"];
@@ -42,12 +42,17 @@ const fn rows(source: Source, rows: usize) -> Source {
 }
 
 /// One token at a time: few heads share keys.
-pub(super) static FEW: Kernel = kernel("attention_few", &[rows(Source::wgsl(WGSL), FEW_ROWS), rows(Source::msl(MSL), FEW_ROWS)], 8704);
+pub(super) static FEW: Kernel = kernel(
+    "attention_few",
+    &[rows(Source::wgsl(WGSL), FEW_ROWS).workgroup_bytes(8704), rows(Source::msl(MSL), FEW_ROWS).workgroup_bytes(8320)],
+);
 pub(super) static MANY: Kernel = kernel(
     "attention_many",
     // In Metal, scores of 8 rows by a position; in WGSL the loop that loads queries, a few times, has the dearest turn.
-    &[rows(Source::wgsl(WGSL), 8), rows(Source::msl(MSL), 8).work(Work::new(8 * 4, "products", 16, 64))],
-    16_384,
+    &[
+        rows(Source::wgsl(WGSL), 8).workgroup_bytes(14_848),
+        rows(Source::msl(MSL), 8).workgroup_bytes(14_464).work(Work::new(8 * 4, "products", 16, 64)),
+    ],
 );
 
 pub(super) static COMBINE: Kernel = Kernel::trusted(

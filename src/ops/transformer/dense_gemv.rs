@@ -21,7 +21,7 @@ params! { struct Params { rows: u32, tokens: u32, blocks: u32 } }
 
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv").workgroup_bytes(1024)
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv")
 }
 
 /// 32 lanes make four rows, for four tokens at a time; a turn of the loop takes 16 bytes of each row, `elements` of them.
@@ -33,28 +33,28 @@ const fn gemv(source: Source, elements: u32) -> Source {
 pub(super) static DENSE_GEMV_F32: Kernel = kernel(
     "dense_gemv_f32",
     &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"]), 4),
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"]), 4).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f32", "transformer/dense_gemv"]), 4),
     ],
 );
 pub(super) static DENSE_GEMV_F16: Kernel = kernel(
     "dense_gemv_f16",
     &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"]), 8),
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"]), 8).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f16", "transformer/dense_gemv"]), 8),
     ],
 );
 pub(super) static DENSE_GEMV_BF16: Kernel = kernel(
     "dense_gemv_bf16",
     &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"]), 8),
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"]), 8).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_bf16", "transformer/dense_gemv"]), 8),
     ],
 );
 pub(super) static DENSE_GEMV_INT8: Kernel = kernel(
     "dense_gemv_int8",
     &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"]), 16),
+        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"]), 16).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_int8", "transformer/dense_gemv"]), 16),
     ],
 );

@@ -23,14 +23,15 @@ pub(super) static RMS_NORM: Kernel = Kernel::trusted(
     &[
         Source::wgsl(wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "transformer/rms_norm"])
             .workgroup_size([256, 1, 1])
-            .tile([1, 1, 1]),
+            .tile([1, 1, 1])
+            .workgroup_bytes(1024),
         Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "transformer/rms_norm"])
             .workgroup_size([256, 1, 1])
-            .tile([1, 1, 1]),
+            .tile([1, 1, 1])
+            .workgroup_bytes(256),
     ],
 )
-.flat()
-.workgroup_bytes(3072);
+.flat();
 
 /// Rows `first..` of `x` `[m, k]`, as many as `y` `[.., k or more]` has: x / sqrt(mean(x²) + eps) · gain, padded with zeros to the columns of
 /// `y`, which is what [`dense_gemv`](super::dense_gemv) wants.

@@ -27,11 +27,10 @@ pub(super) static TOP_K: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
     &[
-        source(Source::wgsl(wgsl![REDUCE, "transformer/top_k"])),
-        source(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k"])),
+        source(Source::wgsl(wgsl![REDUCE, "transformer/top_k"])).workgroup_bytes(1024),
+        source(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k"])).workgroup_bytes(128),
     ],
-)
-.workgroup_bytes(3072);
+);
 
 /// The largest logits of every row, largest first; ties by the lower id.
 #[derive(Clone, Debug)]

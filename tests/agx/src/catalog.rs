@@ -1,6 +1,9 @@
 //! The crate's kernels in one language each, as they are compiled here: on `f32`, with subgroup operations.
 
-use bitnet_wgpu::{Element, Kernel, ShaderLanguage, kernel::Variant};
+use bitnet_wgpu::{
+    Element, Kernel, ShaderLanguage,
+    kernel::{Variant, Work},
+};
 
 /// A kernel's text in one language.
 pub struct Text {
@@ -28,6 +31,7 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
     match language {
         ShaderLanguage::Wgsl => "WGSL",
         ShaderLanguage::Msl => "MSL",
+        _ => "SPIR-V",
     }
 }
 
@@ -39,4 +43,10 @@ pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
         declaration.variants().into_iter().filter(wanted).map(move |variant| Text { declaration, variant })
     };
     bitnet_wgpu::catalog().flat_map(variants)
+}
+
+/// What a turn of the hot loop of a kernel's text does, as its source states it; kernel and language by name.
+pub fn work(kernel: &str, language: &str) -> Option<Work> {
+    let kernel = bitnet_wgpu::catalog().find(|declared| declared.name == kernel)?;
+    kernel.sources().iter().find(|source| language_name(source.language) == language)?.work
 }

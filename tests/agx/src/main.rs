@@ -12,7 +12,6 @@ mod report;
 mod spirv;
 mod tools;
 mod wgsl;
-mod work;
 
 use bitnet_wgpu::ShaderLanguage;
 use listing::Listing;

@@ -1,6 +1,6 @@
 //! The table in docs/apple-gpu.md: what each kernel costs, a line for each.
 
-use crate::{listing::Listing, loops, work};
+use crate::{catalog, listing::Listing, loops};
 use std::fmt::Write as _;
 
 /// The name of the section of the document that holds the table.
@@ -66,9 +66,10 @@ impl Row {
         for figure in self.figures {
             line += &figure.map_or(" |".to_owned(), |figure| format!(" {figure} |"));
         }
-        let work = work::of_turn(&self.kernel, &self.language).zip(self.figures[TURN_CYCLES]);
-        line += &work
-            .map_or(" | |".to_owned(), |((count, what), cycles)| format!(" {count} {what} | {:.2} |", cycles as f64 / f64::from(count)));
+        let work = catalog::work(&self.kernel, &self.language).zip(self.figures[TURN_CYCLES]);
+        line += &work.map_or(" | |".to_owned(), |(work, cycles)| {
+            format!(" {} {} | {:.2} |", work.count, work.unit, cycles as f64 / f64::from(work.count))
+        });
         line + "\n"
     }
 
