@@ -1,4 +1,5 @@
-// A half that is a number, as _Float16 is. Sums and products of two are made in float and rounded, which is to round once.
+// A half with arithmetic, like _Float16. Sums and products of two halves are computed in float and rounded to half, which equals rounding
+// once.
 #pragma once
 
 struct half {

@@ -1,4 +1,4 @@
-//! What only the strict check sees; scripts/msl-check runs this.
+//! Faults that the strict check finds; scripts/msl-check runs this.
 #![cfg(target_os = "linux")]
 
 mod common;
