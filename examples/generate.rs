@@ -29,7 +29,6 @@ struct Arguments {
     /// Take the prompt as a user's message and answer it, using the model's chat template
     #[arg(long, conflicts_with = "ids")]
     chat: bool,
-    /// Stop after so many tokens
     #[arg(long, default_value_t = 128)]
     max_tokens: usize,
     /// Divides the logits; 0 always takes the most likely token
@@ -41,7 +40,6 @@ struct Arguments {
     /// Sample from the fewest tokens that reach this total probability
     #[arg(long, default_value_t = 1.0)]
     top_p: f32,
-    /// Seeds the random numbers
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Always take the most likely token

@@ -28,9 +28,8 @@ pub struct Checkpoint {
 const ALIASES: [(&str, &str); 2] = [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")];
 
 impl Checkpoint {
-    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. If there is a
-    /// generation_config.json, its `eos_token_id`s are added to those of config.json. Files are memory-mapped and must not be truncated
-    /// while the checkpoint is in use.
+    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. `eos_token_id`s of a
+    /// generation_config.json are added. Files are memory-mapped and must not be truncated while the checkpoint is in use.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
@@ -93,11 +92,10 @@ impl Checkpoint {
     /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are; float
     /// weights are quantised by their absmean. The tensor's type decides which they are, not `quantization_mode`.
     ///
-    /// Four rows are packed into one, so the number of rows is rounded up to a multiple of 4: use [`Checkpoint::linear_with_rows`] if it is
-    /// known.
+    /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
     ///
     /// # Errors
-    /// [`Error::Format`] for a missing tensor, a wrong type or shape, a bias, a code 3 (not ternary), or a scale that is not finite and
+    /// [`Error::Format`] for a missing tensor, a wrong type or shape, a bias, code 3 (not ternary), or a scale that is not finite and
     /// positive.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, None)

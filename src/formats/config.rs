@@ -82,7 +82,7 @@ impl ModelConfig {
     /// # Errors
     /// A message that names the key: a size that is missing or out of range, or a model graph that is not supported.
     pub fn from_json(json: &Value) -> Result<Self, String> {
-        let json = Keys(json.as_object().ok_or("is no JSON object")?);
+        let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let architecture = json.text("model_type")?.ok_or("has no model_type")?;
         let defaults = match architecture {
             "bitnet" => &BITNET,

@@ -7,8 +7,8 @@ use crate::{PackedDense, PackedTernary, Result};
 /// `model.norm`, and for each layer `model.layers.0.` + `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
 /// `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`, `mlp.ffn_sub_norm`.
 ///
-/// The caller passes the shape that the configuration implies; a tensor of another shape is an [`Error::Format`](crate::Error::Format) that
-/// names it.
+/// Callers pass the shape that the configuration implies; another shape is an [`Error::Format`](crate::Error::Format) that names the
+/// tensor.
 pub trait ModelFile: Send + Sync {
     /// The configuration.
     fn config(&self) -> &ModelConfig;
@@ -16,8 +16,7 @@ pub trait ModelFile: Send + Sync {
     /// Is there such a tensor?
     fn contains(&self, name: &str) -> bool;
 
-    /// The weights of a BitLinear, `[rows, columns]`. Query and key rows are in the order of transformers: row i of a head rotates with row
-    /// i + half.
+    /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates with row i + half, as in transformers.
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary>;
 
     /// The gains of a norm, `[len]`.

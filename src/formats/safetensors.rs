@@ -29,8 +29,7 @@ pub struct TensorBytes<'a> {
 }
 
 impl SafeTensors {
-    /// Maps `path` and checks its header: the tensors must cover the file without gap or overlap. The file must not be truncated while it
-    /// is in use.
+    /// Maps `path` and checks its header: tensors must cover the file without gap or overlap. Do not truncate the file while it is in use.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].

@@ -123,8 +123,7 @@ impl Block {
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
             for (block, words) in blocks.zip(words.chunks_exact_mut(self.columns / 16)) {
-                // With a scale of zero every weight is zero, whatever its code. Zero codes keep it so under the scale that the other blocks
-                // share.
+                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared by all blocks.
                 if half(block, self.scale) == 0.0 { words.fill(ZEROS) } else { (self.pack)(block, words) }
             }
         });
@@ -294,9 +293,8 @@ fn decode_q8(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A block is 128 bytes of low four bits, 64 bytes of high two bits, 16 signed 8-bit scales, an `f16` scale. In each run of 128 elements,
-/// take quarter q, element j of its 32: its low bits are in byte 32·(q mod 2) + j, in the low nibble for q < 2; its high bits in byte j at
-/// bit 2·q. The weight is `f16` scale · 8-bit scale · (bits - 32).
+/// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, an `f16` scale. In quarter q of 128 elements, element j has its low
+/// bits in byte 32·(q mod 2) + j, the low nibble for q < 2, and its high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits - 32).
 fn decode_q6(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 208);
     for (e, out) in out.iter_mut().enumerate() {

@@ -9,8 +9,7 @@ use super::{
 use crate::{DenseElement, Error, PackedDense, PackedTernary, Result, Scales, bitnet, formats::mapped};
 use std::path::{Path, PathBuf};
 
-/// The metadata and tensors of a GGUF file (version 2 or 3, little-endian) of any model. The file is memory-mapped and its header has been
-/// checked.
+/// A memory-mapped GGUF file of any model (version 2 or 3, little-endian), whose header has been checked: metadata and tensors.
 pub struct GgufFile {
     path: PathBuf,
     map: memmap2::Mmap,

@@ -17,9 +17,8 @@ pub use value::{GgufArray, GgufValue};
 pub use vocabulary::GgufVocabulary;
 
 /// The order of codes in I2_S tensors. Converters have written three layouts under one type number, and nothing in a file tells which. All
-/// hold the same codes in different orders, so a file decodes without an error in any of them, unless a shape does not fit the layout. A
-/// model that is read in the wrong layout writes gibberish from the first token; to be sure, compare its weights with the safetensors that
-/// it was converted from.
+/// hold the same codes, so a file decodes without an error in any of them, unless a shape does not fit. A model read in the wrong layout
+/// writes gibberish from the first token; its weights differ from those of the safetensors that it was converted from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum I2sLayout {
     /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its upper bits down. The published files have
@@ -51,8 +50,7 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the order that llama.cpp's converter gives the
-    /// architecture.
+    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the architecture's usual [`RotaryOrder`].
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file or another architecture.

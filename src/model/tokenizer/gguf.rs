@@ -140,8 +140,7 @@ impl GgufVocabulary {
     }
 
     fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
-        // Every way to cut a token in two is tried, so a hostile long token could take hours. SentencePiece's own have at most 16
-        // characters.
+        // Every way to cut a token in two is tried, so a hostile long token could take hours. SentencePiece's have at most 16 characters.
         if let Some((token, id)) = ids.iter().find(|(token, _)| token.len() > MOST_TOKEN_BYTES) {
             return Err(format!("token {id} has {} bytes; at most {MOST_TOKEN_BYTES} are supported", token.len()));
         }

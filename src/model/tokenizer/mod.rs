@@ -164,8 +164,7 @@ fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     guarded(|| tokenizers::Tokenizer::from_bytes(json))
 }
 
-/// Turns panics of the `tokenizers` crate into errors: it indexes with unchecked values from the file (lengths of merges, names in a
-/// post-processor's template).
+/// Turns panics of the `tokenizers` crate into errors: it indexes with unchecked values from the file (merges, post-processor templates).
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| e.to_string()),

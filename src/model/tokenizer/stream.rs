@@ -45,8 +45,7 @@ impl TextStream {
         Ok(piece)
     }
 
-    /// Ends the text and returns what is still held back; incomplete characters become U+FFFD. The stream can then be used for another
-    /// text.
+    /// Ends the text and returns what is still held back; incomplete characters become U+FFFD. Another text may then follow.
     ///
     /// # Errors
     /// As [`TextStream::push`].

@@ -81,7 +81,7 @@ fn statistics_of(kernel: &str, line: &str, code: Vec<Instruction>) -> Result<Lis
         let of = |item: &str| item.trim().split_once(' ').filter(|(_, found)| *found == name).map(|(value, _)| value.to_owned());
         line.split(',').find_map(of).ok_or_else(|| format!("{kernel}: the driver's statistics have no `{name}`: {line}"))
     };
-    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{kernel}: `{text}` is no number: {line}"));
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{kernel}: `{text}` is not a number: {line}"));
     let spills = text("spills:fills")?;
     let (spilled, filled) = spills.split_once(':').ok_or_else(|| format!("{kernel}: `{spills}` is not `spills:fills`"))?;
     if code.is_empty() {

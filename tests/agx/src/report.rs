@@ -139,7 +139,7 @@ pub fn compare(recorded: &[Row], found: &[Row]) -> Difference {
         }
     }
     let gone = recorded.iter().filter(|old| !found.iter().any(|row| old.is(row)));
-    difference.worse.extend(gone.map(|old| format!("{} {}: in the table only, not compiled", old.kernel, old.language)));
+    difference.worse.extend(gone.map(|old| format!("{} {}: in the table only", old.kernel, old.language)));
     difference
 }
 

@@ -55,8 +55,7 @@ def shape(hidden, intermediate, layers, heads, kv_heads, head_dim, vocab):
 
 
 CASES = {
-    # No size is a multiple of 16; three query heads share a key-value head. (attn_sub_norm forces heads * head_dim = hidden; `llama` has no
-    # sub-norms.)
+    # No size is a multiple of 16; three query heads per key-value head. (attn_sub_norm needs heads * head_dim = hidden; `llama` has none.)
     "odd": {
         "config": BITNET | shape(84, 132, 2, 6, 2, 14, 301) | {
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32",

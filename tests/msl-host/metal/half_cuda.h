@@ -1,5 +1,4 @@
-// A half with arithmetic, like _Float16. Sums and products of two halves are computed in float and rounded to half, which equals rounding
-// once.
+// A half with arithmetic, like _Float16. Sums and products are computed in float and then rounded, which equals rounding once.
 #pragma once
 
 struct half {

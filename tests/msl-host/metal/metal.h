@@ -38,8 +38,7 @@ typedef _Float16 half;
 #include "arguments.h"
 #endif
 
-// Metal's keywords, from here on; for CUDA, ../src/cuda.rs replaces them. Declarations in threadgroup memory have been rewritten to these
-// macros.
+// Metal's keywords, from here on; for CUDA, ../src/cuda.rs replaces them. Threadgroup variables have been rewritten to the macro.
 #ifdef __CUDACC__
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __shared__ type name
 #elif defined(MSL_CHECK)

@@ -1,5 +1,4 @@
-// Barriers, SIMD-group operations and matrices for the strict check, which needs no bodies. A matrix's elements are not accessible, as in
-// Metal.
+// Barriers, SIMD-group operations and matrices for the strict check, which needs no bodies. A matrix's elements are not accessible.
 #pragma once
 
 namespace msl {

@@ -1,5 +1,4 @@
-// Barriers and SIMD-group operations for SPIR-V: OpenCL's functions, under names that the LLVM-to-SPIR-V translator knows. Matrices have no
-// counterpart.
+// Barriers and SIMD-group operations for SPIR-V: OpenCL's functions, under names that the LLVM-to-SPIR-V translator knows. No matrices.
 #pragma once
 
 #define MSL_CONVERGENT __attribute__((convergent, nothrow))
@@ -22,8 +21,7 @@ MSL_PURE uint get_sub_group_local_id();
 MSL_PURE uint get_sub_group_id();
 MSL_PURE uint get_num_sub_groups();
 
-// Placeholders without bodies, replaced in the LLVM IR: by a variable in local memory, and by a bitcast, which clang would turn into
-// shifts.
+// Placeholders, replaced in the LLVM IR: by a variable in local memory, and by a bitcast, which clang would turn into shifts.
 extern "C" MSL_PURE __local void* msl_threadgroup_memory(uint site, uint bytes);
 typedef half msl_half2 __attribute__((ext_vector_type(2)));
 extern "C" MSL_PURE msl_half2 msl_as_half2(uint);

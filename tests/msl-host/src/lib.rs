@@ -114,8 +114,7 @@ struct Dispatch {
 }
 
 impl Program {
-    /// Compiles the kernel `entry` of a text for threadgroups of `workgroup_size` threads, or takes it from the cache if nothing has
-    /// changed.
+    /// Compiles the kernel `entry` of a text for threadgroups of `workgroup_size` threads, unless it is in the cache.
     ///
     /// # Errors
     /// [`Error::Text`] if the kernel's `max_total_threads_per_threadgroup` is not the product of `workgroup_size`, or its signature is not
@@ -156,8 +155,7 @@ impl Program {
             seed,
         };
         let mut message = [0; 512];
-        // SAFETY: all pointers are to live memory of the given sizes. The kernel works on copies between guard pages, which trap stray
-        // writes.
+        // SAFETY: all pointers are to live memory of the given sizes. The kernel works on copies; stray writes hit guard pages.
         let fault = unsafe { (self.run)(&dispatch, message.as_mut_ptr(), message.len() as u64) };
         let fault = match fault {
             0 => return Ok(()),

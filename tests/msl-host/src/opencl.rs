@@ -46,7 +46,7 @@ fn entry(kernel: &Kernel) -> Result<String, String> {
                 arguments.push(format!("msl::{class}{}{{{name}}}", if *reference { "Reference" } else { "" }));
             }
             Argument::Place(attribute) => arguments.push(format!("msl::Place{{{}}}", place(attribute))),
-            Argument::Threadgroup => return Err(format!("`{}`: nobody sets memory aside for `{name}`", kernel.name)),
+            Argument::Threadgroup => return Err(format!("`{}`: nothing allocates memory for `{name}`", kernel.name)),
         }
     }
     let mut text = String::new();

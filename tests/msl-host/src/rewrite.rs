@@ -1,8 +1,7 @@
 //! Turns Metal text into C++, and reads the kernels' signatures.
 //!
-//! Most of Metal is C++ under other names, which `metal/metal.h` defines. The rest is done here, on the tokens of preprocessed text:
-//! attributes are removed, numbers get their C++ suffix, `v.xz` becomes a call, and a variable in threadgroup memory becomes a reference to
-//! memory from the runtime.
+//! Most of Metal is C++ under other names, which `metal/metal.h` defines. The rest is done here, on preprocessed tokens: attributes go,
+//! numbers get their C++ suffix, `v.xz` becomes a call, and a threadgroup variable a reference to memory from the runtime.
 
 use crate::text::{Kind, Token, cpp_number, tokens};
 use std::fmt::Write as _;
@@ -268,7 +267,7 @@ impl Tokens<'_> {
 }
 
 fn integer(text: &str) -> Result<u32, String> {
-    text.trim_end_matches(['u', 'U']).parse().map_err(|_| format!("`{text}` is no number"))
+    text.trim_end_matches(['u', 'U']).parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 #[cfg(test)]
@@ -302,7 +301,7 @@ mod tests {
         let error = |text| rewrite(text).unwrap_err();
         assert!(error("kernel void k(device float* x) {}").contains("`x` has no attribute"));
         assert!(error("kernel void k(uint i [[thread_position]]) {}").contains("[[thread_position]]"));
-        assert!(error("kernel void k(device float* x [[buffer(N)]]) {}").contains("`N` is no number"));
+        assert!(error("kernel void k(device float* x [[buffer(N)]]) {}").contains("`N` is not a number"));
         assert!(error("kernel void k(device float* x [[buffer(0)]]").contains("not closed"));
     }
 }

@@ -1,5 +1,4 @@
-//! The strict check, for errors that a C++ compiler accepts and Metal's does not. Clang reads the text as C++ for OpenCL, which has the
-//! same address spaces as Metal.
+//! The strict check, for what C++ allows and Metal does not: clang reads the text as C++ for OpenCL, which has Metal's address spaces.
 
 use crate::{
     Error, compiler,
@@ -67,7 +66,7 @@ fn signatures(unit: &Unit) -> Result<(), String> {
         for parameter in &kernel.parameters {
             match parameter.source {
                 Argument::Buffer(slot) if !slots.insert(slot) => return Err(format!("`{name}`: two parameters in [[buffer({slot})]]")),
-                Argument::Threadgroup => return Err(format!("`{name}`: nobody sets memory aside for `{}`", parameter.name)),
+                Argument::Threadgroup => return Err(format!("`{name}`: nothing allocates memory for `{}`", parameter.name)),
                 _ => {}
             }
         }
@@ -75,8 +74,7 @@ fn signatures(unit: &Unit) -> Result<(), String> {
     Ok(())
 }
 
-/// Searches clang's dump of the syntax tree, one node per line. A node names its file and line only where they differ from the previous
-/// node's.
+/// Searches clang's dump of the syntax tree, one node per line. A node has its file and line only if they differ from the node before.
 fn lint(tree: &str, file: &str) -> BTreeSet<(u32, String)> {
     let mut found = BTreeSet::new();
     let (mut ours, mut line) = (false, 0);
