@@ -21,7 +21,7 @@ pub enum Activation {
 pub enum RopeScaling {
     /// Not scaled.
     None,
-    /// All divided by a factor.
+    /// All frequencies are divided by this factor.
     Linear(f32),
     /// As in Llama 3.1: low frequencies are divided by `factor`, high ones kept, with a ramp between.
     Llama3 {

@@ -74,7 +74,7 @@ impl SafeTensors {
     }
 }
 
-/// The `safetensors` crate checks offsets against each other, but adds them up unchecked and does not name the culprit.
+/// Checks offsets before the `safetensors` crate does: it adds them up without overflow checks, and its errors name no tensor.
 fn check_offsets(file: &[u8]) -> Result<(), String> {
     let short = || format!("{} bytes are too few for a safetensors file, which begins with the 8-byte length of its header", file.len());
     let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;

@@ -72,7 +72,7 @@ fn place(attribute: &str) -> String {
         "thread_index_in_simdgroup" => "get_sub_group_local_id(), 0, 0".to_owned(),
         "simdgroup_index_in_threadgroup" => "get_sub_group_id(), 0, 0".to_owned(),
         "simdgroups_per_threadgroup" => "get_num_sub_groups(), 0, 0".to_owned(),
-        // threads_per_simdgroup
+        // Only threads_per_simdgroup is left.
         _ => "32, 0, 0".to_owned(),
     }
 }
