@@ -1,4 +1,4 @@
-//! Which GPUs there are, and what this crate makes of each. `cargo run --release --example adapters`
+//! Lists the GPUs, their capabilities, and the kernels that this crate would choose on each. `cargo run --release --example adapters`
 
 use bitnet_wgpu::{Context, bitnet, wgpu};
 use pollster::block_on;
@@ -7,7 +7,7 @@ fn main() {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
     let adapters = block_on(instance.enumerate_adapters(wgpu::Backends::all()));
     if adapters.is_empty() {
-        println!("no adapters: the CPU functions (bitnet::*_cpu) work without");
+        println!("no adapters; the CPU functions (bitnet::*_cpu) need none");
     }
     for adapter in adapters {
         let (features, limits) = Context::device_needs(&adapter);

@@ -1,4 +1,4 @@
-//! Speed of whole models with random weights: `cargo run --release --example bench_model -- --config config.json`.
+//! Times whole models with random weights: `cargo run --release --example bench_model -- --config config.json`.
 
 #[path = "support/model.rs"]
 mod support;
@@ -21,28 +21,28 @@ const BITNET_2B4T: &str = r#"{
     "rope_theta": 500000.0, "tie_word_embeddings": true, "bos_token_id": 128000, "eos_token_id": 128001
 }"#;
 
-/// Times prefill and decode of a model with random weights.
+/// Times prefill and decode of a model with random weights
 #[derive(Parser)]
 struct Arguments {
-    /// A config.json; the default is the shape of BitNet b1.58 2B4T.
+    /// The model's config.json [default: the shape of BitNet b1.58 2B4T]
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Keep the head in 8 bits.
+    /// Store the head in 8 bits
     #[arg(long)]
     int8_head: bool,
-    /// Keep keys and values in 16 bits.
+    /// Store keys and values in 16 bits
     #[arg(long)]
     f16_cache: bool,
-    /// Compute on the processor.
+    /// Compute on the CPU
     #[arg(long)]
     cpu: bool,
-    /// Tokens to decode for a figure.
+    /// Tokens to decode per measurement
     #[arg(long, default_value_t = 64)]
     tokens: usize,
-    /// Lengths of prompts to time.
+    /// Prompt lengths for timing prefill
     #[arg(long, value_delimiter = ',', default_value = "128,512")]
     prefill: Vec<usize>,
-    /// Lengths of contexts to decode after.
+    /// Context lengths after which to time decode
     #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
     contexts: Vec<usize>,
 }
@@ -65,7 +65,7 @@ impl ModelFile for RandomModel {
             let values: Vec<i8> = (0..rows * columns).map(|_| (rng.next_u32() % 3) as i8 - 1).collect();
             return PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02));
         }
-        // Every field is 1 with probability 1/2, else 0 or 2.
+        // Each 2-bit code is 1 with probability 1/2, else 0 or 2.
         let word = |r: u64| {
             let (ones, high) = (r as u32 & 0x5555_5555, (r >> 32) as u32 & 0x5555_5555);
             ones | (high & !ones) << 1
@@ -80,7 +80,7 @@ impl ModelFile for RandomModel {
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let mut rng = seeded(name);
-        // Upper halves of floats from 0.5 to 2, of either sign.
+        // bf16 numbers with magnitudes from 0.5 to 2 and either sign.
         let halves: Vec<u8> = (0..rows * columns).flat_map(|_| ((rng.next_u32() as u16 & 0x80ff) | 0x3f00).to_le_bytes()).collect();
         PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &halves)
     }
@@ -90,19 +90,19 @@ fn seeded(name: &str) -> StdRng {
     StdRng::seed_from_u64(name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) + u64::from(byte)))
 }
 
-/// Bytes of weights that a token's step reads: two bits a ternary weight, and the head.
+/// Bytes of weights that a decoding step reads: two bits per ternary weight, and the head.
 fn weight_bytes(c: &ModelConfig, int8_head: bool) -> usize {
     let row = (c.heads + 2 * c.kv_heads) * c.head_dim;
     let layer = c.hidden * (row + c.heads * c.head_dim + 3 * c.intermediate);
     c.layers * layer / 4 + c.vocab * c.hidden * if int8_head { 1 } else { 2 }
 }
 
-/// Bytes of keys and values that a step reads after so many tokens.
+/// Bytes of keys and values that a decoding step reads after `context` tokens.
 fn cache_bytes(c: &ModelConfig, context: usize, f16: bool) -> usize {
     c.layers * context * 2 * c.kv_heads * c.head_dim * if f16 { 2 } else { 4 }
 }
 
-/// Seconds until the first token, and of a token after it.
+/// Seconds to the first token, and per token after it.
 fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(f64, f64)> {
     let ids: Vec<u32> = (0..prompt.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect();
     let options = GenerateOptions { max_tokens: tokens.saturating_add(1), ignore_eos: true, cache, ..Default::default() };
@@ -133,7 +133,7 @@ fn run() -> Result<()> {
     bar.finish_and_clear();
 
     let (adapter, language) = support::device(&model);
-    println!("{adapter}, kernels in {language}; times by the host's clock, waited for");
+    println!("{adapter}, kernels in {language}; times by the host's clock, until results have arrived");
     let roof = match &context {
         Some(context) => {
             println!("{:.2} GB of GPU memory for the weights", context.pool_stats().used_bytes as f64 / 1e9);
@@ -142,7 +142,7 @@ fn run() -> Result<()> {
         None => None,
     };
     let cache = if arguments.f16_cache { Element::F16 } else { Element::F32 };
-    // An idle device is slow, and kernels are compiled at their first use.
+    // Warm-up: an idle device runs at a low clock, and kernels are compiled at their first use.
     for _ in 0..3 {
         time(&model, 512.min(config.context.saturating_sub(8)), 8, cache)?;
     }
@@ -152,11 +152,11 @@ fn run() -> Result<()> {
             continue;
         }
         let (first, _) = time(&model, prompt, 1, cache)?;
-        println!("prefill {prompt:5}: {:8.1} ms, {:8.0} tokens a second", first * 1e3, prompt as f64 / first);
+        println!("prefill {prompt:5}: {:8.1} ms, {:8.0} tokens per second", first * 1e3, prompt as f64 / first);
     }
     for &length in &arguments.contexts {
         if length.saturating_add(arguments.tokens) > config.context {
-            println!("decode after {length:5}: {} tokens more are beyond the context of {}", arguments.tokens, config.context);
+            println!("decode after {length:5}: {} more tokens are beyond the context of {}", arguments.tokens, config.context);
             continue;
         }
         let (_, step) = time(&model, length, arguments.tokens, cache)?;
@@ -164,13 +164,13 @@ fn run() -> Result<()> {
         let share = match roof.as_ref().map(|roof| roof.share(bytes, step)) {
             None => String::new(),
             Some(Some(share)) => format!(", {:.1} % of the roof", 100.0 * share),
-            Some(None) => ", above the roof: no figure of memory's".into(),
+            Some(None) => ", above the roof: read from a cache".into(),
         };
-        println!("decode after {length:5}: {:8.1} tokens a second, {:.0} MB a token{share}", 1.0 / step, bytes as f64 / 1e6);
+        println!("decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{share}", 1.0 / step, bytes as f64 / 1e6);
     }
     if let Some(context) = &context {
         let stats = context.pool_stats();
-        println!("{:.2} GB of GPU memory in all, at most", (stats.used_bytes + stats.free_bytes) as f64 / 1e9);
+        println!("{:.2} GB of GPU memory in all, pooled buffers included", (stats.used_bytes + stats.free_bytes) as f64 / 1e9);
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A feed-forward block of a real model in one submission, recorded once and replayed for every token: norm + quantise, gate and up as one fused
-//! matrix, relu² · up, norm + quantise, down. `cargo run --release --example chain`
+//! A feed-forward block of a real model, recorded once and replayed for every token, one submission each: norm + quantise, gate and up as
+//! one stacked matrix, relu²(gate) · up, norm + quantise, down. `cargo run --release --example chain`
 
 mod support;
 
@@ -37,9 +37,9 @@ fn main() -> Result<()> {
         let expected = bitnet::bitlinear_quantized_cpu(&gated, &down)?;
         let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, |max, v| max.max(v.abs()));
         let off = largest(&mut y.iter().zip(&expected).map(|(a, b)| a - b)) / largest(&mut expected.iter().copied());
-        println!("token {token}: y = {:?} ..., off the CPU by {off:.0e} of the largest", &y[..3]);
+        println!("token {token}: y = {:?} ..., largest difference from the CPU {off:.0e} of the largest output", &y[..3]);
     }
     let (clock, time) = pollster::block_on(block.time(100))?;
-    println!("{time:?} a block, by the {clock:?} clock; {:?}", context.pool_stats());
+    println!("{time:?} per block, by the {clock:?} clock; {:?}", context.pool_stats());
     Ok(())
 }

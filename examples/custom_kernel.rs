@@ -1,4 +1,4 @@
-//! A kernel of your own beside the crate's: declare it once, dispatch it like the others. `cargo run --release --example custom_kernel`
+//! A kernel of your own, declared once and dispatched together with the crate's kernels. `cargo run --release --example custom_kernel`
 
 use bitnet_wgpu::{
     Context, Kernel, Result, Tensor, bitnet, contract,
@@ -8,7 +8,7 @@ use bitnet_wgpu::{
 
 params! { struct Params { length: u32, factor: f32 } }
 
-// In a crate of its own the text would be in wgsl/silu.wgsl, and this `wgsl!["silu"]`.
+// In your own crate, put the text into wgsl/silu.wgsl and write `wgsl!["silu"]` here.
 const TEXT: &[Part] = &[Part::new(
     "silu",
     "struct Params { length: u32, factor: f32 }
@@ -27,23 +27,23 @@ const TEXT: &[Part] = &[Part::new(
 static SILU: Kernel = Kernel::new(
     "silu",
     Params::FIELDS,
-    // `X` is f32 or f16, as the tensor that is bound has it.
+    // `X` is f32 or f16, the element type of the tensor that is bound.
     &[read("x", Float("X")), read_write("y", F32)],
     // Workgroups of 64 threads, each of which makes one output, unless `workgroup_size` and `tile` say otherwise.
     &[Source::wgsl(TEXT)],
 );
 
 fn main() -> Result<()> {
-    // In a test of yours: the text agrees with the declaration.
+    // Do this in one of your tests: it checks the text against the declaration.
     for variant in SILU.variants() {
-        contract::check(&SILU, &variant).expect("the shader is what Rust declares");
+        contract::check(&SILU, &variant).expect("the shader agrees with its declaration");
     }
     let context = pollster::block_on(Context::new())?;
     let x = context.upload(&[-2.0f32, -1.0, 0.0, 1.0, 2.0], [5])?;
     let y = Tensor::<f32>::uninit(&context, [5])?;
     let mut encoder = context.encoder("custom");
     encoder.dispatch(&SILU, &Params { length: 5, factor: 2.0 }, &[&x, &y], [5, 1, 1])?;
-    // And on with the crate's own.
+    // The crate's own kernels can use the result in the same submission.
     let quantized = bitnet::quantize_activations(&mut encoder, &y)?;
     encoder.submit()?.wait()?;
     println!("2 · silu = {:?}", pollster::block_on(y.read())?);

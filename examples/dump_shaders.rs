@@ -1,11 +1,11 @@
-//! Writes every shader text as it is handed to the driver, a file a variant. `cargo run --example dump_shaders DIR`
+//! Writes every shader text to DIR as it is handed to wgpu, one file per variant. `cargo run --example dump_shaders DIR`
 
 use bitnet_wgpu::{Element, ShaderLanguage, catalog};
 use std::{env, fs, io, path::Path};
 
 fn main() -> io::Result<()> {
     let Some(directory) = env::args().nth(1) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "name a folder to write to"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "usage: dump_shaders DIR"));
     };
     fs::create_dir_all(&directory)?;
     for kernel in catalog() {

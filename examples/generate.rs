@@ -1,4 +1,4 @@
-//! Tells a tale, token by token: `cargo run --release --example generate -- --prompt "Once upon a time"`.
+//! Generates text, printed token by token: `cargo run --release --example generate -- --prompt "Once upon a time"`.
 
 #[path = "support/model.rs"]
 mod support;
@@ -15,40 +15,40 @@ use std::{
 };
 use support::ModelArgs;
 
-/// Continues a prompt with a BitNet model.
+/// Continues a prompt with a BitNet model
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text to continue.
+    /// The text to continue
     #[arg(long, default_value = "Once upon a time there was a little girl who lived in a cottage by the sea.")]
     prompt: String,
-    /// Token ids to continue, taken as they are, in place of a text.
+    /// Token ids to continue instead of a text, without adding BOS
     #[arg(long, value_delimiter = ',')]
     ids: Option<Vec<u32>>,
-    /// Take the prompt for a user's message and let the model answer, by its chat template.
+    /// Take the prompt as a user's message and answer it, using the model's chat template
     #[arg(long, conflicts_with = "ids")]
     chat: bool,
     #[arg(long, default_value_t = 128)]
     max_tokens: usize,
-    /// 0 always takes the most likely token.
+    /// Divides the logits; 0 always takes the most likely token
     #[arg(long, default_value_t = 0.7)]
     temperature: f32,
-    /// So many candidates at most; 0 is all of them.
+    /// Sample from so many most likely tokens; 0 means all
     #[arg(long, default_value_t = 40)]
     top_k: usize,
-    /// The probability that the candidates must reach together.
+    /// Sample from the fewest tokens that reach this total probability
     #[arg(long, default_value_t = 1.0)]
     top_p: f32,
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Always take the most likely token.
+    /// Always take the most likely token
     #[arg(long)]
     greedy: bool,
-    /// Go on after an end-of-text token.
+    /// Continue after an end-of-text token
     #[arg(long)]
     ignore_eos: bool,
-    /// Print one JSON object in place of the text.
+    /// Print one JSON object instead of the text
     #[arg(long)]
     json: bool,
 }
@@ -69,14 +69,14 @@ impl Arguments {
     }
 }
 
-/// What was generated, and how long it took.
+/// Generated tokens, and the time they took.
 struct Generated {
     ids: Vec<u32>,
     text: String,
     stop: Option<Stop>,
-    /// Until the first token.
+    /// Time to the first token.
     prefill: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     decode: Duration,
 }
 
@@ -99,7 +99,7 @@ fn generate(model: &Model, prompt: &[u32], options: &GenerateOptions, show: bool
     Ok(Generated { ids, text, stop: generation.stop(), prefill, decode })
 }
 
-/// Prints at once; ends quietly if nobody reads on.
+/// Prints without buffering; ends the program quietly if standard output is closed.
 fn say(text: &str) {
     let mut out = std::io::stdout();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -118,7 +118,7 @@ fn run() -> Result<()> {
             say(&arguments.prompt);
         }
     }
-    // Kernels are compiled at their first use: not a part of the speeds.
+    // Kernels are compiled at their first use. A short run first keeps that out of the timing.
     if options.max_tokens > 0 {
         generate(&model, &prompt, &GenerateOptions { max_tokens: 3, ..options }, false)?;
     }
@@ -140,7 +140,7 @@ fn run() -> Result<()> {
         say("\n");
         let stop = generated.stop.map_or_else(String::new, |stop| format!(", ended by {stop:?}"));
         eprintln!(
-            "prompt: {} tokens, {prefill:.0} a second; then {} tokens, {decode:.1} a second{stop}",
+            "prompt: {} tokens, {prefill:.0} per second; generated: {} tokens, {decode:.1} per second{stop}",
             prompt.len(),
             generated.ids.len()
         );

@@ -1,4 +1,4 @@
-//! How well a model predicts a text: `cargo run --release --example perplexity -- --text FILE --window 255`.
+//! Measures a model's perplexity on a text: `cargo run --release --example perplexity -- --text FILE --window 255`.
 
 #[path = "support/model.rs"]
 mod support;
@@ -8,18 +8,18 @@ use clap::Parser;
 use std::{path::PathBuf, process::ExitCode, time::Instant};
 use support::ModelArgs;
 
-/// Scores a text in windows, BOS before each, every token of the text scored once.
+/// Computes a model's perplexity on a text, in separate windows with BOS before each; every token is scored once
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text.
+    /// The text
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m/golden/heldout_own.txt"))]
     text: PathBuf,
-    /// Tokens of the text in a window; the default fills the context.
+    /// Tokens of text per window [default: fills the context]
     #[arg(long)]
     window: Option<usize>,
-    /// Print one JSON object.
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -33,7 +33,7 @@ fn run() -> Result<()> {
     let bos = model.tokenizer()?.bos().or(model.config().bos).ok_or_else(|| invalid("the model has no BOS"))?;
     let window = arguments.window.unwrap_or(model.config().context.saturating_sub(1));
     if window == 0 || ids.is_empty() {
-        return Err(invalid("no tokens to score, or windows without any"));
+        return Err(invalid("the text has no tokens, or --window is 0"));
     }
     let (start, mut nll) = (Instant::now(), 0.0);
     for window in ids.chunks(window) {
@@ -50,7 +50,7 @@ fn run() -> Result<()> {
             })
         );
     } else {
-        println!("perplexity {perplexity:.4} over {} tokens in windows of {window} ({rate:.0} tokens a second on {adapter})", ids.len());
+        println!("perplexity {perplexity:.4} over {} tokens in windows of {window} ({rate:.0} tokens per second on {adapter})", ids.len());
     }
     Ok(())
 }

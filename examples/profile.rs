@@ -1,4 +1,4 @@
-//! Where the time goes: every kernel of a recording on its own, by the GPU's clock where it has one. `cargo run --release --example profile`
+//! Times each kernel of a recording separately, by the GPU's clock if it has one. `cargo run --release --example profile`
 
 mod support;
 
@@ -17,7 +17,7 @@ fn main() -> Result<()> {
         let y = bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w)?;
         let _ = bitnet::bitlinear(&mut encoder, &y, &w)?;
         let recording = encoder.finish();
-        // The first run compiles and warms up.
+        // The first run compiles the kernels and warms up the GPU.
         recording.submit()?.wait()?;
         println!("{tokens} tokens × {rows} × {columns}\n{}\n", pollster::block_on(recording.profile())?);
     }

@@ -1,4 +1,4 @@
-//! Packs a checkpoint in floats to two bits a weight, as transformers stores it: linear layers by their absmean, everything else as it is.
+//! Packs a float checkpoint into the two-bit format of transformers: linear layers are quantised by their absmean, other tensors copied.
 //! `cargo run --release --example quantize -- --input DIR --output DIR`
 
 use bitnet_wgpu::formats::{Checkpoint, WrittenTensor, write_packed};
@@ -7,15 +7,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::{path::PathBuf, process::ExitCode};
 
 #[derive(Parser)]
-#[command(about = "Packs a BitNet checkpoint in floats to two bits a weight")]
+#[command(about = "Packs a float BitNet checkpoint to two bits per weight")]
 struct Arguments {
-    /// A model directory: config.json, and model.safetensors or its shards.
+    /// Model directory: config.json, and model.safetensors or its shards
     #[arg(long)]
     input: PathBuf,
-    /// Where the packed model goes.
+    /// Directory for the packed model
     #[arg(long)]
     output: PathBuf,
-    /// Write over a model that is there.
+    /// Overwrite an existing model in the output directory
     #[arg(long)]
     force: bool,
 }
@@ -41,7 +41,7 @@ fn run(arguments: &Arguments) -> bitnet_wgpu::Result<()> {
         (before, after) = (before + tensor.bytes_before, after + tensor.bytes_after);
         bar.set_length(tensor.total as u64);
         bar.set_position(tensor.done as u64);
-        // Without a terminal there is no bar to print above.
+        // `bar.println` would print nothing without a terminal.
         bar.suspend(|| println!("{}", line(tensor)));
     })?;
     bar.finish_and_clear();
@@ -51,6 +51,6 @@ fn run(arguments: &Arguments) -> bitnet_wgpu::Result<()> {
 
 fn line(tensor: &WrittenTensor) -> String {
     let ratio = tensor.bytes_before as f64 / tensor.bytes_after.max(1) as f64;
-    let error = tensor.error.map_or_else(|| "as it was".into(), |error| format!("relative error {error:.3}"));
+    let error = tensor.error.map_or_else(|| "unchanged".into(), |error| format!("relative error {error:.3}"));
     format!("{:<50} {ratio:>6.2} times smaller, {error}", tensor.name)
 }

@@ -1,4 +1,4 @@
-//! Quantise a matrix, multiply, read back. `cargo run --release --example quickstart`
+//! Quantises a matrix, multiplies it by a vector and reads the result back. `cargo run --release --example quickstart`
 
 use bitnet_wgpu::{Context, bitnet};
 
@@ -20,7 +20,7 @@ fn main() -> bitnet_wgpu::Result<()> {
     let y = pollster::block_on(y.read())?;
     println!("y = {:?} ...", &y[..4]);
 
-    // The same on the CPU, to the bit.
+    // The CPU gives the same bits.
     let packed = bitnet::quantize_weights_cpu(&weights, rows, columns)?;
     assert_eq!(y, bitnet::bitlinear_cpu(&x, 1, &packed)?);
     println!("equal to the CPU");

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times torch + transformers on a CPU, for comparison: greedy decode after a short prompt, and prefill. Prints one JSON object.
+"""Times torch + transformers on the CPU, for comparison: greedy decode after a short prompt, and prefill. Prints one JSON object.
 
     pip install torch transformers accelerate
     benches/transformers/decode.py MODEL_DIR [--threads N] [--variants auto-float32-eager,...]
 
-A variant is weights-dtype-execution. Weights: `auto`, the model as transformers loads it (BitLinear layers that quantise their input);
-`dense`, the same with every BitLinear replaced by a plain linear layer of the dequantised weights, which skips the quantisation of
-activations: not the same numbers, but what torch is fastest at. Execution: `eager` with a growing cache, or `compiled` (torch.compile)
-with a static one. Times are of warm runs, the median and the best; ids are read back at every step, as a generator must.
+A variant is weights-dtype-execution. Weights: `auto` is the model as transformers loads it (BitLinear layers that quantise their input);
+`dense` replaces every BitLinear by a plain linear layer with dequantised weights. That skips the quantisation of activations, so results
+differ, but it is what torch runs fastest. Execution: `eager` with a growing cache, or `compiled` (torch.compile) with a static one.
+Rates are the median and the best of warm runs. Ids are read back at every step, as a generator must do.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def arguments():
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--prompt", type=int, default=8, help="tokens before the decoded ones")
+    parser.add_argument("--prompt", type=int, default=8, help="tokens in the prompt before decoding")
     parser.add_argument("--decode", type=int, default=64, help="tokens to decode")
     parser.add_argument("--prefill", type=int, default=128, help="tokens of the timed prefill")
     parser.add_argument("--runs", type=int, default=7)
@@ -39,7 +39,7 @@ def arguments():
 
 
 def dense(model):
-    """Replaces BitLinear layers by linear ones of their dequantised weights."""
+    """Replaces BitLinear layers by linear layers with their dequantised weights."""
     from transformers.integrations.bitnet import AutoBitLinear, BitLinear, WeightQuant, unpack_weights
 
     for name, module in list(model.named_modules()):
@@ -60,7 +60,7 @@ def dense(model):
 def load(path, weights, dtype):
     dtype = getattr(torch, dtype)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").eval()
-    # A quantised model keeps the checkpoint's types, whatever `dtype` says.
+    # For a quantised model, transformers ignores `dtype` and keeps the checkpoint's types.
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point() and tensor.dim() > 0:
             tensor.data = tensor.data.to(dtype)
@@ -89,14 +89,14 @@ class Runner:
         return int(output.logits[0, -1].argmax())
 
     def prefill(self, prompt):
-        """Seconds for the prompt, its first new token, and the cache."""
+        """Returns the seconds for the prompt, the first new token, and the cache."""
         cache = self.cache()
         start = time.perf_counter()
         token = self.step(prompt, cache, 0)
         return time.perf_counter() - start, token, cache
 
     def decode(self, prompt, count):
-        """Seconds for `count` steps, and their tokens."""
+        """Returns the seconds for `count` steps, and their tokens."""
         _, token, cache = self.prefill(prompt)
         tokens, start = [], time.perf_counter()
         for i in range(count):

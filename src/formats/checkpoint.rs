@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// What a stored `weight_scale` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleRule {
-    /// It is β: `linear_class` `autobitlinear` (BitNet b1.58 2B4T).
+    /// The stored number is β: `linear_class` `autobitlinear` (BitNet b1.58 2B4T).
     Multiply,
-    /// It is 1 / β: `linear_class` `bitlinear`, or none (Falcon3-1.58bit, Falcon-E, Llama3-8B-1.58).
+    /// The stored number is 1 / β: `linear_class` `bitlinear`, or absent (Falcon3-1.58bit, Falcon-E, Llama3-8B-1.58).
     Divide,
 }
 
@@ -24,12 +24,12 @@ pub struct Checkpoint {
     rule: ScaleRule,
 }
 
-/// Names of transformers, and what older checkpoints (1bitLLM) call the same.
+/// Tensor names in transformers, and the same tensors' names in older checkpoints (1bitLLM).
 const ALIASES: [(&str, &str); 2] = [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")];
 
 impl Checkpoint {
-    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards; where there is a
-    /// generation_config.json, its `eos_token_id`s count as well. Files are mapped, and must not be truncated while the checkpoint is in use.
+    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. `eos_token_id`s of a
+    /// generation_config.json are added. Files are memory-mapped and must not be truncated while the checkpoint is in use.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
@@ -56,22 +56,22 @@ impl Checkpoint {
         &self.directory
     }
 
-    /// The model's shape and numbers.
+    /// The model's dimensions and hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// config.json.
+    /// The contents of config.json.
     pub fn config_json(&self) -> &Value {
         &self.json
     }
 
-    /// What its weight scales mean.
+    /// What the checkpoint's weight scales mean.
     pub fn scale_rule(&self) -> ScaleRule {
         self.rule
     }
 
-    /// The names of all of its tensors, sorted.
+    /// The names of all tensors, sorted.
     pub fn names(&self) -> Vec<String> {
         self.shards.names()
     }
@@ -79,29 +79,29 @@ impl Checkpoint {
     /// One tensor, by its full name (`model.norm.weight`).
     ///
     /// # Errors
-    /// [`Error::Format`] if there is none of that name.
+    /// [`Error::Format`] if there is no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         self.shards.tensor(name)
     }
 
-    /// The names of its linear layers with packed weights: those that have a `weight_scale`.
+    /// The names of the linear layers with packed weights: those that have a `weight_scale`.
     pub fn linears(&self) -> Vec<String> {
         self.names().iter().filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned)).collect()
     }
 
-    /// The weights of the linear layer `name` (`model.layers.0.mlp.down_proj`, say). Packed weights are taken as they are; float weights, of a
-    /// checkpoint that is quantised as it is loaded, are quantised by their absmean. Which of the two they are is their type's to say, whatever
-    /// `quantization_mode` is.
+    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are; float
+    /// weights are quantised by their absmean. The tensor's type decides which they are, not `quantization_mode`.
     ///
-    /// Packed rows come in fours, so a matrix whose rows do not is stored with some more: see [`Checkpoint::linear_with_rows`].
+    /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
     ///
     /// # Errors
-    /// [`Error::Format`] for a missing tensor, a wrong type or shape, a bias, code 3, or a scale that is not finite and positive.
+    /// [`Error::Format`] for a missing tensor, a wrong type or shape, a bias, code 3 (not ternary), or a scale that is not finite and
+    /// positive.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, None)
     }
 
-    /// [`Checkpoint::linear`] of a matrix that is known to have so many rows.
+    /// [`Checkpoint::linear`] for a matrix that is known to have `rows` rows; padding rows are dropped.
     pub fn linear_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary> {
         self.read(name, Some(rows))
     }
@@ -120,14 +120,14 @@ impl Checkpoint {
         }
         let rows = rows.unwrap_or(stored_rows.saturating_mul(4));
         if rows.div_ceil(4) != stored_rows {
-            return Err(weight.error(format!("has {stored_rows} rows of four; that is not {rows}")));
+            return Err(weight.error(format!("has {stored_rows} packed rows, of four rows each; that is not {rows}")));
         }
         let beta = self.beta(name)?;
         let matrix = PackedTernary::from_transformers(rows, columns, weight.bytes, Scales::Tensor(beta));
-        matrix.map_err(|e| weight.error(format!("is no packed ternary matrix: {e}")))
+        matrix.map_err(|e| weight.error(format!("is not a packed ternary matrix: {e}")))
     }
 
-    /// Float masters, to codes and their absmean.
+    /// Quantises float master weights to ternary codes, with their absmean as the scale.
     fn quantize(&self, name: &str, weight: &TensorBytes<'_>, rows: usize) -> Result<PackedTernary> {
         let (stored_rows, columns) = weight.matrix()?;
         if rows != stored_rows {
@@ -135,7 +135,7 @@ impl Checkpoint {
         }
         let masters = weight.to_f32()?;
         if self.shards.contains(&format!("{name}.weight_scale")) {
-            return Err(weight.error("is in floats and has a weight_scale; which of the two scales it is not defined"));
+            return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
         bitnet::quantize_weights_cpu(&masters, rows, columns).map_err(|e| weight.error(format!("cannot be quantised: {e}")))
     }
@@ -152,7 +152,7 @@ impl Checkpoint {
         if beta.is_finite() && beta > 0.0 { Ok(beta) } else { Err(stored.error(format!("is {scale}"))) }
     }
 
-    /// The stored name of a tensor: its own, or an alias.
+    /// The name under which the file stores a tensor: the usual one, or an alias.
     fn stored(&self, name: &str) -> String {
         let own = format!("{name}.weight");
         let alias = ALIASES.iter().find_map(|(new, old)| name.strip_suffix(new).map(|layer| format!("{layer}{old}.weight")));
@@ -213,8 +213,8 @@ fn scale_rule(json: &Value) -> Result<ScaleRule, String> {
     }
 }
 
-/// The tokens that end a text, as generation_config.json has them: often more than those in config.json (a chat's end of turn). What is beyond
-/// the vocabulary cannot occur, and is left out.
+/// The tokens that end a text according to generation_config.json: often more than config.json has (a chat's end of turn). Ids beyond the
+/// vocabulary cannot occur and are dropped.
 fn generation_eos(directory: &Path, vocab: usize) -> Result<Vec<u32>> {
     let path = directory.join("generation_config.json");
     if !path.exists() {

@@ -1,13 +1,13 @@
-//! What a checkpoint says of its model.
+//! A model's configuration, and reading it from config.json.
 
 use serde_json::{Map, Value};
 
-/// The largest dimension that is believed.
+/// The largest dimension that is accepted; larger ones are taken for damage.
 const MOST_SIZE: usize = 1 << 24;
-/// The most layers that are believed.
+/// The most layers that are accepted.
 const MOST_LAYERS: usize = 4096;
 
-/// How a feed-forward block's gate is bent.
+/// The activation function of the feed-forward block's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// relu(x)²: BitNet b1.58 2B4T.
@@ -16,30 +16,30 @@ pub enum Activation {
     Silu,
 }
 
-/// How rotary frequencies are stretched beyond the context that a model was trained on.
+/// How rotary frequencies are scaled for a context longer than the one the model was trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Not scaled.
     None,
-    /// All divided by a factor.
+    /// All frequencies are divided by this factor.
     Linear(f32),
-    /// As Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// As in Llama 3.1: low frequencies are divided by `factor`, high ones kept, with a ramp between.
     Llama3 {
-        /// What low frequencies are divided by.
+        /// Divides the low frequencies.
         factor: f32,
-        /// Wavelengths above `context / low` are low frequencies.
+        /// Wavelengths above `context / low` count as low frequencies.
         low: f32,
-        /// Wavelengths below `context / high` are high ones.
+        /// Wavelengths below `context / high` count as high frequencies.
         high: f32,
-        /// The context that the model was first trained on.
+        /// The context length of the original training, in tokens.
         context: f32,
     },
 }
 
-/// The shape and the numbers of a transformer, whichever file they came from.
+/// The dimensions and hyperparameters of a transformer, whichever file format they came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// What the file calls the architecture (`bitnet`, `llama`, `bitnet-b1.58`, ...).
+    /// The architecture's name in the file (`bitnet`, `llama`, `bitnet-b1.58`, ...).
     pub architecture: String,
     /// Width of the residual stream.
     pub hidden: usize,
@@ -55,34 +55,34 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
-    /// The most positions that the model was made for.
+    /// The maximum context length, in tokens.
     pub context: usize,
     /// Added to the mean of squares in every RMSNorm.
     pub eps: f32,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// How the rotary frequencies are stretched.
+    /// How the rotary frequencies are scaled.
     pub rope_scaling: RopeScaling,
-    /// The feed-forward gate.
+    /// The activation function of the feed-forward gate.
     pub activation: Activation,
-    /// Norms before the attention's output projection and before the feed-forward's down projection.
+    /// Are there norms before the attention's output projection and before the feed-forward's down projection?
     pub sub_norms: bool,
-    /// The head is the embedding.
+    /// Does the head share the embedding's weights?
     pub tied_head: bool,
     /// The token that begins a text.
     pub bos: Option<u32>,
-    /// The tokens that end one.
+    /// The tokens that end a text.
     pub eos: Vec<u32>,
 }
 
 impl ModelConfig {
-    /// Reads transformers' config.json of `model_type` `bitnet` or `llama`. Keys that it lacks have the defaults of transformers. A `llama` has
-    /// no sub-norms as far as this file says; [`Checkpoint`](super::Checkpoint) looks whether its tensors are there.
+    /// Reads a config.json of `model_type` `bitnet` or `llama`. Missing keys get the defaults of transformers. For `llama`, config.json
+    /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist.
     ///
     /// # Errors
-    /// A message that names the key: absurd or missing sizes, a graph that is not supported.
+    /// A message that names the key: a size that is missing or out of range, or a model graph that is not supported.
     pub fn from_json(json: &Value) -> Result<Self, String> {
-        let json = Keys(json.as_object().ok_or("is no JSON object")?);
+        let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let architecture = json.text("model_type")?.ok_or("has no model_type")?;
         let defaults = match architecture {
             "bitnet" => &BITNET,
@@ -119,8 +119,8 @@ impl ModelConfig {
         config.known_tokens(defaults).checked()
     }
 
-    /// Without the tokens that the class assumes where they are beyond a smaller vocabulary: transformers writes them to every config.json. Any other
-    /// token that is not in the vocabulary stays, to be refused.
+    /// Drops default BOS and EOS ids that are beyond the vocabulary: transformers writes its defaults into every config.json, even for a
+    /// smaller vocabulary. Any other id out of range stays, and [`Self::checked`] refuses it.
     fn known_tokens(mut self, defaults: &Defaults) -> Self {
         let vocab = self.vocab;
         self.bos = self.bos.filter(|&id| (id as usize) < vocab || id != defaults.bos);
@@ -128,7 +128,7 @@ impl ModelConfig {
         self
     }
 
-    /// Itself, if it describes a model that can be: no size zero or absurd, heads that divide, tokens of the vocabulary.
+    /// Checks that sizes are in range, that heads divide by key-value heads, and that tokens are in the vocabulary.
     pub(crate) fn checked(self) -> Result<Self, String> {
         let sizes = [
             ("the hidden size", self.hidden),
@@ -140,7 +140,7 @@ impl ModelConfig {
             ("the context", self.context),
         ];
         if let Some((what, size)) = sizes.into_iter().find(|&(_, size)| size == 0 || size > MOST_SIZE) {
-            return Err(format!("{what} is {size}; 1 to {MOST_SIZE} is supported"));
+            return Err(format!("{what} is {size}; 1 to {MOST_SIZE} are supported"));
         }
         if self.layers == 0 || self.layers > MOST_LAYERS {
             return Err(format!("{} layers; 1 to {MOST_LAYERS} are supported", self.layers));
@@ -152,13 +152,13 @@ impl ModelConfig {
             return Err(format!("the head size {} is odd; rotary pairs need an even one", self.head_dim));
         }
         if self.heads * self.head_dim > MOST_SIZE {
-            return Err(format!("{} heads of {} are over {MOST_SIZE} features", self.heads, self.head_dim));
+            return Err(format!("{} heads of size {} are over {MOST_SIZE} features", self.heads, self.head_dim));
         }
         if !(self.eps >= 0.0 && self.eps <= 1.0) {
             return Err(format!("the norms' epsilon is {}; 0 to 1 is supported", self.eps));
         }
         if !(self.rope_theta >= 1.0 && self.rope_theta.is_finite()) {
-            return Err(format!("the rotary base is {}; a finite number from 1 is needed", self.rope_theta));
+            return Err(format!("the rotary base is {}; a finite number of at least 1 is needed", self.rope_theta));
         }
         self.rope_scaling.check()?;
         match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
@@ -185,12 +185,12 @@ impl RopeScaling {
             Self::None => Ok(()),
             Self::Linear(factor) if sound(factor) => Ok(()),
             Self::Llama3 { factor, low, high, context } if [factor, low, high, context].into_iter().all(sound) && low < high => Ok(()),
-            _ => Err(format!("rotary scaling {self:?} is not possible")),
+            _ => Err(format!("rotary scaling {self:?} has a parameter out of range")),
         }
     }
 }
 
-/// What transformers assumes where a key is missing.
+/// The defaults of transformers for missing keys.
 struct Defaults {
     activation: &'static str,
     sub_norms: bool,
@@ -203,20 +203,20 @@ struct Defaults {
 static BITNET: Defaults = Defaults { activation: "relu2", sub_norms: true, theta: 500_000.0, eps: 1e-5, bos: 128_000, eos: 128_001 };
 static LLAMA: Defaults = Defaults { activation: "silu", sub_norms: false, theta: 10_000.0, eps: 1e-6, bos: 1, eos: 2 };
 
-/// Refuses what would change the graph.
+/// Refuses options that would change the model's graph.
 fn check_graph(json: Keys<'_>) -> Result<(), String> {
     for key in ["attention_bias", "mlp_bias"] {
         if json.flag(key)? {
-            return Err(format!("{key} is not supported: layers have no biases"));
+            return Err(format!("{key} is not supported: only layers without biases are"));
         }
     }
     let quantization = json.get("quantization_config").and_then(Value::as_object);
     if quantization.map_or(Ok(false), |quantization| Keys(quantization).flag("use_rms_norm"))? {
-        return Err("quantization_config.use_rms_norm is not supported: layers have no norms of their own".into());
+        return Err("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are".into());
     }
     match json.float("partial_rotary_factor", 1.0)? {
         1.0 => Ok(()),
-        part => Err(format!("partial_rotary_factor {part} is not supported: whole heads rotate")),
+        part => Err(format!("partial_rotary_factor {part} is not supported: only rotation of whole heads is")),
     }
 }
 
@@ -226,7 +226,7 @@ struct Rope {
 }
 
 impl Rope {
-    /// Both spellings: `rope_theta` and `rope_scaling`, or all of it in `rope_parameters`.
+    /// Reads either spelling: `rope_theta` and `rope_scaling`, or `rope_parameters` with everything.
     fn from_json(json: Keys<'_>, defaults: &Defaults) -> Result<Self, String> {
         let theta = json.float("rope_theta", defaults.theta)?;
         if let Some(parameters) = json.object("rope_parameters")? {
@@ -238,7 +238,7 @@ impl Rope {
 
     fn scaling(json: Keys<'_>) -> Result<RopeScaling, String> {
         if let Some((key, _)) = json.0.iter().find(|(_, value)| value.is_object()) {
-            return Err(format!("rotary parameters for `{key}` alone are not supported"));
+            return Err(format!("separate rotary parameters for `{key}` are not supported"));
         }
         let kind = json.text("rope_type")?.or(json.text("type")?).unwrap_or("default");
         match kind {
@@ -255,7 +255,7 @@ impl Rope {
     }
 }
 
-/// The token ids of a number, a list of numbers, or null.
+/// Token ids from a number, a list of numbers, or null (none).
 pub(super) fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| format!("{value} is no token id"));
     match value {
@@ -265,7 +265,7 @@ pub(super) fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
     }
 }
 
-/// A JSON object whose null is as good as missing.
+/// A JSON object in which a null value counts as missing.
 #[derive(Clone, Copy)]
 struct Keys<'a>(&'a Map<String, Value>);
 
@@ -310,7 +310,7 @@ impl<'a> Keys<'a> {
         self.get(key).map(object).transpose()
     }
 
-    /// A token that is missing has the default; one that is null is none.
+    /// A missing token gets the default; a null means that there is none.
     fn token(self, key: &str, default: u32) -> Result<Option<u32>, String> {
         let Some(value) = self.0.get(key) else { return Ok(Some(default)) };
         match token_ids(value)?.as_slice() {

@@ -1,9 +1,9 @@
-//! Readers and a writer of ternary checkpoints: [`open`] for whichever it is, [`Checkpoint`] for a model directory as transformers writes it,
-//! [`Gguf`] for a model in one GGUF file; [`SafeTensors`] and [`GgufFile`] for the tensors of single files, whatever they are;
-//! [`write_packed`] to pack a model in floats.
+//! Readers and a writer of ternary checkpoints. [`open`] reads a model in any supported format: a directory as transformers writes it
+//! ([`Checkpoint`]) or one GGUF file ([`Gguf`]). [`SafeTensors`] and [`GgufFile`] give the tensors of any single file. [`write_packed`]
+//! packs a float model.
 //!
-//! Files are mapped, not read, and checked before anything in them is believed: a damaged or hostile file gives an [`Error`](crate::Error)
-//! that names the tensor and the offset.
+//! Files are memory-mapped, and their headers checked before use: a damaged or hostile file gives an [`Error`](crate::Error) that names the
+//! tensor and the offset.
 
 mod checkpoint;
 mod config;

@@ -1,19 +1,19 @@
-//! Which reader a path needs.
+//! Finding the reader that a path needs.
 
 use super::{Checkpoint, Gguf, ModelFile, mapped};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// What a model is stored as.
+/// How a model is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A directory as transformers writes it: for [`Checkpoint::open`].
+    /// A directory as transformers writes it; [`Checkpoint::open`] reads it.
     Directory(PathBuf),
-    /// A GGUF file: for [`Gguf::open`].
+    /// A GGUF file; [`Gguf::open`] reads it.
     Gguf,
 }
 
-/// What is at a path: a model directory (named itself or by the config.json in it), or a GGUF file, by its first bytes.
+/// What is at a path: a model directory (given itself, or as the config.json in it), or a GGUF file, recognised by its first bytes.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Format`] for anything else.
@@ -26,13 +26,13 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
         (Some(name), Some(directory)) if name == "config.json" => Ok(Kind::Directory(directory.to_owned())),
         _ if mapped::map(path)?.starts_with(b"GGUF") => Ok(Kind::Gguf),
         _ => {
-            let message = "is no model: a directory with a config.json or a GGUF file is needed".into();
+            let message = "is not a model: a directory with a config.json or a GGUF file is needed".into();
             Err(Error::Format { path: path.to_owned(), message })
         }
     }
 }
 
-/// Opens a model, whatever it is stored as.
+/// Opens a model in any supported format.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Format`].

@@ -1,4 +1,4 @@
-//! The safetensors format: eight bytes of header length, a JSON header, the tensors' bytes.
+//! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
 use super::mapped;
 use crate::{Error, Result};
@@ -6,12 +6,12 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 use std::path::{Path, PathBuf};
 
-/// A mapped safetensors file whose header has been checked.
+/// A memory-mapped safetensors file whose header has been checked.
 pub struct SafeTensors {
     path: PathBuf,
     map: memmap2::Mmap,
     metadata: safetensors::tensor::Metadata,
-    /// Where the tensors' bytes begin in the file.
+    /// Offset in the file where the tensors' bytes begin.
     data: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct TensorBytes<'a> {
 }
 
 impl SafeTensors {
-    /// Maps `path` and checks its header: lengths, offsets and shapes must cover the file without gap or overlap.
+    /// Maps `path` and checks its header: tensors must cover the file without gap or overlap. Do not truncate the file while it is in use.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
@@ -60,7 +60,7 @@ impl SafeTensors {
     /// One tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is none of that name.
+    /// [`Error::Format`] if there is no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         let info = self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (start, end) = info.data_offsets;
@@ -74,15 +74,15 @@ impl SafeTensors {
     }
 }
 
-/// The `safetensors` crate checks offsets against each other, but adds them up unchecked and does not name the culprit.
+/// Checks offsets before the `safetensors` crate does: it adds them up without overflow checks, and its errors name no tensor.
 fn check_offsets(file: &[u8]) -> Result<(), String> {
-    let short = || format!("{} bytes are no safetensors file: it begins with the 8-byte length of its header", file.len());
+    let short = || format!("{} bytes are too few for a safetensors file, which begins with the 8-byte length of its header", file.len());
     let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;
     let length = u64::from_le_bytes(*length);
     let header = usize::try_from(length).ok().and_then(|length| rest.get(..length));
     let header = header.ok_or_else(|| format!("the header claims {length} bytes, the file has {} more", rest.len()))?;
     let header: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(header).map_err(|e| format!("the header is no JSON object: {e}"))?;
+        serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object: {e}"))?;
     let bytes = (rest.len() as u64).saturating_sub(length);
     for (name, info) in header.iter().filter(|(name, _)| *name != "__metadata__") {
         let offsets = info.get("data_offsets").and_then(|offsets| offsets.as_array());
@@ -97,13 +97,13 @@ fn check_offsets(file: &[u8]) -> Result<(), String> {
 }
 
 impl TensorBytes<'_> {
-    /// As `f32`: F32 as it is, BF16 and F16 widened.
+    /// The elements as `f32`: F32 as stored, BF16 and F16 widened.
     ///
     /// # Errors
     /// [`Error::Format`] for another type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         use rayon::prelude::*;
-        // Bytes of a file need not be aligned.
+        // Tensors in a file need not be aligned for their type.
         let pairs = || self.bytes.par_chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
         match self.dtype {
             Dtype::F32 => Ok(self.bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),

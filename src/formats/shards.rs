@@ -1,4 +1,4 @@
-//! The tensors of a model directory, in one safetensors file or in several with an index.
+//! The tensors of a model directory: one safetensors file, or several with an index.
 
 use super::{SafeTensors, TensorBytes, checkpoint::read_json};
 use crate::{Error, Result};
@@ -8,10 +8,10 @@ use std::{
 };
 
 pub(super) struct Shards {
-    /// model.safetensors, or the index.
+    /// Path of model.safetensors or of the index, for error messages.
     path: PathBuf,
     files: Vec<SafeTensors>,
-    /// Which file holds a tensor.
+    /// For each tensor, the index in `files` of the file that holds it.
     places: BTreeMap<String, usize>,
 }
 
@@ -62,7 +62,7 @@ impl Shards {
     }
 }
 
-/// Is it the name of a file in the same directory, on every system?
+/// Is this a plain file name on every operating system? A hostile index must not reach other directories.
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));

@@ -1,4 +1,4 @@
-//! Writing a model as transformers stores packed ones, tensor by tensor: no more than one matrix is in memory.
+//! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
 use super::{Checkpoint, ModelFile};
 use crate::{Error, PackedTernary, Result, Scales};
@@ -11,24 +11,24 @@ use std::{
     path::Path,
 };
 
-/// What became of one tensor in [`write_packed`].
+/// Progress of [`write_packed`]: one tensor that has been written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WrittenTensor {
     /// Its name.
     pub name: String,
-    /// How many have been written, with this one.
+    /// How many tensors have been written, this one included.
     pub done: usize,
-    /// How many there are.
+    /// How many tensors there are.
     pub total: usize,
     /// Bytes in the input.
     pub bytes_before: u64,
-    /// Bytes in the output, its scale included.
+    /// Bytes in the output, including the scale.
     pub bytes_after: u64,
-    /// Of a matrix that was quantised, ‖W - βWq‖ / ‖W‖.
+    /// For a matrix that was quantised, the relative error ‖W - βWq‖ / ‖W‖.
     pub error: Option<f64>,
 }
 
-/// Files that go with a model as they are.
+/// Files that are copied to the output unchanged.
 const COMPANIONS: [&str; 10] = [
     "generation_config.json",
     "tokenizer.json",
@@ -45,20 +45,20 @@ const COMPANIONS: [&str; 10] = [
 const LINEARS: [&str; 7] =
     ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 
-/// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and their `weight_scale`, which
-/// multiplies (`linear_class` `autobitlinear`, offline). Float masters are quantised by their absmean; other tensors and the tokenizer's
-/// files stay as they are. `written` is called after each tensor. Weights take their file's name when they are whole, and
-/// config.json is written last.
+/// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
+/// multiplies (`linear_class` `autobitlinear`, `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors
+/// and the tokenizer's files are copied. `written` is called after each tensor. The weights are written to a temporary name and renamed
+/// when complete; config.json is written last.
 ///
 /// # Errors
-/// [`Error::Io`], also where there is a model in `output` and `force` is not set, or where `output` is the input; [`Error::Format`] for weights
-/// that cannot be packed.
+/// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the input; [`Error::Format`] for weights that
+/// cannot be packed.
 pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bool, mut written: impl FnMut(&WrittenTensor)) -> Result<()> {
     let output = output.as_ref();
     check_output(checkpoint.path(), output, force)?;
     at(output, fs::create_dir_all(output))?;
     let (model, partial) = (output.join("model.safetensors"), output.join("model.safetensors.partial"));
-    // Without its config an unfinished model cannot be opened, and so not be read by the wrong rule of scales.
+    // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
     let target = output.join("config.json");
     if target.exists() {
         at(&target, fs::remove_file(&target))?;
@@ -92,7 +92,7 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// A tensor of the output: what the header says of it.
+/// A tensor's entry in the output's header; offsets in bytes from the beginning of the data.
 struct Entry {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -100,7 +100,7 @@ struct Entry {
     end: usize,
 }
 
-/// The output's tensors, and where they end.
+/// The output's tensors, and the end of their data in bytes.
 #[derive(Default)]
 struct Layout {
     entries: BTreeMap<String, Entry>,
@@ -114,7 +114,7 @@ impl Layout {
         self.entries.insert(name, Entry { dtype, shape: shape.to_vec(), start, end: self.end });
     }
 
-    /// The file up to its data: a length, and a header filled up with spaces to whole groups of eight bytes.
+    /// The file up to its data: the header's length, and the header padded with spaces to a multiple of eight bytes.
     fn header(&self) -> Vec<u8> {
         let entry = |(name, entry): (&String, &Entry)| {
             let info = json!({"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [entry.start, entry.end]});
@@ -132,7 +132,7 @@ impl Layout {
     }
 }
 
-/// Linear layers with their rows and columns.
+/// The linear layers: name, rows, columns.
 fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
     let config = checkpoint.config();
     let (query, key) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);

@@ -1,4 +1,4 @@
-//! Which token comes next.
+//! Sampling of the next token.
 
 use crate::{Error, Result};
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
@@ -6,17 +6,17 @@ use std::cmp::Ordering;
 
 const OP: &str = "sampling";
 
-/// How the next token is chosen: the `top_k` most likely, of these the fewest whose probability at `temperature` reaches `top_p`, of these a
-/// random one.
+/// How the next token is chosen: take the `top_k` most likely, of these the fewest whose probability at `temperature` reaches `top_p`, and
+/// draw one of those at random.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 always takes the most likely token.
+    /// Divides the logits; 0 means greedy: always the most likely token.
     pub temperature: f32,
-    /// So many candidates at most; 0 is all of them.
+    /// The number of candidates; 0 means all.
     pub top_k: usize,
-    /// The probability that the candidates must reach together, 0 to 1; at least one is kept, and 1 keeps all.
+    /// The total probability that the kept candidates must reach, 0 to 1; at least one is kept, and 1 keeps all.
     pub top_p: f32,
-    /// Begins the sequence of random numbers.
+    /// Seeds the random numbers.
     pub seed: u64,
 }
 
@@ -29,10 +29,10 @@ impl Sampling {
         self.temperature == 0.0 || self.top_k == 1
     }
 
-    /// Are the numbers in their domains?
+    /// Checks that the numbers are in range.
     ///
     /// # Errors
-    /// [`Error::Invalid`].
+    /// [`Error::Invalid`] for a number that is not.
     pub fn check(&self) -> Result<()> {
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return Err(invalid(format!("temperature is {}; it must be finite and not negative", self.temperature)));
@@ -50,8 +50,8 @@ impl Default for Sampling {
     }
 }
 
-/// Draws tokens. The same options and the same logits give the same tokens on every platform: the generator is ChaCha8, and the arithmetic is
-/// in `f64` without the platform's `exp`.
+/// Draws tokens. The same options and logits give the same tokens on every platform: the generator is ChaCha8, and the arithmetic is in
+/// `f64` without the platform's `exp`.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
@@ -62,7 +62,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler at the beginning of its random numbers.
+    /// A sampler with freshly seeded random numbers.
     ///
     /// # Errors
     /// [`Error::Invalid`], see [`Sampling::check`].
@@ -77,11 +77,11 @@ impl Sampler {
         &self.sampling
     }
 
-    /// One of `candidates`, which are sorted by falling logit, then by rising id. Probabilities are relative to those given: to follow the
-    /// options, give at least `top_k`, or all.
+    /// Draws one of `candidates`, pairs of a token id and its logit, sorted by falling logit, then by rising id. Probabilities are relative
+    /// to the candidates given: pass at least `top_k` of them, or all.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if none is given, if they are not sorted, if the first logit is not finite, or if another is NaN.
+    /// [`Error::Invalid`] if there are no candidates, if they are not sorted, if the first logit is not finite, or if another is NaN.
     pub fn sample(&mut self, candidates: &[(u32, f32)]) -> Result<u32> {
         let &[(first, max), ..] = candidates else { return Err(invalid("no candidates".into())) };
         if let Some(&(id, logit)) = candidates.iter().find(|(_, logit)| logit.is_nan()) {
@@ -100,7 +100,7 @@ impl Sampler {
         Ok(candidates[self.draw(&candidates[..kept])].0)
     }
 
-    /// A token of the whole vocabulary; `logits` are by id.
+    /// Draws a token of the whole vocabulary; `logits` are indexed by token id.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there are none, if one is NaN or +∞, or if all are -∞.
@@ -117,7 +117,7 @@ impl Sampler {
         token
     }
 
-    /// The place of the chosen candidate.
+    /// The index of the drawn candidate.
     fn draw(&mut self, candidates: &[(u32, f32)]) -> usize {
         let (max, temperature) = (f64::from(candidates[0].1), f64::from(self.sampling.temperature));
         self.weights.clear();
@@ -131,11 +131,11 @@ impl Sampler {
             }
             left -= weight;
         }
-        // Rounding took the last: weights fall, so the last that is not 0.
+        // By rounding, `left` passed the end: take the last weight that is not 0.
         self.weights[..kept].iter().rposition(|&weight| weight > 0.0).unwrap_or(0)
     }
 
-    /// The fewest leading weights that reach `top_p` of their sum.
+    /// How many leading weights it takes to reach `top_p` of their sum.
     fn nucleus(&self) -> usize {
         if self.sampling.top_p == 1.0 {
             return self.weights.len();
@@ -150,7 +150,7 @@ impl Sampler {
     }
 }
 
-/// Falling logits, then rising ids; 0 before -0, as the GPU's top-k has it.
+/// By falling logit, then by rising id. 0 comes before -0, as in the GPU's top-k.
 fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
@@ -164,10 +164,10 @@ fn keep_first(candidates: &mut Vec<(u32, f32)>, count: usize) {
     candidates.sort_unstable_by(order);
 }
 
-/// e^x for x ≤ 0, within 2 units in the last place and the same on every platform: 2^n · e^r with |r| ≤ ln 2 / 2, e^r by its series. Results
-/// below 2^-1022 are 0.
+/// e^x for x ≤ 0, within 2 units in the last place and the same on every platform: 2^n · e^r with |r| ≤ ln 2 / 2, e^r by its Taylor series.
+/// Results below 2^-1022 are 0.
 fn exp(x: f64) -> f64 {
-    // The upper part of ln 2 has 21 zero bits at its end, so n times it is exact.
+    // ln 2 in two parts. The upper one ends in 21 zero bits, so n times it is exact.
     const LN_2: [f64; 2] = [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)];
     let n = (x * std::f64::consts::LOG2_E).round();
     if n < -1022.0 {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(sampler(2.0, 1, 1.0).sample_logits(&[1.0, 3.0, 3.0]).unwrap(), 1);
     }
 
-    /// Draws agree with softmax: Σ (seen - expected)² / expected is under the chi-square quantile for 1e-6.
+    /// Draws follow softmax: Σ (seen - expected)² / expected is below the chi-square quantile for 1e-6.
     fn agrees(mut sampler: Sampler, logits: &[f32], expected: &[f64]) {
         const DRAWS: usize = 50_000;
         let mut seen = vec![0usize; logits.len()];
@@ -247,11 +247,11 @@ mod tests {
                 _ => statistic += (seen as f64 - p * DRAWS as f64).powi(2) / (p * DRAWS as f64),
             }
         }
-        // Five degrees of freedom at most.
+        // For five degrees of freedom, the most here.
         assert!(statistic < 35.9, "{statistic}: {seen:?}");
     }
 
-    /// Probabilities of those logits that are kept.
+    /// Softmax over the kept logits; 0 for the others.
     fn softmax(logits: &[f32], temperature: f64, kept: &[usize]) -> Vec<f64> {
         let weight = |i: usize| if kept.contains(&i) { (f64::from(logits[i]) / temperature).exp() } else { 0.0 };
         let total: f64 = (0..logits.len()).map(weight).sum();
@@ -266,21 +266,21 @@ mod tests {
         agrees(sampler(1.0, 0, 1.0), &LOGITS, &softmax(&LOGITS, 1.0, &all));
         agrees(sampler(0.7, 0, 1.0), &LOGITS, &softmax(&LOGITS, f64::from(0.7f32), &all));
         agrees(sampler(3.0, 100, 1.0), &LOGITS, &softmax(&LOGITS, 3.0, &all));
-        // Of the two at 0.5 the first.
+        // Two logits are 0.5: the first is kept.
         agrees(sampler(1.0, 3, 1.0), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3]));
-        // 0.477, 0.289, 0.106, 0.106, 0.024
+        // Probabilities: 0.477, 0.289, 0.106, 0.106, 0.024.
         agrees(sampler(1.0, 0, 0.4), &LOGITS, &softmax(&LOGITS, 1.0, &[1]));
         agrees(sampler(1.0, 0, 0.5), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
         agrees(sampler(1.0, 0, 0.85), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3]));
         agrees(sampler(1.0, 0, 0.9), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
-        // Among the first two alone, the first has 0.62.
+        // Of the first two alone, the first has probability 0.62.
         agrees(sampler(1.0, 2, 0.6), &LOGITS, &softmax(&LOGITS, 1.0, &[1]));
         agrees(sampler(1.0, 2, 0.7), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
     }
 
     #[test]
     fn top_p_stops_where_it_is_reached() {
-        // Exact halves: 0.5 is reached by two of four.
+        // Four equal weights, whose sums are exact: two of four reach 0.5.
         for (top_p, kept) in [(0.0, 1), (0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)] {
             let mut sampler = sampler(1.0, 0, top_p);
             sampler.draw(&[(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]);

@@ -1,4 +1,4 @@
-//! Does nothing but exist: packages with a build script get `OUT_DIR`, where compiled kernels are kept.
+//! Needed only because cargo sets `OUT_DIR`, where compiled kernels are cached, just for packages with a build script.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

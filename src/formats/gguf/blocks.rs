@@ -1,4 +1,4 @@
-//! How tensors' bytes encode weights, type by type. Lengths have been checked against the type's size when these are called.
+//! Decoders of GGUF's tensor types. Callers have checked the number of bytes against the type's size.
 
 use super::I2sLayout;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 use rayon::prelude::*;
 
-/// What a tensor's elements are stored as.
+/// A tensor's storage type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GgufType {
@@ -15,21 +15,21 @@ pub enum GgufType {
     F32,
     /// Half-precision floats.
     F16,
-    /// The upper half of 32-bit floats.
+    /// bfloat16: the upper half of a 32-bit float.
     Bf16,
-    /// 32 8-bit integers and a scale.
+    /// Blocks of 32 8-bit integers with a scale each.
     Q8_0,
-    /// 256 6-bit integers, a scale, and 8-bit scales of 16 each.
+    /// Blocks of 256 6-bit integers with a scale, and an 8-bit scale for every 16 of them.
     Q6K,
-    /// Ternary: 2-bit codes and a scale for the tensor.
+    /// Ternary: 2-bit codes, and one scale for the tensor.
     I2S,
-    /// Ternary: blocks of 256, five to a byte, with a scale each.
+    /// Ternary: blocks of 256 weights, five to a byte, with a scale each.
     Tq1_0,
     /// Ternary: blocks of 256 2-bit codes with a scale each.
     Tq2_0,
     /// 2-bit codes in blocks of 64 with a scale each; ternary where code 3 does not occur.
     Q2_0,
-    /// What this crate does not read, by its number.
+    /// A type that this crate does not read, by its number in the format.
     Other(u32),
 }
 
@@ -49,7 +49,7 @@ impl GgufType {
         }
     }
 
-    /// Elements of a block, and its bytes. Rows are whole blocks.
+    /// Elements and bytes of a block. A row is a whole number of blocks.
     const fn block(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
@@ -63,28 +63,28 @@ impl GgufType {
         }
     }
 
-    /// Bytes of a tensor; none for a type whose size is not known.
+    /// A tensor's size in bytes; `None` for an unknown type.
     pub(super) fn bytes(self, elements: usize, columns: usize) -> Result<Option<usize>, String> {
         let (size, bytes) = self.block();
         match self {
             Self::Other(_) => Ok(None),
-            // Four codes a byte, then the scale in 32 bytes.
+            // Four codes per byte, then 32 bytes that begin with the scale.
             Self::I2S => Ok(Some(elements.div_ceil(4).saturating_add(32))),
-            _ if !columns.is_multiple_of(size) => Err(format!("has rows of {columns}; {self:?} comes in blocks of {size}")),
+            _ if !columns.is_multiple_of(size) => Err(format!("has rows of {columns} elements; {self:?} needs whole blocks of {size}")),
             _ => Ok(Some((elements / size).saturating_mul(bytes))),
         }
     }
 }
 
-/// A block of ternary weights with a scale of its own.
+/// A ternary type whose blocks have their own scales.
 struct Block {
     bytes: usize,
     columns: usize,
-    /// Where the scale lies, a half.
+    /// Byte offset of the scale, an `f16`.
     scale: usize,
-    /// Where codes of two bits lie, if they do.
+    /// Byte range of the 2-bit codes; empty for a type without them.
     codes: std::ops::Range<usize>,
-    /// Packs a block.
+    /// Decodes a block into packed words of 16 codes.
     pack: fn(&[u8], &mut [u32]),
 }
 
@@ -92,7 +92,7 @@ static TQ1_0: Block = Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, p
 static TQ2_0: Block = Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, pack: pack_tq2 };
 static Q2_0: Block = Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, pack: pack_q2 };
 
-/// The matrix of a ternary type; none for another type.
+/// The matrix of a ternary type; `None` for other types.
 pub(super) fn ternary(
     kind: GgufType,
     layout: I2sLayout,
@@ -111,11 +111,11 @@ pub(super) fn ternary(
 
 impl Block {
     fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, String> {
-        // Without leaving a block early, so that the compiler looks at many bytes at once.
+        // No early exit within a block, so that the compiler vectorises the loop.
         let code_3 = |block: &[u8]| block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0;
         let blocks = bytes.par_chunks_exact(self.bytes).with_min_len(1 << 10);
         if let Some(block) = blocks.clone().position_first(code_3) {
-            return Err(format!("has code 3, the value 2, in the block at its byte {}: not ternary", block * self.bytes));
+            return Err(format!("has code 3 (the value 2) in the block at its byte {}: not ternary", block * self.bytes));
         }
         let scales: Vec<f32> = blocks.map(|block| half(block, self.scale)).collect();
         let scales = shared(&scales).map_or_else(|| Scales::Groups { size: self.columns, scales }, Scales::Tensor);
@@ -123,7 +123,7 @@ impl Block {
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
             for (block, words) in blocks.zip(words.chunks_exact_mut(self.columns / 16)) {
-                // Under a scale of zero every weight is zero, whatever its code; and so it is under the scale that the others share.
+                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared by all blocks.
                 if half(block, self.scale) == 0.0 { words.fill(ZEROS) } else { (self.pack)(block, words) }
             }
         });
@@ -131,7 +131,7 @@ impl Block {
     }
 }
 
-/// The one scale of all blocks that are not zero, if it is one.
+/// The scale that all blocks with a nonzero scale have in common, if there is one.
 fn shared(scales: &[f32]) -> Option<f32> {
     let first = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
     scales.iter().all(|&scale| scale == first || scale == 0.0).then_some(first)
@@ -141,28 +141,28 @@ fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Element 128·g + 32·l + j lies in byte 32·g + j at bit 2·l.
+/// Element 128·g + 32·l + j is in byte 32·g + j at bit 2·l.
 fn pack_tq2(block: &[u8], words: &mut [u32]) {
     for (run, words) in words.chunks_exact_mut(2).enumerate() {
         gather(words, &block[run / 4 * 32..][..32], run % 4 * 2);
     }
 }
 
-/// Element 4·b + l lies in byte b at bit 2·l, so a word is a transpose of its four bytes.
+/// Element 4·b + l is in byte b at bit 2·l. A packed word is the transpose: element 4·b + l of its 16 at bit 8·l + 2·b.
 fn pack_q2(block: &[u8], words: &mut [u32]) {
     let (quads, _) = block[2..18].as_chunks::<4>();
     for (word, quad) in words.iter_mut().zip(quads) {
-        // The four codes of a byte, to the four bytes of a word.
+        // Spreads the four codes of a byte over the four bytes of a word.
         let spread = quad.map(u32::from).map(|b| (b | b << 6 | b << 12 | b << 18) & 0x0303_0303);
         *word = spread[0] | spread[1] << 2 | spread[2] << 4 | spread[3] << 6;
     }
 }
 
-/// A byte holds v = 0..243 as ceil(256·v / 243), so byte / 256 is v / 3^5 and a little more: the digits of v after the point. Multiplying by
-/// 3^i modulo 256 drops the digits before the one that is wanted, and the top of three times the rest is it.
+/// A byte holds five base-3 digits v = 0..243 as ceil(256·v / 243), so byte / 256 is slightly above v / 3^5: the digits after the point.
+/// Multiplying by 3^i modulo 256 drops the first i digits; the upper byte of three times the result is digit i.
 ///
-/// 32 bytes hold elements 0 to 159, digit i of byte j being element 32·i + j; 16 bytes hold 80 more in the same way, and 4 bytes the last
-/// 16, four digits each.
+/// The first 32 bytes hold elements 0 to 159: digit i of byte j is element 32·i + j. The next 16 bytes hold 80 elements in the same way,
+/// the next 4 bytes the last 16, four digits each.
 fn pack_tq1(block: &[u8], words: &mut [u32]) {
     let mut codes = [0u8; 256];
     let parts = [(0..32, 0..160), (32..48, 160..240), (48..52, 240..256)];
@@ -178,7 +178,7 @@ fn pack_tq1(block: &[u8], words: &mut [u32]) {
 }
 
 impl I2sLayout {
-    /// Elements of a block, and how far apart those of one byte are.
+    /// Elements of a block, and the distance in elements between the codes of one byte.
     const fn block(self) -> (usize, usize) {
         match self {
             Self::X86 => (128, 32),
@@ -194,13 +194,13 @@ fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<P
     let fits = if layout == I2sLayout::Rows { rows.is_multiple_of(4) } else { elements.is_multiple_of(size) };
     if !fits {
         return Err(format!(
-            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it was probably written in another, see Gguf::with_i2s_layout"
+            "is [{rows}, {columns}], which the I2_S layout {layout:?} cannot hold: it probably has another layout, see Gguf::with_i2s_layout"
         ));
     }
     let (codes, rest) = bytes.split_at(elements / 4);
     let scale = rest.first_chunk().map_or(f32::NAN, |scale| f32::from_le_bytes(*scale));
     if !(scale >= 0.0 && scale.is_finite()) {
-        return Err(format!("has the scale {scale} at its byte {}: a damaged file, or not I2_S as its converters write it", elements / 4));
+        return Err(format!("has the scale {scale} at its byte {}: a damaged file, or not I2_S as converters write it", elements / 4));
     }
     check_codes(codes)?;
     let scales = Scales::Tensor(scale);
@@ -216,7 +216,7 @@ fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<P
             }
         })
     } else {
-        // Blocks go over the ends of rows.
+        // Blocks straddle the ends of rows.
         PackedTernary::from_codes(rows, columns, scales, |row, column| {
             let (block, element) = ((row * columns + column) / size, (row * columns + column) % size);
             u32::from(codes[block * size / 4 + element % run] >> (6 - element / run * 2) & 3)
@@ -225,11 +225,11 @@ fn i2s(layout: I2sLayout, rows: usize, columns: usize, bytes: &[u8]) -> Result<P
     packed.map_err(|e| e.to_string())
 }
 
-/// What no ternary matrix has, in whichever layout: the layouts only move codes, so all of them have the same counts.
+/// Refuses code 3 and implausible counts of codes. The layouts only permute codes, so this works for all of them.
 fn check_codes(codes: &[u8]) -> Result<(), String> {
     if let Some(at) = code_3(codes) {
         return Err(format!(
-            "has code 3 at its byte {at}, which no I2_S layout has: a damaged file, or another type under the same number"
+            "has code 3 at its byte {at}, which no I2_S layout has: the file is damaged, or uses the type's number for another type"
         ));
     }
     let count = |mask: u64| {
@@ -239,16 +239,16 @@ fn check_codes(codes: &[u8]) -> Result<(), String> {
     };
     let (zeros, plus) = (count(0x5555_5555_5555_5555), count(0xaaaa_aaaa_aaaa_aaaa));
     let minus = codes.len() * 4 - zeros - plus;
-    // Trained weights have about as many of either sign; a hole in a file reads as -1.
+    // Trained weights have about as many +1 as -1. A hole of zero bytes, as in an interrupted download, reads as -1.
     if codes.len() >= 1024 && plus.max(minus) > 9 * plus.min(minus) + codes.len() / 4 {
         return Err(format!(
-            "has {minus} weights of -1, {zeros} of 0 and {plus} of +1: a file that was not written to its end, or another type under the same number"
+            "has {minus} weights of -1, {zeros} of 0 and {plus} of +1: the file is incomplete, or uses the type's number for another type"
         ));
     }
     Ok(())
 }
 
-/// Floats that are stored as such.
+/// Decodes the float types; `None` for other types.
 pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
     let pairs = || bytes.par_chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
     match kind {
@@ -259,10 +259,10 @@ pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
-/// Quantised embeddings and heads as little-endian halves; none for another type.
+/// Decodes the quantised types of embeddings and heads to little-endian `f16`; `None` for other types.
 ///
 /// # Errors
-/// A message, where a weight is no finite half.
+/// A message, if a weight is not a finite `f16`.
 pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let decode: fn(&[u8], &mut [f32]) = match kind {
         GgufType::Q8_0 => decode_q8,
@@ -282,10 +282,10 @@ pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, Str
         })
     });
     let all = finite.reduce(|| true, |a, b| a && b);
-    Some(if all { Ok(out) } else { Err("has weights that are no finite half-precision numbers".into()) })
+    Some(if all { Ok(out) } else { Err("has weights that are not finite half-precision numbers".into()) })
 }
 
-/// A half, then 32 signed bytes.
+/// A block is an `f16` scale, then 32 signed bytes.
 fn decode_q8(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 0);
     for (out, &byte) in out.iter_mut().zip(&block[2..]) {
@@ -293,8 +293,8 @@ fn decode_q8(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, a half. Of every 128 elements, quarter q, element j of 32: the low
-/// bits lie in byte 32·(q mod 2) + j, low nibbles for q < 2; the high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits - 32).
+/// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, an `f16` scale. In quarter q of 128 elements, element j has its low
+/// bits in byte 32·(q mod 2) + j, the low nibble for q < 2, and its high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits - 32).
 fn decode_q6(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 208);
     for (e, out) in out.iter_mut().enumerate() {

@@ -1,9 +1,9 @@
-//! A model's configuration from metadata.
+//! Reads a model's configuration from the metadata.
 
 use super::{GgufFile, GgufValue, RotaryOrder};
 use crate::formats::{Activation, ModelConfig, RopeScaling};
 
-/// Metadata of one architecture.
+/// The metadata keys that begin with the architecture's name.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     file: &'a GgufFile,
@@ -57,7 +57,7 @@ impl<'a> Keys<'a> {
         let (key, value) = self.get(key);
         let Some(value) = value else { return default.ok_or_else(|| format!("has no {key}")) };
         let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0 && size <= 1 << 24);
-        size.ok_or_else(|| format!("{key} is {}; 1 to {} is supported", show(value), 1 << 24))
+        size.ok_or_else(|| format!("{key} is {}; 1 to {} are supported", show(value), 1 << 24))
     }
 
     fn float(self, key: &str, default: Option<f32>) -> Result<f32, String> {
@@ -67,7 +67,7 @@ impl<'a> Keys<'a> {
         float.ok_or_else(|| format!("{key} is {}; a number is needed", show(value)))
     }
 
-    /// The vocabulary's size: the embedding's rows, which the metadata must not deny.
+    /// The vocabulary's size: the number of the embedding's rows, which the metadata must not contradict.
     fn vocab(self) -> Result<usize, String> {
         let rows = match self.file.tensor("token_embd.weight").and_then(|tensor| tensor.matrix()) {
             Ok((rows, _)) => rows,
@@ -77,12 +77,12 @@ impl<'a> Keys<'a> {
         if vocab == rows { Ok(vocab) } else { Err(format!("has {vocab} tokens by its metadata, {rows} by `token_embd.weight`")) }
     }
 
-    /// Refuses what would change the graph.
+    /// Refuses options that would change the model's graph.
     fn check_graph(self, head_dim: usize) -> Result<(), String> {
         for key in ["attention.value_length", "rope.dimension_count"] {
             let size = self.size(key, Some(head_dim))?;
             if size != head_dim {
-                return Err(format!("{key} is {size}; heads have {head_dim}, and all of it must rotate"));
+                return Err(format!("{key} is {size}; heads have size {head_dim}, and all of it must rotate"));
             }
         }
         let experts = self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0);
@@ -93,11 +93,11 @@ impl<'a> Keys<'a> {
         if self.file.contains("rope_freqs.weight") {
             let factors = self.file.tensor("rope_freqs.weight").and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string())?;
             if factors.iter().any(|&factor| factor != 1.0) {
-                return Err("`rope_freqs.weight` stretches rotary frequencies one by one, which is not supported".into());
+                return Err("`rope_freqs.weight` scales each rotary frequency separately, which is not supported".into());
             }
         }
         let (_, kind) = self.get("rope.scaling.type");
-        // As llama.cpp: linear where no type is named, the factor by its old name too, 0 for no scaling.
+        // As in llama.cpp: the type defaults to linear, the factor may have its old name, and a factor of 0 means no scaling.
         match kind.map_or(Some("linear"), |kind| kind.as_str()) {
             Some("none") => Ok(RopeScaling::None),
             Some("linear") => {
@@ -113,20 +113,20 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The token that begins a text, and those that end one: a chat's end of turn, too.
+/// The token that begins a text, and those that end a text or a turn of a chat.
 fn tokens(file: &GgufFile) -> Result<(Option<u32>, Vec<u32>), String> {
     let token = |name: &str| {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let Some(value) = file.get(&key) else { return Ok(None) };
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.map(Some).ok_or_else(|| format!("{key} is {}; a token is needed", show(value)))
+        id.map(Some).ok_or_else(|| format!("{key} is {}; a token id is needed", show(value)))
     };
     let mut eos: Vec<u32> = [token("eos")?, token("eot")?].into_iter().flatten().collect();
     eos.dedup();
     Ok((token("bos")?, eos))
 }
 
-/// A value for a message, whatever its length.
+/// A metadata value for an error message, shortened.
 pub(super) fn show(value: GgufValue<'_>) -> String {
     match value.as_array() {
         Some(array) => format!("an array of {}", array.len()),

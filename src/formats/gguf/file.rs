@@ -1,4 +1,4 @@
-//! A mapped GGUF file and its tensors.
+//! A memory-mapped GGUF file and its tensors.
 
 use super::{
     I2sLayout,
@@ -9,7 +9,7 @@ use super::{
 use crate::{DenseElement, Error, PackedDense, PackedTernary, Result, Scales, bitnet, formats::mapped};
 use std::path::{Path, PathBuf};
 
-/// A mapped GGUF file (version 2 or 3, little-endian) whose header has been checked: its metadata and its tensors, whatever model they are of.
+/// A memory-mapped GGUF file of any model (version 2 or 3, little-endian), whose header has been checked: metadata and tensors.
 pub struct GgufFile {
     path: PathBuf,
     map: memmap2::Mmap,
@@ -21,19 +21,19 @@ pub struct GgufFile {
 pub struct GgufTensor<'a> {
     path: &'a Path,
     name: String,
-    /// Where it begins in the file.
+    /// Offset in the file, in bytes.
     start: usize,
     /// The element type.
     pub kind: GgufType,
-    /// The dimensions, outermost first (in the file they are innermost first).
+    /// The dimensions, outermost first (the file has them innermost first).
     pub shape: &'a [usize],
-    /// As the type has it.
+    /// The elements, encoded as `kind` says.
     pub bytes: &'a [u8],
 }
 
 impl GgufFile {
-    /// Maps `path` and checks its header: every length, count, type and offset, and that tensors lie in the file and not on each other. The
-    /// file must not be truncated while it is in use.
+    /// Maps `path` and checks its header: every length, count, type and offset, and that tensors are within the file and do not overlap.
+    /// The file must not be truncated while it is in use.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
@@ -58,7 +58,7 @@ impl GgufFile {
     /// A metadata value.
     pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         let place = self.header.metadata.get(key)?;
-        // It was checked when the file was opened.
+        // The value was checked when the file was opened, so `ok` drops no error.
         value::value(&mut Cursor { bytes: &self.map, at: place.at }, place.kind).ok()
     }
 
@@ -75,15 +75,15 @@ impl GgufFile {
     /// One tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is none of that name, or its type has no known size.
+    /// [`Error::Format`] if there is no tensor of that name, or its type is not supported.
     pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
         let info = self.header.tensors.get(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (kind, start) = (GgufType::from_id(info.id), self.header.data + info.offset as usize);
         let mut tensor = GgufTensor { path: &self.path, name: name.to_owned(), start, kind, shape: &info.shape, bytes: &[] };
         let length = kind.bytes(info.elements, info.shape.last().copied().unwrap_or(1)).map_err(|e| tensor.error(e))?;
         let length = length.ok_or_else(|| tensor.error(format!("is of type {}; {SUPPORTED} are supported", info.id)))?;
-        // In the file, as was checked when it was opened.
-        tensor.bytes = self.map.get(start..).and_then(|rest| rest.get(..length)).ok_or_else(|| tensor.error("goes beyond the file"))?;
+        // That it is within the file was checked at opening.
+        tensor.bytes = self.map.get(start..).and_then(|rest| rest.get(..length)).ok_or_else(|| tensor.error("ends beyond the file"))?;
         Ok(tensor)
     }
 
@@ -112,17 +112,17 @@ fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
     extents.sort();
     match extents.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         Some([(_, end, a), (start, _, b)]) => Err(format!(
-            "`{a}` ends at byte {end} of the data, where `{b}` began at {start}: a damaged file, or a type whose blocks are others than are known"
+            "`{a}` ends at byte {end} of the data, where `{b}` began at {start}: a damaged file, or a type with an unknown block size"
         )),
         _ => Ok(()),
     }
 }
 
 impl GgufTensor<'_> {
-    /// The dimensions of a matrix; further ones are 1.
+    /// Rows and columns of a matrix. Further outer dimensions must be 1.
     ///
     /// # Errors
-    /// [`Error::Format`] if it has another rank or no elements.
+    /// [`Error::Format`] if the tensor is not a matrix or has no elements.
     pub fn matrix(&self) -> Result<(usize, usize)> {
         match self.shape {
             [outer @ .., rows, columns] if *rows > 0 && *columns > 0 && outer.iter().all(|&size| size == 1) => Ok((*rows, *columns)),
@@ -130,7 +130,7 @@ impl GgufTensor<'_> {
         }
     }
 
-    /// Floats of any width.
+    /// The elements of a float tensor (F32, F16 or BF16) as `f32`.
     ///
     /// # Errors
     /// [`Error::Format`] for a quantised type.
@@ -138,7 +138,7 @@ impl GgufTensor<'_> {
         blocks::floats(self.kind, self.bytes).ok_or_else(|| self.error(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
     }
 
-    /// A ternary matrix: one that is stored as such, or floats. Floats that are -a, 0 and a are taken as they are; others are masters, and
+    /// A ternary matrix, from a ternary type or from floats. Floats with only the values -a, 0 and a are taken as they are; others are
     /// quantised by their absmean.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl GgufTensor<'_> {
         matrix.map_err(|e| self.error(format!("cannot be quantised: {e}")))
     }
 
-    /// An embedding or a head: floats as they are, Q8_0 and Q6_K as halves.
+    /// An embedding or a head: floats as stored, Q8_0 and Q6_K converted to `f16`.
     ///
     /// # Errors
     /// [`Error::Format`] for another type or shape.
@@ -176,7 +176,8 @@ impl GgufTensor<'_> {
     }
 }
 
-/// Converters write the quantised weights of a model in floats, too; the absmean of those is not their scale.
+/// The matrix of floats with only the values -a, 0 and a. Some converters write quantised weights as floats; quantising those again by
+/// their absmean would give a wrong scale.
 fn already_ternary(weights: &[f32], rows: usize, columns: usize) -> Option<Result<PackedTernary>> {
     let scale = weights.iter().find(|&&w| w != 0.0)?.abs();
     if !weights.iter().all(|&w| w == 0.0 || w.abs() == scale) {

@@ -1,4 +1,4 @@
-//! GGUF, the format of llama.cpp and bitnet.cpp: everything of a model in one file.
+//! GGUF, the file format of llama.cpp and bitnet.cpp: configuration, tokenizer and tensors of a model in one file.
 
 mod blocks;
 mod config;
@@ -16,28 +16,27 @@ pub use file::{GgufFile, GgufTensor};
 pub use value::{GgufArray, GgufValue};
 pub use vocabulary::GgufVocabulary;
 
-/// How I2_S tensors lie in a file. Converters have written three layouts under one type number, and nothing in a file tells which: all of
-/// them hold the same codes in another order, so counts do not differ, and every one of them decodes without an error. A file that is read in the
-/// wrong one yields a model that writes gibberish from the first token; its weights differ from those of the safetensors that it was
-/// made of. Only a shape that a layout cannot hold is an error.
+/// The order of codes in I2_S tensors. Converters have written three layouts under one type number, and nothing in a file tells which. All
+/// hold the same codes, so a file decodes without an error in any of them, unless a shape does not fit. A model read in the wrong layout
+/// writes gibberish from the first token; its weights differ from those of the safetensors that it was converted from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum I2sLayout {
-    /// Blocks of 128 weights in 32 bytes, byte p holding weights p, 32 + p, 64 + p, 96 + p from its upper bits down: the published files, and what
-    /// bitnet.cpp writes on x86-64.
+    /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its upper bits down. The published files have
+    /// this layout, and bitnet.cpp writes it on x86-64.
     #[default]
     X86,
-    /// Blocks of 64 in 16 bytes, 16 apart: what older bitnet.cpp wrote on ARM.
+    /// Blocks of 64 weights in 16 bytes; byte p holds weights p, 16 + p, 32 + p, 48 + p. Older bitnet.cpp wrote it on ARM.
     Arm,
-    /// A byte holds one column of four neighbouring rows, the first in its upper bits: what newer bitnet.cpp writes for its row-wise kernels.
+    /// A byte holds one column of four neighbouring rows, the first in its upper bits. Newer bitnet.cpp writes it for its row-wise kernels.
     Rows,
 }
 
-/// How rows of query and key matrices that rotate together lie.
+/// Which two rows of a head of the query and key matrices rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RotaryOrder {
-    /// Row i of a head with row i + half: transformers.
+    /// Row i and row i + half: transformers.
     Halves,
-    /// Rows 2i and 2i + 1: what llama.cpp's converter makes of the architecture `llama`.
+    /// Rows 2i and 2i + 1: llama.cpp's converter reorders them so for the architecture `llama`.
     Pairs,
 }
 
@@ -51,7 +50,7 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a file. I2_S tensors are taken to be of [`I2sLayout::X86`], query and key rows of the order that the architecture's converter gives.
+    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the architecture's usual [`RotaryOrder`].
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file or another architecture.
@@ -61,24 +60,24 @@ impl Gguf {
         Ok(Self { file, config, layout: I2sLayout::default(), rotary })
     }
 
-    /// The same, with I2_S tensors read in another layout.
+    /// The same file, with I2_S tensors read in another layout.
     #[must_use]
     pub fn with_i2s_layout(self, layout: I2sLayout) -> Self {
         Self { layout, ..self }
     }
 
-    /// The same, with query and key rows taken to be of another order.
+    /// The same file, with query and key rows read in another order.
     #[must_use]
     pub fn with_rotary_order(self, rotary: RotaryOrder) -> Self {
         Self { rotary, ..self }
     }
 
-    /// The file: metadata and tensors as they are stored.
+    /// The underlying file: metadata and tensors as stored.
     pub fn file(&self) -> &GgufFile {
         &self.file
     }
 
-    /// The model's shape and numbers.
+    /// The model's dimensions and hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -86,7 +85,7 @@ impl Gguf {
     /// The tokenizer's vocabulary.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) where it is missing or does not fit together.
+    /// [`Error::Format`](crate::Error::Format) if it is missing, has values of a wrong type, or contradicts itself.
     pub fn vocabulary(&self) -> Result<GgufVocabulary> {
         vocabulary::read(&self.file, self.config.vocab).map_err(|message| self.file.error(message))
     }
@@ -95,7 +94,7 @@ impl Gguf {
         self.file.tensor(&format!("{}.weight", stored(name)))
     }
 
-    /// `matrix` times what llama.cpp's `bitnet` stores beside it.
+    /// `matrix` times the scale that llama.cpp's architecture `bitnet` stores as a separate tensor.
     fn scaled(&self, name: &str, matrix: PackedTernary) -> Result<PackedTernary> {
         let beside = format!("{}.scale", stored(name));
         if !self.file.contains(&beside) {
@@ -111,7 +110,7 @@ impl Gguf {
         matrix.scaled(factor).map_err(|e| stored.error(format!("is {factor}: {e}")))
     }
 
-    /// Query and key rows in the order of transformers.
+    /// Reorders query and key rows from pairs to halves, the order of transformers.
     fn unpaired(&self, name: &str, matrix: PackedTernary) -> Result<PackedTernary> {
         let rotates = name.ends_with(".self_attn.q_proj") || name.ends_with(".self_attn.k_proj");
         if self.rotary == RotaryOrder::Halves || !rotates {
@@ -119,7 +118,7 @@ impl Gguf {
         }
         let size = self.config.head_dim;
         if !matrix.rows().is_multiple_of(size) {
-            return Err(self.file.error(format!("`{}.weight` has {} rows, which are no heads of {size}", stored(name), matrix.rows())));
+            return Err(self.file.error(format!("`{}.weight` has {} rows, not whole heads of {size}", stored(name), matrix.rows())));
         }
         matrix.reorder_rows(|row| {
             let (head, half, pair) = (row / size, row % size / (size / 2), row % (size / 2));
@@ -169,7 +168,7 @@ fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<(
     Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)))
 }
 
-/// A tensor's name in GGUF, both without their endings; one that has none there is its own.
+/// The GGUF name of a tensor, from its name in transformers, both without `.weight`. A name without a counterpart is returned as it is.
 fn stored(name: &str) -> String {
     let part = |part: &str| {
         Some(match part {

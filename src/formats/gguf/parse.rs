@@ -1,9 +1,9 @@
-//! The container: magic, version, counts, metadata, tensor infos, aligned data. Nothing is allocated on a count's word.
+//! Parses the container: magic, version, counts, metadata, tensor infos, aligned data. No memory is reserved by a count from the file.
 
 use super::value::{Kind, value};
 use std::collections::{BTreeMap, btree_map::Entry};
 
-/// Reads forward and says where it stopped.
+/// Reads values in sequence; errors name the byte offset.
 pub(super) struct Cursor<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) at: usize,
@@ -38,7 +38,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(self.take(length, what)?).map_err(|_| format!("{what} at byte {at} is not UTF-8"))
     }
 
-    /// A count of things that take so many bytes each, at least.
+    /// A count of things that take at least `least` bytes each; refused if the rest of the file cannot hold them.
     pub(super) fn count(&mut self, least: u64, what: &str) -> Result<u64, String> {
         let at = self.at;
         let count = self.u64(what)?;
@@ -50,28 +50,28 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Where a metadata value lies.
+/// A metadata value's type and its byte offset in the file.
 pub(super) struct Place {
     pub(super) kind: Kind,
     pub(super) at: usize,
 }
 
-/// A tensor as the file lists it, not yet believed.
+/// A tensor's entry in the file, not yet checked against the file's size.
 pub(super) struct Info {
     /// Outermost first.
     pub(super) shape: Vec<usize>,
     /// The type's number.
     pub(super) id: u32,
-    /// From the beginning of the data.
+    /// In bytes from the beginning of the data.
     pub(super) offset: u64,
-    /// All dimensions multiplied.
+    /// The product of all dimensions.
     pub(super) elements: usize,
 }
 
 pub(super) struct Header {
     pub(super) metadata: BTreeMap<String, Place>,
     pub(super) tensors: BTreeMap<String, Info>,
-    /// Where the data begin.
+    /// Offset in the file where the tensors' data begin, in bytes.
     pub(super) data: usize,
     pub(super) alignment: usize,
 }
@@ -79,16 +79,16 @@ pub(super) struct Header {
 pub(super) fn header(bytes: &[u8]) -> Result<Header, String> {
     let mut cursor = Cursor { bytes, at: 0 };
     if cursor.take(4, "the magic")? != b"GGUF" {
-        return Err("is no GGUF file: it does not begin with `GGUF`".into());
+        return Err("is no GGUF file: it does not begin with the bytes `GGUF`".into());
     }
     match cursor.u32("the version")? {
         2 | 3 => {}
         version if (1..=3).contains(&version.swap_bytes()) => {
-            return Err("is a big-endian GGUF file; little-endian ones are supported".into());
+            return Err("is a big-endian GGUF file; only little-endian ones are supported".into());
         }
-        version => return Err(format!("is GGUF version {version}; 2 and 3 are supported")),
+        version => return Err(format!("is GGUF version {version}; versions 2 and 3 are supported")),
     }
-    // A tensor has a name's length, a count of dimensions, a type and an offset; a metadata entry a key's length, a type and a byte.
+    // Least sizes. Tensor: name length 8, rank 4, type 4, offset 8. Metadata entry: key length 8, type 4, value 1.
     let tensors = cursor.count(24, "tensors")?;
     let entries = cursor.count(13, "metadata entries")?;
     let metadata = metadata(&mut cursor, entries)?;
@@ -146,9 +146,9 @@ fn info(cursor: &mut Cursor<'_>) -> Result<Info, String> {
     for _ in 0..rank {
         sizes.push(cursor.u64("a dimension")?);
     }
-    // Innermost first in the file.
+    // The file has the innermost first.
     sizes.reverse();
-    // Zeros count as ones, so that they do not hide what overflows.
+    // Zeros count as ones here, so that a zero does not hide an overflow of the other dimensions.
     let sound = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(usize::try_from(size).ok()?.max(1)));
     sound.ok_or_else(|| format!("has absurd dimensions {sizes:?}"))?;
     let shape: Vec<usize> = sizes.iter().map(|&size| size as usize).collect();

@@ -1,4 +1,4 @@
-//! Metadata values, as views of the file.
+//! Metadata values, borrowed from the mapped file.
 
 use super::parse::Cursor;
 
@@ -27,7 +27,7 @@ impl Kind {
         ALL.get(id as usize).copied().ok_or_else(|| format!("has a value of type {id}, which does not exist"))
     }
 
-    /// The least bytes that one takes.
+    /// The fewest bytes that a value of this type takes.
     const fn least(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -68,12 +68,12 @@ pub struct GgufArray<'a> {
 }
 
 impl<'a> GgufArray<'a> {
-    /// Elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Is it without elements?
+    /// Does the array have no elements?
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -81,18 +81,18 @@ impl<'a> GgufArray<'a> {
     /// The elements in order.
     pub fn iter(&self) -> impl Iterator<Item = GgufValue<'a>> + use<'a> {
         let (kind, mut cursor) = (self.kind, Cursor { bytes: self.bytes, at: 0 });
-        // They were checked when the file was opened.
+        // The elements were checked when the file was opened, so `ok` drops no error.
         (0..self.count).map_while(move |_| value(&mut cursor, kind).ok())
     }
 }
 
 impl<'a> GgufValue<'a> {
-    /// An integer of any width that is not negative.
+    /// The value of an integer of any width, if it is not negative.
     pub fn as_u64(&self) -> Option<u64> {
         self.as_i128().and_then(|value| u64::try_from(value).ok())
     }
 
-    /// An integer of any width.
+    /// The value of an integer of any width, if it fits.
     pub fn as_i64(&self) -> Option<i64> {
         self.as_i128().and_then(|value| i64::try_from(value).ok())
     }
@@ -111,7 +111,7 @@ impl<'a> GgufValue<'a> {
         })
     }
 
-    /// A float of any width.
+    /// The value of a float of either width.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Self::F32(v) => Some(v.into()),
@@ -120,7 +120,7 @@ impl<'a> GgufValue<'a> {
         }
     }
 
-    /// A truth value.
+    /// The value of a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match *self {
             Self::Bool(v) => Some(v),
@@ -128,7 +128,7 @@ impl<'a> GgufValue<'a> {
         }
     }
 
-    /// A string.
+    /// The string, if it is one.
     pub fn as_str(&self) -> Option<&'a str> {
         match *self {
             Self::String(v) => Some(v),
@@ -136,7 +136,7 @@ impl<'a> GgufValue<'a> {
         }
     }
 
-    /// An array.
+    /// The array, if it is one.
     pub fn as_array(&self) -> Option<GgufArray<'a>> {
         match *self {
             Self::Array(v) => Some(v),
@@ -145,7 +145,7 @@ impl<'a> GgufValue<'a> {
     }
 }
 
-/// Reads one value, checked to its end.
+/// Reads and checks one value and moves the cursor past it.
 pub(super) fn value<'a>(cursor: &mut Cursor<'a>, kind: Kind) -> Result<GgufValue<'a>, String> {
     if kind == Kind::Array {
         return array(cursor).map(GgufValue::Array);
@@ -187,7 +187,7 @@ fn array<'a>(cursor: &mut Cursor<'a>) -> Result<GgufArray<'a>, String> {
             value(cursor, kind)?;
         }
     } else {
-        // Any bytes are a number.
+        // Any bytes are valid numbers, so there is nothing to check but the length.
         cursor.take(count * kind.least(), "an array")?;
     }
     Ok(GgufArray { kind, count: count as usize, bytes: &cursor.bytes[start..cursor.at] })

@@ -1,29 +1,29 @@
-//! The tokenizer's part of the metadata, handed on as it is.
+//! The tokenizer's part of the metadata.
 
 use super::{GgufFile, GgufValue, config::show};
 
-/// What a GGUF file says of its tokenizer.
+/// A tokenizer as a GGUF file's metadata describes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufVocabulary {
-    /// The kind: `gpt2` for byte-level BPE, `llama` for SentencePiece.
+    /// The kind of tokenizer: `gpt2` for byte-level BPE, `llama` for SentencePiece.
     pub model: String,
-    /// How text is cut before BPE (`llama-bpe`, ...).
+    /// The name of the rule that splits text before BPE (`llama-bpe`, ...).
     pub pre: Option<String>,
     /// The text of every token.
     pub tokens: Vec<String>,
-    /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; as many as tokens, or none.
+    /// One per token, or empty: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub token_types: Vec<i32>,
-    /// BPE merges, two texts with a space between, the first merged first.
+    /// BPE merges by falling priority, each two token texts with a space between.
     pub merges: Vec<String>,
-    /// SentencePiece scores, as many as tokens.
+    /// SentencePiece scores, one per token.
     pub scores: Option<Vec<f32>>,
     /// The token that begins a text.
     pub bos: Option<u32>,
-    /// The token that ends one.
+    /// The token that ends a text.
     pub eos: Option<u32>,
     /// Does a text begin with `bos`?
     pub add_bos: Option<bool>,
-    /// SentencePiece: does a text get a space before it? Where this is not said, it does.
+    /// SentencePiece: is a space put before a text? `None` means yes.
     pub add_space_prefix: Option<bool>,
     /// The chat template, in Jinja.
     pub chat_template: Option<String>,
@@ -67,12 +67,12 @@ pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, Stri
 
 fn one<T>(file: &GgufFile, key: &str, read: impl Fn(GgufValue<'_>) -> Option<T>) -> Result<Option<T>, String> {
     let Some(value) = file.get(key) else { return Ok(None) };
-    read(value).map(Some).ok_or_else(|| format!("{key} is {}, of another type than it should be", show(value)))
+    read(value).map(Some).ok_or_else(|| format!("{key} is {}, a value of the wrong type", show(value)))
 }
 
 fn array<T>(file: &GgufFile, key: &str, read: impl Fn(GgufValue<'_>) -> Option<T>) -> Result<Option<Vec<T>>, String> {
     let Some(array) = one(file, key, |value| value.as_array().map(|array| array.iter().map(&read).collect::<Option<Vec<T>>>()))? else {
         return Ok(None);
     };
-    array.map(Some).ok_or_else(|| format!("{key} has elements of another type than they should be"))
+    array.map(Some).ok_or_else(|| format!("{key} has elements of another type than it should"))
 }

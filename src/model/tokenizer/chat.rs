@@ -1,11 +1,11 @@
-//! Conversations as a model's template writes them.
+//! Chat templates: a conversation as the text that a model expects.
 
 use super::Tokenizer;
 use crate::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
 
-/// Templates are programs from a file; this many steps are enough for ten thousand messages.
+/// A template is a program from an untrusted file, so its steps are limited; these suffice for ten thousand messages.
 const FUEL: u64 = 10_000_000;
 
 /// A turn of a conversation.
@@ -25,8 +25,8 @@ impl Message {
 }
 
 impl Tokenizer {
-    /// The tokens of a conversation up to where the assistant's turn begins. As in transformers, the template alone says where BOS stands, and
-    /// the names of special tokens in a message become those tokens.
+    /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers, only the template inserts BOS, and names
+    /// of special tokens within a message become those tokens.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`], [`Error::Tokenizer`].
@@ -34,11 +34,11 @@ impl Tokenizer {
         self.encode_plain(&self.chat_text(messages, true)?)
     }
 
-    /// A conversation as the model's template writes it, with or without the beginning of the assistant's turn. Templates see what
-    /// transformers shows them, but for the date, tools and documents.
+    /// A conversation as text, rendered by the model's template, with or without the beginning of the assistant's turn. Templates see the
+    /// variables of transformers except the date, tools and documents.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if there is no template, or if it is wrong or refuses the messages.
+    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let template = self.0.template.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
         let name = |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Tokenizer {
     }
 }
 
-/// Jinja as transformers sets it up.
+/// Jinja with the settings of transformers.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);

@@ -1,11 +1,11 @@
-//! Tokenizers of GGUF files: built as the `tokenizer.json` that says the same.
+//! Tokenizers of GGUF files: the vocabulary is translated to an equivalent `tokenizer.json`.
 
-use super::{Surroundings, Tokenizer, parse};
+use super::{Settings, Tokenizer, parse};
 use crate::{Error, Result, formats::GgufVocabulary};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// A SentencePiece token's bytes.
+/// The longest SentencePiece token that is accepted, in bytes.
 const MOST_TOKEN_BYTES: usize = 1024;
 
 const NORMAL: i32 = 1;
@@ -13,13 +13,13 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// Tokens that end a turn. GGUF has one EOS, which often ends a text only.
+/// Tokens that end a turn of a chat. GGUF names a single EOS, which often ends only a whole text.
 const END_OF_TURN: [&str; 3] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"];
 
-/// How a text is cut into pieces before bytes are merged.
+/// How a text is split into pieces before BPE merges within them.
 struct Split {
     regex: &'static str,
-    /// A piece that is a token is not merged from its bytes.
+    /// A piece that is a token as a whole is taken as it is, without merging.
     ignore_merges: bool,
     add_bos: bool,
 }
@@ -41,24 +41,24 @@ impl Tokenizer {
     /// The tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] for another model than `gpt2` or `llama`, or if the vocabulary contradicts itself.
+    /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, or if the vocabulary contradicts itself.
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
         let (json, add_bos) = vocabulary.to_json().map_err(error)?;
         let bytes = serde_json::to_vec(&json).map_err(|e| error(e.to_string()))?;
         let inner = parse(&bytes).map_err(error)?;
         let add_bos = vocabulary.add_bos.unwrap_or(add_bos && vocabulary.bos.is_some());
         if add_bos && vocabulary.bos.is_none() {
-            return Err(error("BOS is wanted, but there is none".into()));
+            return Err(error("BOS is wanted by add_bos_token, but the file names none".into()));
         }
         let mut eos: Vec<u32> = vocabulary.eos.into_iter().collect();
         eos.extend(END_OF_TURN.iter().filter_map(|name| inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
         let template = vocabulary.chat_template.clone();
-        Self::new(inner, Surroundings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, template })
+        Self::new(inner, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, template })
     }
 }
 
 impl GgufVocabulary {
-    /// A `tokenizer.json`, and whether texts of its kind begin with BOS if nothing is said.
+    /// A `tokenizer.json`, and whether texts begin with BOS by default.
     fn to_json(&self) -> Result<(Value, bool), String> {
         let ids = self.ids()?;
         let (parts, add_bos) = match self.model.as_str() {
@@ -76,7 +76,7 @@ impl GgufVocabulary {
         Ok((json, add_bos))
     }
 
-    /// Ids by token; also checks lengths and ids.
+    /// The id of each token; also checks the vocabulary's lengths and ids.
     fn ids(&self) -> Result<HashMap<&str, u32>, String> {
         let count = self.tokens.len();
         let count_u32 = u32::try_from(count).map_err(|_| format!("{count} tokens are too many"))?;
@@ -85,7 +85,7 @@ impl GgufVocabulary {
             return Err(format!("{count} tokens have {len} {what}"));
         }
         if let Some(id) = [self.bos, self.eos].into_iter().flatten().find(|id| *id >= count_u32) {
-            return Err(format!("BOS or EOS is {id} of {count} tokens"));
+            return Err(format!("the id of BOS or EOS is {id} of {count} tokens"));
         }
         let mut ids = HashMap::with_capacity(count);
         for (token, id) in self.tokens.iter().zip(0..count_u32) {
@@ -100,7 +100,7 @@ impl GgufVocabulary {
         self.token_types.get(id as usize).copied().unwrap_or(NORMAL)
     }
 
-    /// The tokens that are found in a text before it is split.
+    /// The tokens that are recognised in a text before it is split.
     fn added_tokens(&self) -> Vec<Value> {
         let flags = json!({ "single_word": false, "lstrip": false, "rstrip": false, "normalized": false });
         let added = self.tokens.iter().zip(0u32..).filter(|(_, id)| matches!(self.kind(*id), UNKNOWN | CONTROL | USER_DEFINED));
@@ -133,16 +133,16 @@ impl GgufVocabulary {
             Some("qwen2" | "deepseek-r1-qwen") => QWEN_2,
             Some("gpt-2" | "gpt2") => GPT_2,
             other => {
-                log::warn!("the tokenizer splits texts by the rule {}; llama-bpe's is used", other.unwrap_or("(not named)"));
+                log::warn!("the tokenizer's splitting rule {} is not known; llama-bpe's is used", other.unwrap_or("(not named)"));
                 LLAMA_3
             }
         }
     }
 
     fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
-        // Every way to cut a token is tried: a hostile one must not take hours. SentencePiece's own are of 16 characters at most.
+        // Every way to cut a token in two is tried, so a hostile long token could take hours. SentencePiece's have at most 16 characters.
         if let Some((token, id)) = ids.iter().find(|(token, _)| token.len() > MOST_TOKEN_BYTES) {
-            return Err(format!("token {id} has {} bytes; {MOST_TOKEN_BYTES} are supported", token.len()));
+            return Err(format!("token {id} has {} bytes; at most {MOST_TOKEN_BYTES} are supported", token.len()));
         }
         let scores = self.scores.as_deref().ok_or("a SentencePiece vocabulary needs scores")?;
         let unknown = ids.iter().find(|(_, id)| self.kind(**id) == UNKNOWN).map(|(token, _)| *token);
@@ -165,7 +165,8 @@ impl GgufVocabulary {
         ])
     }
 
-    /// SentencePiece joins the two neighbours whose token has the highest score: every way to cut a token in two is a merge of its rank.
+    /// Merges that are equivalent to SentencePiece, which joins the two neighbours whose joint token has the highest score: one merge for
+    /// every way to cut a token in two, ordered by the token's score.
     fn scored_merges<'a>(&self, ids: &HashMap<&'a str, u32>, scores: &[f32]) -> Vec<(&'a str, &'a str)> {
         let normal = |token: &&str| ids.get(token).is_some_and(|id| self.kind(*id) == NORMAL);
         let mut merges = Vec::new();
@@ -178,15 +179,15 @@ impl GgufVocabulary {
     }
 }
 
-/// Fields of a `tokenizer.json`.
+/// Top-level fields of a `tokenizer.json`.
 type Parts = Vec<(&'static str, Value)>;
 
-/// `a b`, if both and `ab` are tokens.
+/// Splits the merge `a b`, if `a`, `b` and `ab` are tokens.
 fn read_merge<'a>(merge: &'a str, ids: &HashMap<&str, u32>) -> Result<(&'a str, &'a str), String> {
     let known = |token: &str| ids.contains_key(token);
     match merge.split_once(' ') {
         Some((a, b)) if known(a) && known(b) && known(&format!("{a}{b}")) => Ok((a, b)),
-        _ => Err(format!("the merge {merge:?} is not of two tokens that make a third")),
+        _ => Err(format!("the merge {merge:?} is not of two tokens that form a third")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! The tokenizer: text to tokens and back.
 
 mod chat;
 mod gguf;
@@ -15,11 +15,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The largest vocabularies of a quarter million tokens take 35 MB.
+/// A limit well above the largest known files: 35 MB for a quarter million tokens.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// A model's tokenizer, its special tokens and its chat template. Clones share it.
+/// A model's tokenizer, special tokens and chat template. Cloning is cheap: clones share the data.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Parts>);
 
@@ -28,20 +28,20 @@ struct Parts {
     special: HashSet<u32>,
     bos: Option<u32>,
     eos: Vec<u32>,
-    /// The tokenizer's own of these, for templates.
+    /// The EOS that the tokenizer's configuration names, for templates; `eos` also has those of other files.
     eos_token: Option<u32>,
-    /// The BOS that is wanted but that the post-processor does not add.
+    /// BOS, if texts must begin with it and the post-processor does not add it.
     prepended: Option<u32>,
     template: Option<String>,
 }
 
-/// What surrounds a tokenizer in its files.
+/// What files other than `tokenizer.json` say about the tokenizer.
 #[derive(Default)]
-struct Surroundings {
+struct Settings {
     bos: Option<u32>,
     eos: Vec<u32>,
     eos_token: Option<u32>,
-    /// Should texts begin with BOS, whatever the post-processor does?
+    /// Must texts begin with BOS, even if the post-processor does not add it?
     add_bos: bool,
     template: Option<String>,
 }
@@ -56,26 +56,26 @@ impl Tokenizer {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
         let inner = parse(&read(&path, MAX_TOKENIZER_BYTES)?).map_err(|message| Error::Format { path: path.clone(), message })?;
-        let surroundings = Surroundings::read(directory, &inner)?;
-        Self::new(inner, surroundings)
+        let settings = Settings::read(directory, &inner)?;
+        Self::new(inner, settings)
     }
 
-    fn new(mut inner: tokenizers::Tokenizer, surroundings: Surroundings) -> Result<Self> {
-        // A file may say how its author last used it.
+    fn new(mut inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {
+        // A file keeps the padding and truncation of its author's last use.
         inner.with_padding(None);
         let untruncated = inner.with_truncation(None).map(drop);
         untruncated.map_err(|e| Error::Tokenizer { message: e.to_string() })?;
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        let Surroundings { bos, eos, eos_token, add_bos, template } = surroundings;
+        let Settings { bos, eos, eos_token, add_bos, template } = settings;
         let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, template };
         let begins = parts.encode("", true)?.first().copied();
         parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
         Ok(Self(Arc::new(parts)))
     }
 
-    /// The tokens of a text, with those special ones around it that the tokenizer's post-processor adds, and BOS first if its configuration
-    /// asks for it. The names of special tokens in the text become those tokens.
+    /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks
+    /// for it. Names of special tokens within the text become those tokens.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
@@ -84,7 +84,7 @@ impl Tokenizer {
         Ok(self.0.prepended.into_iter().chain(ids).collect())
     }
 
-    /// The tokens of a text, and no others.
+    /// The tokens of a text, without any added special tokens.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
@@ -92,23 +92,23 @@ impl Tokenizer {
         self.0.encode(text, false)
     }
 
-    /// The text of some tokens without the special ones. Bytes that are not UTF-8 become U+FFFD.
+    /// The text of `ids`, leaving out special tokens. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] for an id that is no token.
+    /// [`Error::Tokenizer`] for an id that is not a token.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.0.decode(ids, true)
     }
 
-    /// [`Tokenizer::decode`] with the names of special tokens.
+    /// [`Tokenizer::decode`] with special tokens written by their names.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] for an id that is no token.
+    /// [`Error::Tokenizer`] for an id that is not a token.
     pub fn decode_with_special(&self, ids: &[u32]) -> Result<String> {
         self.0.decode(ids, false)
     }
 
-    /// Decodes tokens as they come.
+    /// A decoder that takes tokens one by one.
     pub fn stream(&self) -> TextStream {
         TextStream::new(self.clone())
     }
@@ -118,12 +118,12 @@ impl Tokenizer {
         self.0.bos
     }
 
-    /// The tokens that end a text or a turn, of all files that name some.
+    /// The tokens that end a text or a turn, collected from all files that name some.
     pub fn eos(&self) -> &[u32] {
         &self.0.eos
     }
 
-    /// Is this a special token, one that [`Tokenizer::decode`] leaves out?
+    /// Is this a special token, which [`Tokenizer::decode`] leaves out?
     pub fn is_special(&self, id: u32) -> bool {
         self.0.special.contains(&id)
     }
@@ -133,7 +133,7 @@ impl Tokenizer {
         self.0.inner.token_to_id(name)
     }
 
-    /// How many tokens there are. A model's embedding may have more rows.
+    /// The number of tokens. A model's embedding may have more rows.
     pub fn vocab_size(&self) -> usize {
         self.0.inner.get_vocab_size(true)
     }
@@ -152,7 +152,7 @@ impl Parts {
     }
 
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        // The crate would leave out ids that it does not know.
+        // The `tokenizers` crate silently drops unknown ids.
         if let Some(id) = ids.iter().find(|id| self.inner.id_to_token(**id).is_none()) {
             return Err(Error::Tokenizer { message: format!("there is no token {id}") });
         }
@@ -164,7 +164,7 @@ fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     guarded(|| tokenizers::Tokenizer::from_bytes(json))
 }
 
-/// Some of the crate's indices come from the file unchecked (lengths of merges, names in a post-processor's template).
+/// Turns panics of the `tokenizers` crate into errors: it indexes with unchecked values from the file (merges, post-processor templates).
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| e.to_string()),
@@ -172,7 +172,7 @@ fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> 
     }
 }
 
-impl Surroundings {
+impl Settings {
     fn read(directory: &Path, tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
         let json = |name| read_json(&directory.join(name));
         let (config, special) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
@@ -192,24 +192,24 @@ impl Surroundings {
     }
 }
 
-/// A token in a configuration is its name, or an object with it.
+/// The name of a token in a configuration: a string, or an object with the string as `content`.
 fn token_name(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
-/// One id or several.
+/// Token ids from a number or a list of numbers.
 fn token_ids(ids: &Value) -> Vec<u32> {
     let ids = ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice);
     ids.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect()
 }
 
-/// A template, or of several the one that is named `default`.
+/// The template; of several, the one named `default`.
 fn default_template(templates: &Value) -> Option<&str> {
     let default = || templates.as_array()?.iter().find(|template| template["name"] == "default")?["template"].as_str();
     templates.as_str().or_else(default)
 }
 
-/// Null if there is no such file.
+/// A JSON file; null if it does not exist.
 fn read_json(path: &Path) -> Result<Value> {
     let Some(bytes) = read_if_there(path, MAX_CONFIG_BYTES)? else { return Ok(Value::Null) };
     serde_json::from_slice(&bytes).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })

@@ -1,19 +1,19 @@
-//! Text as tokens come.
+//! Decoding tokens one by one.
 
 use super::Tokenizer;
 use crate::Result;
 
 /// Turns tokens into text one by one. A character may be spread over several tokens, and a token's text may depend on the one before it, so
-/// text is held back until it is complete; together, the pieces are what [`Tokenizer::decode`] gives for all tokens. (Not always, if they are
-/// not UTF-8: SentencePiece then takes back whole characters.)
+/// text is held back until it is complete. Joined, the pieces are what [`Tokenizer::decode`] gives for all tokens, except for some
+/// sequences that are not UTF-8: a later SentencePiece token can change how earlier bytes decode.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     tokenizer: Tokenizer,
-    /// The tokens of the last piece, then those that are held back.
+    /// The tokens of the last piece, then those held back.
     ids: Vec<u32>,
     /// How many of `ids` belong to the last piece.
     given: usize,
-    /// The text of these, on their own.
+    /// The text of the last piece's tokens, decoded alone.
     prefix: String,
 }
 
@@ -22,10 +22,10 @@ impl TextStream {
         Self { tokenizer, ids: Vec::new(), given: 0, prefix: String::new() }
     }
 
-    /// The text that this token completes; often empty. Special tokens have none.
+    /// Adds a token and returns the text that it completes: often empty, always so for a special token.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`](crate::Error::Tokenizer) for an id that is no token, which is then left out.
+    /// [`Error::Tokenizer`](crate::Error::Tokenizer) for an id that is not a token; the stream then continues as if it had not been given.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if self.tokenizer.is_special(id) {
             return Ok(String::new());
@@ -33,19 +33,19 @@ impl TextStream {
         let held = self.ids.len();
         self.ids.push(id);
         let text = self.tokenizer.decode(&self.ids).inspect_err(|_| self.ids.truncate(held))?;
-        // An incomplete character at the end reads as U+FFFD.
+        // An incomplete character at the end decodes to U+FFFD.
         if text.ends_with(char::REPLACEMENT_CHARACTER) || text.len() <= self.prefix.len() {
             return Ok(String::new());
         }
         let piece = self.rest(&text)?;
-        // The next token's text may depend on these.
+        // These tokens are kept, as the next one's text may depend on them.
         self.ids.drain(..self.given);
         self.given = self.ids.len();
         self.prefix = self.tokenizer.decode(&self.ids)?;
         Ok(piece)
     }
 
-    /// What is still held back; incomplete characters become U+FFFD. Another text may follow.
+    /// Ends the text and returns what is still held back; incomplete characters become U+FFFD. Another text may then follow.
     ///
     /// # Errors
     /// As [`TextStream::push`].
@@ -56,11 +56,11 @@ impl TextStream {
         Ok(rest)
     }
 
-    /// What follows the last piece in the text of `ids`.
+    /// The part of `text`, the text of `ids`, after the last piece.
     fn rest(&self, text: &str) -> Result<String> {
         match text.strip_prefix(self.prefix.as_str()) {
             Some(rest) => Ok(rest.to_owned()),
-            // A byte that fits to nothing before it has changed how that reads.
+            // Invalid bytes changed how the last piece's tokens decode.
             None => self.tokenizer.decode(&self.ids[self.given..]),
         }
     }

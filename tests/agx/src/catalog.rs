@@ -1,4 +1,4 @@
-//! The crate's kernels in one language each, as they are compiled here: on `f32`, with subgroup operations.
+//! The crate's kernels in the variants that are compiled here: either language, `f32`, with subgroup operations.
 
 use bitnet_wgpu::{
     Element, Kernel, ShaderLanguage,
@@ -12,7 +12,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Unique among all: the kernel's and the language's.
+    /// The kernel's name and the language; unique.
     pub fn name(&self) -> String {
         format!("{} {}", self.declaration.name, language_name(self.variant.language))
     }
@@ -21,7 +21,7 @@ impl Text {
         self.declaration.text(&self.variant)
     }
 
-    /// Matrix units have no counterpart where MSL is compiled.
+    /// Does it use matrix units? They have no counterpart in OpenCL, through which MSL is compiled here.
     pub fn on_matrix_units(&self) -> bool {
         self.variant.language == ShaderLanguage::Msl && self.text().contains("simdgroup_multiply_accumulate")
     }

@@ -1,11 +1,11 @@
-//! What instructions cost: docs/apple-gpu.md tells where the figures come from.
+//! The cost of instructions; docs/apple-gpu.md has the sources of the figures.
 
 use crate::listing::Instruction;
 
-/// What an instruction keeps busy.
+/// Instructions of equal cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Additions, multiplications and fused ones of 16 and 32 bits.
+    /// Float additions, multiplications and fused multiply-adds, in 16 and 32 bits.
     Float,
     /// Integer additions, bitwise operations, selections, moves.
     Integer,
@@ -17,7 +17,7 @@ pub enum Class {
     Prefix,
     /// Shuffles and votes.
     Shuffle,
-    /// Memory, barriers, branches: not reckoned here.
+    /// Memory accesses, barriers, branches: not counted.
     Other,
 }
 
@@ -40,15 +40,15 @@ impl Class {
     }
 }
 
-/// What some instructions cost a lane, in slots of a lane of the GPU.
+/// The cost of some instructions for one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     pub instructions: u64,
     /// Float operations among them.
     pub float: u64,
-    /// Slots of the pipe for floats and simple integers.
+    /// Cycles of the pipe for floats and simple integer operations.
     pub fast: u64,
-    /// Cycles of the pipe for the slow operations, which runs beside it.
+    /// Cycles of the pipe for slow operations, which runs in parallel.
     pub slow: u64,
 }
 
@@ -75,7 +75,7 @@ impl Cost {
         sum
     }
 
-    /// The longer of the two pipes.
+    /// Cycles of the busier pipe.
     pub fn cycles(&self) -> u64 {
         self.fast.max(self.slow)
     }

@@ -1,34 +1,34 @@
-//! The bounds that the GEMV must keep: what all of it costs a weight on problems of a 2-billion-weight model.
+//! Limits on the GEMV's cycles per weight, on matrices of a model with 2 billion weights.
 
 use crate::{
     listing::Listing,
     loops::{self, Parts},
 };
 
-/// The kernel that is bound.
+/// The kernel that is checked.
 pub const KERNEL: &str = "bitlinear_gemv_half";
-/// Rows that a SIMD-group makes at a time, and lanes that share them.
+/// Rows that a SIMD-group computes at a time, and the lanes that share them.
 const ROWS: u64 = 8;
 const LANES: u64 = 32;
 const WEIGHTS_PER_WORD: u64 = 16;
-/// Weights that a lane meets in a turn of the loop.
+/// Weights that a lane processes in one iteration of the loop.
 pub const WEIGHTS_PER_TURN: u64 = ROWS * WEIGHTS_PER_WORD;
-/// At most so many cycles a weight in the loop.
+/// Limit on cycles per weight in the loop.
 pub const MOST_IN_LOOP: f64 = 1.7;
-/// Columns, and at most so many cycles a weight in all.
+/// Columns of a matrix, and the limit on cycles per weight of the whole kernel.
 pub const MOST_IN_ALL: [(u64, f64); 2] = [(2560, 2.05), (6912, 1.9)];
 
-/// Lane-cycles that a GPU has for each weight that its memory delivers.
+/// Cycles, summed over all lanes, that a GPU has in the time that its memory takes to deliver one weight.
 const BUDGETS: [(&str, f64); 4] = [("M1", 4.8), ("M2 Max", 4.2), ("M4 Max", 3.4), ("M3 Ultra", 4.4)];
-/// The section of the document that shows them.
+/// The section of the document that holds the figures.
 pub const SECTION: &str = "gemv";
 
-/// Cycles a weight in the loop.
+/// Cycles per weight in the loop.
 pub fn in_loop(parts: &Parts) -> f64 {
     parts.turn.cycles() as f64 / WEIGHTS_PER_TURN as f64
 }
 
-/// Cycles a weight in all, for rows of so many columns: a SIMD-group is busy as long as any of its lanes.
+/// Cycles per weight of the whole kernel, for rows of `columns` weights. A SIMD-group is busy as long as any of its lanes.
 pub fn in_all(parts: &Parts, columns: u64) -> f64 {
     let words = columns.div_ceil(WEIGHTS_PER_WORD);
     let turn = parts.turn.cycles();
@@ -39,20 +39,20 @@ pub fn in_all(parts: &Parts, columns: u64) -> f64 {
     ((turns + parts.outside.cycles()) * LANES) as f64 / (columns * ROWS) as f64
 }
 
-/// What of the bounds is not kept.
+/// The limits that are exceeded.
 pub fn faults(listing: &Listing) -> Vec<String> {
     let name = &listing.kernel;
     let Some(parts) = loops::parts(listing) else { return vec![format!("{name}: no loop")] };
     if parts.other_loops {
-        return vec![format!("{name}: a loop beside the hot one, whose turns nobody has counted")];
+        return vec![format!("{name}: has a loop beside the hot one, whose iterations are not counted")];
     }
     let mut figures = vec![("in the loop".to_owned(), in_loop(&parts), MOST_IN_LOOP)];
-    figures.extend(MOST_IN_ALL.map(|(columns, most)| (format!("in all at k = {columns}"), in_all(&parts, columns), most)));
+    figures.extend(MOST_IN_ALL.map(|(columns, most)| (format!("in all with {columns} columns"), in_all(&parts, columns), most)));
     let over = figures.into_iter().filter(|(_, found, most)| found > most);
-    over.map(|(what, found, most)| format!("{name}: {found:.3} cycles a weight {what}, more than {most}")).collect()
+    over.map(|(what, found, most)| format!("{name}: {found:.3} cycles per weight {what}; the limit is {most}")).collect()
 }
 
-/// The bound kernel's figures, and what share of the bandwidth of some GPUs they leave: the arithmetic of all of it at the first width.
+/// The kernel's figures, and the share of some GPUs' memory bandwidth that its arithmetic allows, for the whole kernel at the first width.
 pub fn table(listings: &[Listing]) -> String {
     let mut text = format!("| `{KERNEL}`, cycles a weight | in the loop |");
     let mut rule = "| --- | --: |".to_owned();
@@ -85,7 +85,7 @@ mod tests {
     fn idle_lanes_are_reckoned_in() {
         let cost = |fast| Cost { instructions: 0, float: 0, fast, slow: 0 };
         let mut parts = Parts { turn: cost(200), last_turn: None, outside: cost(100), other_loops: false };
-        // Five whole turns and 640 weights a lane; thirteen and a half and 1728.
+        // Per lane: 5 iterations for 640 weights; 13.5 iterations, which take 14, for 1728.
         assert_eq!(in_all(&parts, 2560), 1100.0 / 640.0);
         assert_eq!(in_all(&parts, 6912), 2900.0 / 1728.0);
         parts.last_turn = Some(cost(220));

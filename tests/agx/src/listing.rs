@@ -1,6 +1,6 @@
-//! Reads what Mesa prints under `AGX_MESA_DEBUG=shaders,shaderdb`: the disassembly of each shader, then a line of statistics.
+//! Reads Mesa's output under `AGX_MESA_DEBUG=shaders,shaderdb`: the disassembly of each shader, then a line of statistics.
 
-/// A line of this and a name begins a kernel's part of the log; without a name it ends it.
+/// Followed by a name, begins a kernel's part of the log; without a name, ends it.
 pub const MARKER: &str = "@@kernel";
 
 /// A line of the disassembly.
@@ -11,22 +11,22 @@ pub struct Instruction {
     pub operands: String,
 }
 
-/// What the compiler made of a kernel.
+/// A compiled kernel: its statistics and its code.
 #[derive(Clone, Debug)]
 pub struct Listing {
     pub kernel: String,
     pub instructions: u64,
-    /// In halves of a 32-bit register.
+    /// Registers, counted in 16-bit halves.
     pub half_registers: u64,
-    /// How many threads a core can hold.
+    /// Threads that fit on a core.
     pub threads: u64,
-    /// Registers that were put away in memory, and fetched from there.
+    /// Register spills to memory, and fills from memory.
     pub spills: (u64, u64),
     pub code: Vec<Instruction>,
 }
 
 impl Instruction {
-    /// `address: hex mnemonic operands`, or no instruction.
+    /// Parses `address: hex mnemonic operands`; `None` for any other line.
     fn parse(line: &str) -> Option<Self> {
         let (address, rest) = line.trim_start().split_once(": ")?;
         let mut words = rest.split_whitespace();
@@ -36,30 +36,30 @@ impl Instruction {
         Some(Self { address, mnemonic: words.next()?.to_owned(), operands: words.collect::<Vec<_>>().join(" ") })
     }
 
-    /// Where a jump goes.
+    /// The address that a jump leads to.
     pub fn target(&self) -> Option<u64> {
         let offset = self.operands.parse().ok().filter(|_| self.mnemonic.starts_with("jmp"))?;
         Some(self.address.wrapping_add_signed(offset))
     }
 }
 
-/// The kernels of a log, in the order in which they first come.
+/// The kernels of a log, in order of first appearance.
 ///
 /// # Errors
-/// What a line of statistics lacks.
+/// A message that names what a line of statistics lacks.
 pub fn read(log: &str) -> Result<Vec<Listing>, String> {
     let mut found: Vec<Listing> = Vec::new();
-    // Between two markers: a kernel's main program comes first, then its preamble, which runs once a dispatch.
+    // Between two markers, a kernel's main program comes first, then its preamble, which runs once per dispatch and is ignored.
     let (mut kernel, mut code, mut programs) = ("", Vec::new(), 0);
     for line in log.lines() {
         if let Some(name) = line.strip_prefix(MARKER) {
             (kernel, code, programs) = (name.trim(), Vec::new(), 0);
         } else if kernel.is_empty() {
-            // What the driver makes for itself.
+            // One of the driver's internal shaders.
         } else if let Some((_, statistics)) = line.split_once("CS shader: ") {
             let listing = statistics_of(kernel, statistics, std::mem::take(&mut code))?;
             programs = 0;
-            // Drivers compile a kernel more than once, for any use and for a special one: the special form is the shorter.
+            // Drivers compile a kernel more than once, in a general and a specialised form; the specialised one is shorter.
             match found.iter_mut().find(|other| other.kernel == kernel) {
                 Some(other) if other.instructions <= listing.instructions => {}
                 Some(other) => *other = listing,
@@ -75,13 +75,13 @@ pub fn read(log: &str) -> Result<Vec<Listing>, String> {
     Ok(found)
 }
 
-/// `52 instrs, 20 alu, ..., 0:0 spills:fills`
+/// Parses `52 instrs, 20 alu, ..., 0:0 spills:fills`.
 fn statistics_of(kernel: &str, line: &str, code: Vec<Instruction>) -> Result<Listing, String> {
     let text = |name: &str| {
         let of = |item: &str| item.trim().split_once(' ').filter(|(_, found)| *found == name).map(|(value, _)| value.to_owned());
         line.split(',').find_map(of).ok_or_else(|| format!("{kernel}: the driver's statistics have no `{name}`: {line}"))
     };
-    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{kernel}: `{text}` is no number: {line}"));
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{kernel}: `{text}` is not a number: {line}"));
     let spills = text("spills:fills")?;
     let (spilled, filled) = spills.split_once(':').ok_or_else(|| format!("{kernel}: `{spills}` is not `spills:fills`"))?;
     if code.is_empty() {
@@ -101,7 +101,7 @@ fn statistics_of(kernel: &str, line: &str, code: Vec<Instruction>) -> Result<Lis
 mod tests {
     use super::*;
 
-    /// A kernel with a loop and what the driver prints around it.
+    /// A kernel with a loop, and the driver's output around it.
     const LOG: &str = "\
    0: 8800                   stop
 CS shader: 1 instrs, 0 alu, 9 gprs, 1024 threads, 9:9 spills:fills

@@ -1,11 +1,11 @@
-//! The parts of a kernel that are run more than once, or perhaps not at all.
+//! Splits a kernel into its hot loop and the rest.
 
 use crate::{
     cost::Cost,
     listing::{Instruction, Listing},
 };
 
-/// A part of a kernel's code: from an address up to another, which no longer belongs to it.
+/// A range of code addresses, `to` excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     from: u64,
@@ -26,27 +26,27 @@ impl Span {
     }
 }
 
-/// A kernel's cost, taken apart.
+/// The cost of a kernel's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// A turn of the hot loop: of the loops without loops inside, the one whose turn costs most.
+    /// One iteration of the hot loop: the innermost loop with the most expensive iteration.
     pub turn: Cost,
-    /// The rest of the work in case the last turn is not a whole one, where a branch leads around it.
+    /// A separate, partial last iteration, if there is one that a branch can skip.
     pub last_turn: Option<Cost>,
-    /// Everything else, once.
+    /// Everything else, counted once.
     pub outside: Cost,
-    /// Is there another loop than the hot one and those around it? Its code is outside, and counted as if it ran once.
+    /// Is there a loop other than the hot one and those around it? Its code is in `outside`, counted as if it ran once.
     pub other_loops: bool,
 }
 
-/// Takes a kernel apart, if it has a loop.
+/// Splits a kernel; `None` if it has no loop.
 pub fn parts(listing: &Listing) -> Option<Parts> {
     let code = &listing.code;
     let loops = spans(code, |from, to| (to <= from).then_some(Span { from: to, to: from + 1 }));
     let innermost = loops.iter().filter(|span| !loops.iter().any(|other| other != *span && span.encloses(other)));
     let hot = innermost.max_by_key(|span| span.cost(code).cycles())?;
     let turn = hot.cost(code);
-    // What resembles a turn of the loop, and is jumped over where no lane needs it.
+    // A partial last iteration: code outside the loop with at least half its float operations, skipped if no lane needs it.
     let skipped = spans(code, |from, to| (to > from).then_some(Span { from: from + 1, to }));
     let last_turn = skipped.iter().find(|span| {
         let apart = span.to <= hot.from || hot.to <= span.from;
@@ -60,7 +60,7 @@ pub fn parts(listing: &Listing) -> Option<Parts> {
     Some(Parts { turn, last_turn: last_turn.map(|span| span.cost(code)), outside: Cost::of(outside), other_loops })
 }
 
-/// The spans that `of` makes of jumps, from and to an address.
+/// The spans that `of` makes from the jumps' source and target addresses.
 fn spans(code: &[Instruction], of: impl Fn(u64, u64) -> Option<Span>) -> Vec<Span> {
     code.iter().filter_map(|instruction| of(instruction.address, instruction.target()?)).collect()
 }
@@ -69,7 +69,7 @@ fn spans(code: &[Instruction], of: impl Fn(u64, u64) -> Option<Span>) -> Vec<Spa
 mod tests {
     use super::*;
 
-    /// Code from mnemonics, ten bytes apart; a jump is `jmp_any N`, to the N-th.
+    /// Code from mnemonics, ten bytes apart. `jmp_any N` jumps to the N-th instruction.
     fn listing(lines: &[&str]) -> Listing {
         let code = lines.iter().enumerate().map(|(i, line)| {
             let (mnemonic, to) = line.split_once(' ').unwrap_or((line, ""));

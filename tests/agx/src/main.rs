@@ -1,5 +1,5 @@
-//! Compiles every kernel of the catalog for Apple GPUs, without one, and compares what it costs with docs/apple-gpu.md, which tells what
-//! this is about. `scripts/agx-check` sets up what is needed and runs it.
+//! Compiles every kernel of the catalog for Apple GPUs, without such a GPU, and compares instruction counts with those recorded in
+//! docs/apple-gpu.md, which has the background. `scripts/agx-check` sets up the drivers and runs this.
 
 mod catalog;
 mod cost;
@@ -25,16 +25,16 @@ use std::{
 use tools::Tools;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/apple-gpu.md");
-/// The GPUs to compile for, and what they are called: the first one's figures are the table.
+/// The GPUs to compile for, and their product names. The table has the first one's figures.
 const GPUS: [(&str, &str); 2] = [("G13G", "M1"), ("G14G", "M2")];
-/// A line of this and an error is the last that a process on the driver prints.
+/// Begins the last line that a failing process on the driver prints: its error.
 const FAILED: &str = "@@failed ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
-        // Processes on the driver, started by the others.
+        // Processes on the driver, which `check` starts.
         ["compile-wgsl"] => wgsl::compile().map_err(|e| format!("{FAILED}{e}")),
         ["compile-spirv", folder] => spirv::compile(Path::new(folder)).map_err(|e| format!("{FAILED}{e}")),
         ["check"] => check(false),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The whole check; `write` records what was found.
+/// The whole check; `write` records the figures in the document.
 fn check(write: bool) -> Result<(), String> {
     let prefix = std::env::var("AGX_PREFIX").map_err(|_| "AGX_PREFIX is not set; scripts/agx-check sets it")?;
     let (tools, work) = (Tools(PathBuf::from(prefix)), work_folder()?);
@@ -81,12 +81,12 @@ fn check(write: bool) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{}\nIf this is meant to be, or the compiler is another: scripts/agx-check --write, and look at the difference.",
+        "{}\nIf this is intended, or the compiler has changed: run scripts/agx-check --write, and review the difference.",
         wrong.join("\n")
     ))
 }
 
-/// An empty folder for what is made on the way; it stays, for looking at.
+/// A new folder for intermediate files, which are kept for inspection.
 fn work_folder() -> Result<PathBuf, String> {
     let me = std::env::current_exe().map_err(|e| e.to_string())?;
     let folder = me.with_file_name("agx-work");
@@ -97,7 +97,7 @@ fn work_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Compiles all Metal texts but those for matrix units; gives what went wrong.
+/// Compiles all Metal texts to SPIR-V except those for matrix units; returns the errors.
 fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
     let kernels = Mutex::new(catalog::kernels(ShaderLanguage::Msl).filter(|kernel| !kernel.on_matrix_units()));
     let next = || kernels.lock().ok()?.next();
@@ -117,7 +117,7 @@ fn to_spirv(tools: &Tools, work: &Path) -> Vec<String> {
     })
 }
 
-/// What a GPU's compiler made of all kernels.
+/// All kernels, compiled for one GPU.
 struct Compiled {
     listings: Vec<Listing>,
     /// The driver's name and version.
@@ -136,15 +136,15 @@ fn compile(tools: &Tools, work: &Path, gpu: &str, wrong: &mut Vec<String>) -> Re
     Ok(Compiled { listings: listing::read(&logs)?, driver })
 }
 
-/// Kernels on matrix units that the document does not count by hand.
+/// Errors for kernels on matrix units that the document does not count by hand.
 fn uncounted(document: &str) -> Vec<String> {
     let by_hand = catalog::kernels(ShaderLanguage::Msl).filter(catalog::Text::on_matrix_units);
     let uncounted =
         by_hand.filter(|kernel| !document.contains(&format!("`{}` in Metal is on `simdgroup_matrix`", kernel.declaration.name)));
-    uncounted.map(|kernel| format!("{}: on matrix units, and not counted by hand in the document", kernel.name())).collect()
+    uncounted.map(|kernel| format!("{}: uses matrix units, and is not counted by hand in the document", kernel.name())).collect()
 }
 
-/// What must not be, whatever is recorded: missing kernels, spills, a GEMV that costs more than its bounds.
+/// Faults regardless of the recorded figures: missing kernels, spills, a GEMV above its limits.
 fn faults(listings: &[Listing]) -> Vec<String> {
     let mut faults = Vec::new();
     for kernel in [ShaderLanguage::Wgsl, ShaderLanguage::Msl].into_iter().flat_map(catalog::kernels) {
@@ -156,7 +156,7 @@ fn faults(listings: &[Listing]) -> Vec<String> {
             continue;
         };
         if listing.spills != (0, 0) {
-            faults.push(format!("{name}: {}:{} spills", listing.spills.0, listing.spills.1));
+            faults.push(format!("{name}: {} spills, {} fills", listing.spills.0, listing.spills.1));
         }
         if kernel.declaration.name == gemv::KERNEL {
             faults.extend(gemv::faults(listing));

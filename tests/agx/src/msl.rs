@@ -1,4 +1,4 @@
-//! From Metal text to SPIR-V for OpenCL, by way of C++ for OpenCL: clang, opt and llvm-spirv.
+//! Compiles Metal text to OpenCL SPIR-V, by way of C++ for OpenCL: clang, opt and llvm-spirv.
 
 use crate::{
     quads,
@@ -7,17 +7,17 @@ use crate::{
 use msl_host::opencl;
 use std::{fmt::Write as _, fs, path::Path};
 
-/// Metal's compiler inlines all functions; so must this one, or what is handed over by value goes through memory.
+/// Inline all functions, as Metal's compiler does; otherwise arguments passed by value go through memory.
 const INLINE: [&str; 2] = ["-mllvm", "-inline-threshold=1000000"];
-/// Metal's compiler unrolls loops of a constant length; so must this one, or local arrays stay in memory.
+/// Unroll loops of constant length, as Metal's compiler does; otherwise local arrays stay in memory.
 const UNROLL: [&str; 2] = ["-mllvm", "-unroll-threshold=8000"];
-/// A 32-bit index stays one: the load instruction adds it to a 64-bit base by itself.
+/// Keep 32-bit indices: the load instruction itself adds one to a 64-bit base.
 const NARROW: [&str; 2] = ["-mllvm", "-indvars-widen-indvars=false"];
 
 /// Compiles a text of one kernel to `folder/name.spv`.
 ///
 /// # Errors
-/// What any of the tools complains about.
+/// The error output of whichever tool fails.
 pub fn to_spirv(tools: &Tools, text: &str, folder: &Path, name: &str) -> Result<(), String> {
     let path = |extension: &str| folder.join(format!("{name}.{extension}")).to_string_lossy().into_owned();
     let write = |extension: &str, text: &str| fs::write(path(extension), text).map_err(|e| format!("{}: {e}", path(extension)));
@@ -48,7 +48,7 @@ pub fn to_spirv(tools: &Tools, text: &str, folder: &Path, name: &str) -> Result<
     fs::write(path("spv"), quads::swap(&translated)?).map_err(|e| format!("{}: {e}", path("spv")))
 }
 
-/// Gives each request for threadgroup memory a variable.
+/// Replaces each placeholder call for threadgroup memory by a variable.
 fn with_threadgroup_memory(ir: &str) -> Result<String, String> {
     let (mut body, mut variables) = (String::new(), std::collections::BTreeMap::new());
     for line in ir.lines() {
@@ -66,8 +66,8 @@ fn with_threadgroup_memory(ir: &str) -> Result<String, String> {
     Ok(body)
 }
 
-/// What the translator needs to see: OpenCL's functions are known by name only where the source is OpenCL C; loop hints would become
-/// OpLoopMerge, which is only valid in structured control flow; and two halves of a word are a bitcast.
+/// Adapts LLVM IR to the translator: it knows OpenCL's functions by name only if the source is not marked as C++ for OpenCL; loop hints
+/// would become OpLoopMerge, which is only valid in structured control flow; and the half2 placeholder becomes a bitcast.
 fn for_translator(ir: &str) -> Result<String, String> {
     let mut text = String::new();
     for line in ir.lines().filter(|line| !line.starts_with("!opencl.cxx.version")) {
@@ -82,11 +82,11 @@ fn for_translator(ir: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The result of a call to `function` and the values of its arguments, without types and attributes.
+/// Parses a call to `function`: its result, and its arguments' values without types and attributes.
 fn call<'a>(line: &'a str, function: &str) -> Option<(&'a str, Vec<&'a str>)> {
     let (result, _) = line.split_once(" = ").filter(|_| line.contains("call "))?;
     let (_, rest) = line.split_once(&format!("@{function}("))?;
-    // Attributes of an argument may hold commas and parentheses: range(i32 0, 193).
+    // An argument's attributes may contain commas and parentheses: range(i32 0, 193).
     let (mut depth, mut start, mut arguments) = (0, 0, Vec::new());
     for (at, c) in rest.char_indices() {
         match c {

@@ -1,5 +1,5 @@
-//! Exchanges within quads: SPIR-V has an instruction for them, the translator to SPIR-V has no name for it. So a shuffle of SIMD-groups by
-//! 1, 2 or 3, which is the same, becomes one.
+//! Quad swaps: SPIR-V has an instruction for them, but the LLVM-to-SPIR-V translator cannot emit it. So SIMD-group shuffles with the xor
+//! masks 1, 2 and 3, which are equivalent, are replaced by quad swaps in the translated module.
 
 const MAGIC: u32 = 0x0723_0203;
 const BOUND: usize = 3;
@@ -11,19 +11,19 @@ const SHUFFLE_XOR: u32 = 346;
 const QUAD_SWAP: u32 = 366;
 const CAPABILITY_QUAD: u32 = 68;
 
-/// Replaces shuffles in a module; nothing else changes.
+/// Replaces such shuffles in a module and leaves everything else.
 ///
 /// # Errors
-/// If it is no SPIR-V.
+/// If the bytes are not SPIR-V.
 pub fn swap(module: &[u8]) -> Result<Vec<u8>, String> {
     let words: Vec<u32> =
         module.chunks(4).map(|bytes| bytes.try_into().map(u32::from_le_bytes)).collect::<Result<_, _>>().map_err(|_| "not words")?;
     if words.len() < HEADER || words[0] != MAGIC {
-        return Err("no SPIR-V".to_owned());
+        return Err("not SPIR-V".to_owned());
     }
     let mut bound = words[BOUND];
     let (mut head, mut constants, mut body) = (Vec::new(), Vec::new(), Vec::new());
-    // Result and type of the 32-bit constants of value 1, 2 or 3.
+    // Result id, type id and value of the 32-bit constants 1, 2 and 3.
     let mut masks: Vec<(u32, u32, u32)> = Vec::new();
     let (mut at, mut swaps) = (HEADER, false);
     while at < words.len() {
@@ -34,7 +34,7 @@ pub fn swap(module: &[u8]) -> Result<Vec<u8>, String> {
             [_, ty, result, value @ 1..=3] if opcode == CONSTANT => masks.push((result, ty, value)),
             [_, ty, result, scope, value, mask] if opcode == SHUFFLE_XOR => {
                 if let Some(&(_, of, mask)) = masks.iter().find(|(result, ..)| *result == mask) {
-                    // Direction 0 is to lane ^ 1, 1 to lane ^ 2, 2 to lane ^ 3.
+                    // Direction 0 swaps with lane ^ 1, direction 1 with lane ^ 2, direction 2 with lane ^ 3.
                     constants.extend([4 << 16 | CONSTANT, of, bound, mask - 1]);
                     body.extend([6 << 16 | QUAD_SWAP, ty, result, scope, value, bound]);
                     bound += 1;

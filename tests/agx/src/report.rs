@@ -1,4 +1,4 @@
-//! The table in docs/apple-gpu.md: what each kernel costs, a line for each.
+//! The table in docs/apple-gpu.md: the cost of each kernel, one line per kernel.
 
 use crate::{catalog, listing::Listing, loops};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ a turn does | cycles each |
 | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
 ";
 
-/// A row of the table, but for what follows from it. Of all but the threads, less is better.
+/// A row of the table, without the columns computed from others. Lower is better for all figures but the threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub kernel: String,
@@ -25,9 +25,9 @@ const NAMES: [&str; 7] = [
     "registers",
     "threads",
     "spills",
-    "instructions of a turn of the hot loop",
-    "cycles of a turn of the hot loop",
-    "cycles outside of the hot loop",
+    "instructions per iteration of the hot loop",
+    "cycles per iteration of the hot loop",
+    "cycles outside the hot loop",
 ];
 const THREADS: usize = 2;
 const TURN_CYCLES: usize = 5;
@@ -87,16 +87,16 @@ pub fn read(document: &str) -> Result<Vec<Row>, String> {
     Ok(table.lines().filter_map(Row::parse).collect())
 }
 
-/// The document with another table. `notes` go before it.
+/// The document with the table replaced, and `notes` before it.
 ///
 /// # Errors
-/// If there is no place for it.
+/// If the document has no such section.
 pub fn write(document: &str, rows: &[Row], notes: &str) -> Result<String, String> {
     let lines: String = rows.iter().map(Row::line).collect();
     replace(document, SECTION, &format!("{notes}\n{HEAD}{lines}"))
 }
 
-/// The document with another text in a section.
+/// The document with the text of a section replaced.
 ///
 /// # Errors
 /// If it has no such section.
@@ -105,7 +105,7 @@ pub fn replace(document: &str, section: &str, text: &str) -> Result<String, Stri
     Ok(format!("{before}{text}{after}"))
 }
 
-/// What comes before, in and after a section, which two comments enclose.
+/// The text before, in and after a section, which two HTML comments enclose.
 fn split<'a>(document: &'a str, section: &str) -> Result<[&'a str; 3], String> {
     let (begin, end) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
     let place = document.find(&begin).and_then(|at| Some((at + begin.len(), document.find(&end)?)));
@@ -113,12 +113,12 @@ fn split<'a>(document: &'a str, section: &str) -> Result<[&'a str; 3], String> {
     Ok([&document[..from], &document[from..to], &document[to..]])
 }
 
-/// How rows differ from those that are recorded.
+/// How rows differ from the recorded ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// What has become worse, or is in one of the two only.
+    /// Figures that are worse, and rows that only one of the two has.
     pub worse: Vec<String>,
-    /// What has become better.
+    /// Figures that are better.
     pub better: Vec<String>,
 }
 

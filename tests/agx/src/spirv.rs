@@ -1,4 +1,4 @@
-//! Runs in a process of its own, on the driver: builds OpenCL kernels from SPIR-V with Mesa's OpenCL.
+//! Builds OpenCL kernels from SPIR-V with Mesa's OpenCL. Runs in a separate process on the driver.
 
 use crate::wgsl::mark;
 use libloading::{Library, Symbol};
@@ -15,10 +15,10 @@ const DEVICE_NAME: c_uint = 0x102b;
 const PROGRAM_BUILD_LOG: c_uint = 0x1183;
 const PROGRAM_KERNEL_NAMES: c_uint = 0x1168;
 
-/// Builds the kernel of every `NAME.spv` in a folder; prints a marker of `NAME` before each, and one after.
+/// Builds the kernel of every `NAME.spv` in a folder. Prints a marker with `NAME` before each, and an empty one after.
 ///
 /// # Errors
-/// OpenCL's and the compiler's complaints.
+/// The errors of OpenCL and the compiler, kernel by kernel.
 pub fn compile(folder: &Path) -> Result<(), String> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))? {
@@ -39,14 +39,14 @@ pub fn compile(folder: &Path) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 
-/// The one device of the one platform.
+/// The only device of the only platform.
 struct Device {
     opencl: Library,
     device: Handle,
     context: Handle,
 }
 
-/// The function `$name` of OpenCL's, with the signature that its standard has.
+/// Loads OpenCL's function `$name` with its standard signature.
 macro_rules! function {
     ($library:expr, $name:literal, fn($($argument:ty),*) -> $result:ty) => {{
         // SAFETY: the signatures are those of OpenCL 2.1.
@@ -57,7 +57,7 @@ macro_rules! function {
 
 impl Device {
     fn open() -> Result<Self, String> {
-        // SAFETY: OpenCL's loader may be loaded at any time.
+        // SAFETY: the initialisers of OpenCL's loader have no preconditions.
         let opencl = unsafe { Library::new("libOpenCL.so.1") }.map_err(|e| e.to_string())?;
         let platforms = function!(opencl, b"clGetPlatformIDs", fn(c_uint, *mut Handle, *mut c_uint) -> c_int);
         let devices = function!(opencl, b"clGetDeviceIDs", fn(Handle, u64, c_uint, *mut Handle, *mut c_uint) -> c_int);
@@ -78,7 +78,7 @@ impl Device {
         check("clCreateContext", status)?;
         let name = text(&name);
         if !name.starts_with("Apple ") {
-            return Err(format!("the device is no Apple GPU but {name}"));
+            return Err(format!("the device is not an Apple GPU but {name}"));
         }
         Ok(Self { opencl, device, context })
     }
@@ -116,7 +116,7 @@ fn check(what: &str, status: c_int) -> Result<(), String> {
     if status == 0 { Ok(()) } else { Err(format!("{what}: OpenCL error {status}")) }
 }
 
-/// What comes before the first zero.
+/// The text up to the first zero byte.
 fn text(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned()
 }

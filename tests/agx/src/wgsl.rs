@@ -1,16 +1,16 @@
-//! Runs in a process of its own, on the driver: makes wgpu build the pipeline of every kernel's WGSL, as a release build does.
+//! Builds the pipeline of every kernel's WGSL with wgpu, as a release build does. Runs in a separate process on the driver.
 
 use crate::{catalog, listing::MARKER};
 use bitnet_wgpu::{Context, ShaderLanguage};
 use std::io::Write as _;
 
-/// A line of this names the GPU and the driver.
+/// Begins the line that names the GPU and the driver.
 pub const DRIVER: &str = "@@driver";
 
-/// Builds all pipelines; prints a [`MARKER`] before each and after.
+/// Builds all pipelines, and prints a [`MARKER`] before and after each.
 ///
 /// # Errors
-/// What wgpu and the driver complain about, kernel by kernel.
+/// The errors of wgpu and the driver, kernel by kernel.
 pub fn compile() -> Result<(), String> {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: wgpu::Backends::VULKAN,
@@ -20,7 +20,7 @@ pub fn compile() -> Result<(), String> {
     let adapter = pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default())).map_err(|e| e.to_string())?;
     let info = adapter.get_info();
     if !info.name.starts_with("Apple ") {
-        return Err(format!("the adapter is no Apple GPU but {}", info.name));
+        return Err(format!("the adapter is not an Apple GPU but {}", info.name));
     }
     println!("{DRIVER} {} {}", info.name, info.driver_info);
     let (required_features, required_limits) = Context::device_needs(&adapter);
@@ -55,9 +55,9 @@ pub fn compile() -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 
-/// What the driver prints from here on belongs to this kernel, or to none.
+/// Marks the driver's following output as belonging to this kernel, or with an empty name to none.
 pub fn mark(kernel: &str) {
     println!("{MARKER} {kernel}");
-    // Standard output is a file here; if it cannot be written, the kernel is missing from the log, which is an error.
+    // An error here can be ignored: the kernel would then be missing from the log, which is an error later.
     let _ = std::io::stdout().flush();
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the GGUF files here, with encoders that are not this crate's. Needs: pip install gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
+"""Makes the GGUF files in this folder with encoders independent of this crate. Needs: pip install gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
 
-The gguf package writes the container and encodes F16, BF16, Q8_0, TQ1_0 and TQ2_0; of Q6_K it only decodes, so those blocks are random. I2_S and
-Q2_0, which it does not know, are encoded below from the formats' descriptions. Weights are a hash of their number (tests/gguf.rs has
-the same), so that nothing but what gguf decoded is stored beside the files, in types.safetensors.
+The gguf package writes the container and encodes F16, BF16, Q8_0, TQ1_0 and TQ2_0. It can only decode Q6_K, so those blocks are random. It does
+not know I2_S and Q2_0, which are encoded below from the formats' descriptions. Each weight is a hash of its index; tests/gguf.rs computes the
+same hash, so only gguf's decoded values are stored as references, in types.safetensors.
 """
 
 import pathlib
@@ -47,7 +47,7 @@ def i2s(values, factor, layout):
 
 
 def q2_0(values, factors):
-    """One factor a block of 64."""
+    """One factor per block of 64 values."""
     codes = (values + 1).astype(np.uint8).reshape(-1, 16, 4)
     packed = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
     halves = np.asarray(factors, np.float16).reshape(-1, 1).view(np.uint8)
@@ -55,7 +55,7 @@ def q2_0(values, factors):
 
 
 def add(writer, name, kind, values, seed=None):
-    """Writes a tensor; `values` are trits where `seed` gives their scale."""
+    """Writes a tensor and returns gguf's decoding of it. With `seed`, `values` are trits, to be scaled by scale(seed)."""
     weights = values.astype(np.float32) * (scale(seed) if seed is not None else np.float32(1))
     if kind == "I2_S":
         data = i2s(values, scale(seed), "x86")
@@ -78,7 +78,7 @@ def add(writer, name, kind, values, seed=None):
         return quants.dequantize(data, kind)
 
 
-# Tensors of a model, in the order that seeds them.
+# Tensors of a layer; a tensor's index is its seed.
 PARTS = ["attn_norm", "ffn_norm", "attn_sub_norm", "ffn_sub_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
 
 
@@ -123,7 +123,7 @@ def model(arch, hidden, inner, heads, kv_heads, head_dim, vocab, kinds, tied, em
             continue
         values = trits(seed, *shape)
         if arch == "llama" and part in ("attn_q", "attn_k"):
-            # As its converter: halves become pairs.
+            # Reorders rows from halves to pairs, as llama.cpp's converter does.
             values = values.reshape(-1, 2, head_dim // 2, hidden).swapaxes(1, 2).reshape(shape)
         if arch == "bitnet":
             writer.add_tensor(f"blk.0.{part}.scale", np.array([2.0], np.float32))
@@ -139,14 +139,14 @@ def finish(writer):
 
 
 def types():
-    """A tensor of every type, and what gguf decodes it to."""
+    """Writes a tensor of every type, and gguf's decoding of each."""
     writer, decoded = GGUFWriter(HERE / "types.gguf", "none"), {}
     for name, kind, shape in [("f32", Type.F32, (3, 5)), ("f16", Type.F16, (3, 5)), ("bf16", Type.BF16, (3, 5)), ("q8_0", Type.Q8_0, (3, 64)),
                               ("q6_k", Type.Q6_K, (2, 512))]:
         decoded[name] = add(writer, name, kind, floats(7, *shape))
     blocks = np.repeat(np.array([[0.5, 0.0], [0.5, 0.5], [0.5, 0.5]], np.float32), 256, axis=1)
     for name, kind in [("tq1_0", Type.TQ1_0), ("tq2_0", Type.TQ2_0)]:
-        # One scale but for a block of zeros; then a scale a block.
+        # First one scale for all blocks except a block of zeros; then a different scale per row.
         decoded[name] = add(writer, name, kind, trits(8, 3, 512) * blocks)
         decoded[f"{name}.groups"] = add(writer, f"{name}.groups", kind, trits(9, 3, 512) * blocks * np.float32([[1], [2], [4]]))
     for layout in ("x86", "arm", "rows"):

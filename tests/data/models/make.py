@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the small random models beside this file, and what transformers computes from them.
+"""Makes the small random models in this folder, and reference outputs of them by transformers.
 
     pip install torch transformers accelerate safetensors numpy    # made with torch 2.15, transformers 5.23, on a CPU
     tests/data/models/make.py [name ...]
@@ -9,18 +9,18 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     prompt{0,1,2}.ids            int32, of 1, 7 and 40 tokens
     .last_logits, _f64           after the last token: transformers in f32; the f64 forward below
     .greedy                      int32 [24], the continuation by transformers
-    .greedy_margin               top-1 less top-2 logit at each step
+    .greedy_margin               top-1 minus top-2 logit at each step
     .safe_steps                  int32 [1], steps before the first margin under 0.25
     .spread                      f32 [1], largest |difference| of last logits between transformers f32, our f64 and our f32
-    .code_margin                 f32 [1], the least distance of a scaled activation from where its code would change (f64)
-    .greedy_code_margin          f32 [1], the same, of prompt and continuation
+    .code_margin                 f32 [1], the smallest distance of a scaled activation from a rounding boundary of its code (f64)
+    .greedy_code_margin          f32 [1], the same, over prompt and continuation
     prompt1.embed.out, .layer{i}.{attn,mlp}.out (before the residual is added), .layer{i}.out, .final_norm.out, .logits
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
-    text.spread, .code_margin    f32 [1], of a nll, as above
+    text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The oracle of every case is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`); the f64 forward shares no
-code with it and is a second opinion. Prompts (continuations included) and text are chosen so that no activation lies close to where its
-code would change: there, correct implementations agree to float rounding. Elsewhere one code that flips can move a logit by 1.
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`); the f64 forward pass shares no code
+with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
+of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
 
 import json
@@ -29,7 +29,7 @@ import shutil
 import sys
 from pathlib import Path
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # roundings as written, not as fused
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # no fusing, which would change roundings
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ def shape(hidden, intermediate, layers, heads, kv_heads, head_dim, vocab):
 
 
 CASES = {
-    # Nothing is a multiple of 16, heads come in groups of three. (attn_sub_norm ties heads * head_dim to hidden; `llama` unties them.)
+    # No size is a multiple of 16; three query heads per key-value head. (attn_sub_norm needs heads * head_dim = hidden; `llama` has none.)
     "odd": {
         "config": BITNET | shape(84, 132, 2, 6, 2, 14, 301) | {
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32",
@@ -64,7 +64,7 @@ CASES = {
         },
         "side": torch.float32, "reciprocal": True, "seed": 1,
     },
-    # Names as transformers 5 writes them.
+    # Configuration keys as transformers 5 writes them.
     "newer": {
         "config": BITNET | shape(128, 320, 2, 4, 2, 32, 512) | {
             "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "tie_word_embeddings": True,
@@ -72,7 +72,7 @@ CASES = {
         },
         "side": torch.bfloat16, "reciprocal": False, "seed": 2,
     },
-    # Float weights, quantised as they are loaded. One key-value head.
+    # Float weights, quantised while loading. One key-value head.
     "online": {
         "config": BITNET | shape(64, 176, 2, 4, 1, 16, 300) | {
             "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
@@ -90,7 +90,7 @@ CASES = {
         },
         "side": torch.float16, "reciprocal": True, "seed": 4,
     },
-    # Rotary frequencies as in Llama 3.1: with these numbers some are kept, some divided, some between.
+    # Rotary scaling of Llama 3.1, with numbers for which some frequencies are kept, some divided, some in between.
     "sharded": {
         "config": LLAMA | shape(96, 200, 2, 3, 1, 32, 288) | {
             "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
@@ -117,13 +117,13 @@ def linear_shape(config, name):
 
 
 def pack(codes):
-    """Row r + i R of 4 R goes to bits 2 i of byte row r."""
+    """Row r + i·R of 4·R rows goes to bit 2·i of byte row r."""
     quarters = (codes + 1).astype(np.uint8).reshape(4, -1, codes.shape[1])
     return torch.from_numpy(quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6)
 
 
 def masters(rng, rows, columns, beta):
-    """bf16 weights, none near half of their absmean, where sums in another order could change a code."""
+    """bf16 weights, none near half of their absmean, where another order of summation could change a code."""
     weights = torch.from_numpy(rng.normal(0, beta, (rows, columns))).bfloat16()
     for _ in range(100):
         scaled = weights.double() / weights.double().abs().mean()
@@ -152,7 +152,7 @@ def make_tensors(case):
             tensors[f"{prefix}{name}.weight"] = gains(n)
         for name in LINEARS:
             rows, columns = linear_shape(config, name)
-            # Outputs of about 1.5, and residuals that outgrow the embedding, so that a tied head does not repeat its input.
+            # Outputs of about 1.5, and residuals larger than the embedding, so that a tied head does not just predict the input token.
             gain = 3.0 if name.endswith(("o_proj", "down_proj")) else 1.5
             beta = gain * rng.uniform(0.8, 1.25) / np.sqrt(0.6 * columns)
             if case.get("masters"):
@@ -176,7 +176,7 @@ def write_model(directory, case):
     if shards == 1:
         save_file(tensors, directory / "model.safetensors", {"format": "pt"})
         return
-    # Cut in the middle of a layer; a linear's scale may be in another file than its codes.
+    # Split in the middle of a layer, between a linear layer's codes and its scale.
     names = list(tensors)
     cut = next(i for i, name in enumerate(names) if name == "model.layers.1.self_attn.k_proj.weight_scale")
     index = {}
@@ -189,7 +189,7 @@ def write_model(directory, case):
     (directory / "model.safetensors.index.json").write_text(text + "\n")
 
 
-# --- a forward of our own, from the files
+# --- our own forward pass, from the files
 
 
 class Forward:
@@ -275,7 +275,7 @@ class Forward:
         return self.linear(f"{prefix}down_proj", out)
 
     def logits(self, ids):
-        """All of them, [tokens, vocab]."""
+        """The logits of all tokens, [tokens, vocab]."""
         self.code_margin = np.inf
         x = self.array("model.embed_tokens.weight")[ids]
         for layer in range(self.config["num_hidden_layers"]):
@@ -286,7 +286,7 @@ class Forward:
         return self.norm("model.norm", x) @ self.array(f"{head}.weight").T
 
     def greedy_is_safe(self, ids):
-        """Are all margins well over the threshold, no code near a change, and the tokens not always the same?"""
+        """Are all margins well above the threshold, no activation near a rounding boundary, and the tokens varied?"""
         ids = list(ids)
         for _ in range(STEPS):
             last = self.logits(ids)[-1]
@@ -317,7 +317,7 @@ def nll(logits, ids):
 
 @torch.no_grad()
 def recorded(model, ids):
-    """Outputs of modules, and the logits."""
+    """The outputs of modules, and the logits."""
     outputs, hooks = {}, []
 
     def record(name, module):
@@ -358,7 +358,7 @@ def spread(*values):
 
 def load(directory):
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
-    # A quantised model keeps the checkpoint's types, whatever `dtype` says.
+    # For a quantised model, transformers ignores `dtype` and keeps the checkpoint's types.
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
             tensor.data = tensor.data.float()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the references for tests/text.rs.
+"""Makes the reference data of tests/text.rs.
 
     pip install sentencepiece transformers jinja2    # made with sentencepiece 0.2, transformers 5.23
     tests/data/text/make.py
 
-sentencepiece.json: a small SentencePiece vocabulary with byte fallback, as GGUF has it, and what sentencepiece makes of some texts.
-chat.json: chat templates, conversations, and what transformers makes of them.
+sentencepiece.json: a small SentencePiece vocabulary with byte fallback, as in GGUF, and some texts encoded by sentencepiece.
+chat.json: chat templates, conversations, and transformers' renderings of them.
 """
 
 import io
@@ -49,7 +49,7 @@ def sentence_piece():
 
 
 TEMPLATES = {
-    # As BitNet b1.58 2B4T's is described: "Role: content<|eot_id|>", then "Assistant: ".
+    # The documented format of BitNet b1.58 2B4T: "Role: content<|eot_id|>", then "Assistant: ".
     "roles": (
         "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}"

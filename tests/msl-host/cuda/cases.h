@@ -1,4 +1,4 @@
-// Problems: a kernel, its grid, and its buffers with what they must hold afterwards.
+// Test problems: a kernel, its grid, and its buffers with their contents before and their expected contents after.
 #pragma once
 #include "runtime/runtime.h"
 #include <algorithm>
@@ -24,7 +24,7 @@ inline void cuda(cudaError_t error) {
     if (error != cudaSuccess) fail(std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
-// Bytes, where in the data they are, and where those are that must be there in the end.
+// A size in bytes, and the offsets in the data of the initial and of the expected contents.
 struct Buffer { std::string type; size_t bytes, given, expected; };
 
 struct Case {
@@ -35,7 +35,7 @@ struct Case {
     size_t blocks() const { return size_t(grid[0]) * grid[1] * grid[2]; }
 };
 
-// What was compared.
+// Counts of a comparison.
 struct Tally {
     size_t problems = 0, numbers = 0, different = 0, nans = 0;
     void add(const Tally& o) {
@@ -74,7 +74,7 @@ inline std::vector<Case> read_cases(const char* path) {
     return cases;
 }
 
-// Is it a NaN? One is as good as another: processors make them with signs and payloads of their own.
+// Is it a NaN? All NaNs count as equal, since CPU and GPU produce different signs and payloads.
 inline bool is_nan(const std::string& type, const unsigned char* number) {
     unsigned bits = 0;
     memcpy(&bits, number, type == "F16" ? 2 : 4);
@@ -96,7 +96,7 @@ inline Tally compare(const Buffer& buffer, const unsigned char* got, const unsig
     return tally;
 }
 
-// A problem in the memory of the GPU.
+// A problem with its buffers on the GPU.
 struct DeviceCase {
     const Case& c;
     const std::vector<unsigned char>& data;
@@ -122,7 +122,7 @@ struct DeviceCase {
         cuda(cudaGetLastError());
         cuda(cudaDeviceSynchronize());
     }
-    // All buffers: those that are only read must not change.
+    // Compares all buffers, also those that must not change.
     Tally compare() const {
         Tally tally;
         for (size_t i = 0; i < c.buffers.size(); ++i) {

@@ -1,9 +1,9 @@
-// Runs the Metal kernels on an NVIDIA GPU, on the problems of cases.txt, and compares all buffers with what the CPU made of them.
+// Runs the Metal kernels on an NVIDIA GPU, on the problems of cases.txt, and compares all buffers with the CPU's results.
 //     main check    every problem, bit by bit
-//     main time     the problems that are to be timed
+//     main time     times the problems marked for it
 #include "cases.h"
 #include "timing.h"
-// Takes names from CUDA and the C++ library, and so comes last.
+// Redefines names of CUDA and the C++ library, so it must come last.
 #include "metal/metal.h"
 #include "kernels.inc"
 
@@ -26,19 +26,19 @@ static int check(const std::vector<Case>& cases, const std::vector<unsigned char
         tallies[c.symbol].add(device.compare());
     }
     Tally all;
-    printf("%-40s %8s %14s %10s %s\n", "kernel", "problems", "numbers", "different", "NaNs of other bits");
+    printf("%-40s %8s %14s %10s %s\n", "kernel", "problems", "numbers", "different", "NaNs with other bits");
     for (const auto& [symbol, tally] : tallies) {
         tally.print(symbol.c_str());
         all.add(tally);
     }
     all.print("all");
-    printf("%s\n", all.different || all.problems == 0 ? "DIFFERENT" : "identical, bit by bit but for NaNs");
+    printf("%s\n", all.different || all.problems == 0 ? "DIFFERENT" : "identical bits, except in NaNs");
     return all.different || all.problems == 0;
 }
 
 static int time_all(const std::vector<Case>& cases, const std::vector<unsigned char>& data) {
     int wrong = 0, timed = 0;
-    printf("%-74s %9s %9s %9s %s\n", "weights from memory, in copies beyond the cache", "median us", "best us", "GB/s", "result");
+    printf("%-74s %9s %9s %9s %s\n", "weights from memory: copies exceed the cache", "median us", "best us", "GB/s", "result");
     for (const Case& c : cases)
         if (c.timed) {
             wrong += !time_case(c, data, kernel_of(c));

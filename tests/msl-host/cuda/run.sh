@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the Metal kernels for an NVIDIA GPU, runs them, and compares and times them. Needs nvcc and a C++ compiler, nothing else.
-#     ARCH=sm_90 NVCC=nvcc ./run.sh [build]     `build` stops before a GPU is needed
+# Builds the Metal kernels for an NVIDIA GPU, compares their results, and times them. Needs only nvcc and a C++ compiler.
+#     ARCH=sm_90 NVCC=nvcc ./run.sh [build]     `build` only compiles, which needs no GPU
 set -euo pipefail
 cd "$(dirname "$0")"
 nvcc=${NVCC:-nvcc} arch=${ARCH:-native}
 mkdir -p build
-# Every operation rounded once, as the CPU does it; only fma() is fused.
+# Every operation is rounded once, as on the CPU; only fma() is fused.
 flags=(-std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -arch="$arch")
 "$nvcc" --version | tail -n 2
 "$nvcc" "${flags[@]}" -o build/main main.cu

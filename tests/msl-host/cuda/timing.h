@@ -1,15 +1,15 @@
-// Times a GEMV whose weights come from memory: copies of them beyond the cache take turns, or are the rows of one long matrix.
+// Times a GEMV that reads its weights from memory: enough copies to exceed the cache, multiplied in turn, or stacked into one tall matrix.
 #pragma once
 #include "cases.h"
 #include <chrono>
 #include <functional>
 
-// Where a GEMV has what (src/ops/bitnet/bitlinear.rs); of its parameters, the first is the count of rows.
+// The buffer slots of a GEMV (src/ops/bitnet/bitlinear.rs). The first of its parameters is the number of rows.
 enum { PARAMS, CODES, W_SCALE, X, X_SCALE, X_SUM, Y };
 
 struct Times { double median, best; };
 
-// Microseconds, after a second of warming up.
+// Microseconds, after a second of warm-up.
 inline Times time_of(const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
     do {
@@ -33,7 +33,7 @@ inline Times time_of(const std::function<void()>& run) {
     return {times[times.size() / 2], times[0]};
 }
 
-// A buffer so many times over, one after another.
+// `count` copies of a buffer, one after another.
 inline void* repeated(const void* from, size_t bytes, unsigned count) {
     unsigned char* all;
     cuda(cudaMalloc((void**)&all, bytes * count));
@@ -41,7 +41,7 @@ inline void* repeated(const void* from, size_t bytes, unsigned count) {
     return all;
 }
 
-// Right results in both ways?
+// Times both ways; returns whether the results were right.
 inline bool time_case(const Case& c, const std::vector<unsigned char>& data, Kernel kernel) {
     const DeviceCase device(c, data);
     const Buffer &codes = c.buffers[CODES], &y = c.buffers[Y];
@@ -52,7 +52,7 @@ inline bool time_case(const Case& c, const std::vector<unsigned char>& data, Ker
         printf("%-74s %9.2f %9.2f %9.1f %s\n", (c.name + how).c_str(), us, times.best / of, rate, right ? "identical" : "DIFFERENT");
     };
 
-    // One after another, in a graph, since a launch costs the host more than such a kernel takes.
+    // One after another, in a CUDA graph, since a launch takes the host longer than such a kernel runs.
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t instance;
@@ -70,7 +70,7 @@ inline bool time_case(const Case& c, const std::vector<unsigned char>& data, Ker
     const std::string count = ", " + std::to_string(copies) + " copies ";
     print(count + "in turn", turns, copies, right_turns);
 
-    // As one matrix: without the ends and beginnings of kernels.
+    // As one matrix, without the gaps between kernels.
     unsigned params[3];
     memcpy(params, data.data() + c.buffers[PARAMS].given, sizeof params);
     params[0] *= copies;

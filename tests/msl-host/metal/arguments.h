@@ -1,4 +1,4 @@
-// A kernel's arguments, as objects that become what the parameter is: so its type need not be parsed.
+// A kernel's arguments, as objects that convert to the parameter's type, so that the type need not be parsed.
 #pragma once
 
 namespace msl {

@@ -1,4 +1,4 @@
-// A half that is a number, as _Float16 is. Sums and products of two are made in float and rounded, which is to round once.
+// A half with arithmetic, like _Float16. Sums and products are computed in float and then rounded, which equals rounding once.
 #pragma once
 
 struct half {

@@ -1,4 +1,4 @@
-// Arithmetic functions. Overloads are exact types, so that max(1, 2.0f) is ambiguous, as on Metal.
+// Arithmetic functions, overloaded for exact types, so that max(1, 2.0f) is ambiguous, as in Metal.
 #pragma once
 
 namespace metal {
@@ -31,7 +31,7 @@ MSL_FN uint clz(uint x) { return uint(__clz(int(x))); }
 MSL_FN uint clz(uint x) { return x == 0 ? 32u : uint(__builtin_clz(x)); }
 #endif
 
-// b where c holds.
+// b if c, else a.
 MSL_FN uint select(uint a, uint b, bool c) { return c ? b : a; }
 MSL_FN uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0 : x << (32 - offset - bits) >> (32 - bits); }
 MSL_FN uint insert_bits(uint base, uint insert, uint offset, uint bits) {

@@ -1,7 +1,7 @@
-// Metal's standard library as far as kernels here use it; a function that none uses is an error, as a misspelt one is.
+// The part of Metal's standard library that the kernels here use. Any other function is an error, like a misspelt one.
 //
-// Four readings of the same text: plain C++17 that runs, where a thread is a fiber (../runtime); C++ for OpenCL, which clang only checks,
-// with real address spaces; the same with MSL_SPIRV, where clang makes code of it; and CUDA, where a SIMD-group is a warp.
+// The same text is compiled in four ways: as C++17 that runs on the CPU, each thread a fiber (../runtime); as C++ for OpenCL with real
+// address spaces, which clang only checks; the same with MSL_SPIRV, where clang generates code; and as CUDA, where a SIMD-group is a warp.
 #pragma once
 
 #ifdef __OPENCL_CPP_VERSION__
@@ -38,7 +38,7 @@ typedef _Float16 half;
 #include "arguments.h"
 #endif
 
-// Metal's own words, from here on; in CUDA, ../src/cuda.rs replaces them. A declaration in threadgroup memory has been rewritten.
+// Metal's keywords, from here on; for CUDA, ../src/cuda.rs replaces them. Threadgroup variables have been rewritten to the macro.
 #ifdef __CUDACC__
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __shared__ type name
 #elif defined(MSL_CHECK)
@@ -47,7 +47,7 @@ typedef _Float16 half;
 #define constant __constant
 #define threadgroup __local
 #define thread __private
-// Words of OpenCL that are names in Metal.
+// Keywords of OpenCL that are ordinary names in Metal.
 #define global global_
 #define local local_
 #define generic generic_

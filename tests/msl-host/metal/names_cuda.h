@@ -1,4 +1,4 @@
-// Names that both CUDA and Metal have outside of any namespace: from here on, Metal's.
+// Renames Metal's global names that CUDA defines too.
 #pragma once
 #include <cuda_fp16.h>
 

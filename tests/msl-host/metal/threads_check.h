@@ -1,4 +1,4 @@
-// Barriers, SIMD-group operations and matrices for the check, which needs no bodies. The lanes of a matrix are not accessible.
+// Barriers, SIMD-group operations and matrices for the strict check, which needs no bodies. A matrix's elements are not accessible.
 #pragma once
 
 namespace msl {

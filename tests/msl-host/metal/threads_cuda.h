@@ -1,4 +1,4 @@
-// Barriers, SIMD-group operations and matrices for a warp, whose lanes all take part.
+// Barriers, SIMD-group operations and matrices in CUDA. All lanes of the warp must take part.
 #pragma once
 
 namespace msl {
@@ -25,7 +25,7 @@ MSL_FN msl_place place() {
     return place;
 }
 
-// From the first lane to the last, as the CPU does in forward order: so sums of floats have the same bits.
+// Combines from the first lane to the last, like the CPU in forward order, so that float sums have the same bits.
 template <class T, class Combine> MSL_FN T reduce(T value, Combine combine) {
     T result = __shfl_sync(EVERY_LANE, value, 0);
     for (unsigned lane = 1; lane < 32; ++lane) result = combine(result, __shfl_sync(EVERY_LANE, value, lane));
@@ -45,7 +45,7 @@ MSL_FN void simdgroup_barrier(mem_flags) { __syncwarp(); }
 MSL_REDUCTION(int) MSL_REDUCTION(uint) MSL_REDUCTION(float)
 #undef MSL_REDUCTION
 
-// A lane holds two neighbouring elements of a row, as in threads_host.h.
+// Each lane holds two neighbouring elements of a row, as in threads_host.h.
 template <class T, int columns, int rows> struct simdgroup_matrix { T element[2]; };
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
@@ -76,7 +76,7 @@ template <class T> MSL_FN void simdgroup_store(
     }
 }
 
-// d = a · b + c, in float, along k: not what the matrix units of NVIDIA's do.
+// d = a · b + c, summed in float along k, which is not how NVIDIA's matrix units add.
 template <class D, class A, class B, class C> MSL_FN void simdgroup_multiply_accumulate(
     simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c)
 {

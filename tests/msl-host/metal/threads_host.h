@@ -1,7 +1,7 @@
-// Barriers, SIMD-group operations and matrices on the runtime's fibers.
+// Barriers, SIMD-group operations and matrices for the CPU, on the runtime's fibers.
 #pragma once
 
-// Where the kernel calls from; a SIMD-group operation is one if all lanes call it from the same line.
+// The source line of the kernel's call. All lanes must call a SIMD-group operation from the same line.
 #define MSL_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace metal {
@@ -10,14 +10,14 @@ inline void simdgroup_barrier(mem_flags, MSL_FROM) { msl_simd_barrier(file, line
 }
 
 namespace msl {
-// What the lanes of a SIMD-group hand each other.
+// The values that the lanes of a SIMD-group exchange.
 template <class T> struct Exchange {
     msl_lanes lanes;
     Exchange(const T& value, const char* file, int line) : lanes(msl_exchange(&value, sizeof(T), file, line)) {}
     const T& operator[](uint lane) const { return *(const T*)(lanes.slots + lane * MSL_SLOT_BYTES); }
 };
 
-// Metal leaves open in which order floats are added; the runtime picks one.
+// Metal does not define the order of a float sum; the runtime picks one.
 template <class T, class Combine> inline T reduce(T value, const char* file, int line, Combine combine) {
     const Exchange<T> all(value, file, line);
     T result = all[all.lanes.order[0]];
@@ -38,12 +38,12 @@ namespace metal {
 MSL_REDUCTION(int) MSL_REDUCTION(uint) MSL_REDUCTION(float)
 #undef MSL_REDUCTION
 
-// A lane holds two neighbouring elements of a row; which lane which, Metal does not say, and kernels cannot ask here.
+// Each lane holds two neighbouring elements of a row. Metal does not define which lane holds which, so kernels must not depend on it.
 template <class T, int columns, int rows> struct simdgroup_matrix { T element[2]; };
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 
-// A lane goes to memory once before it waits for the others and once after: so a missing barrier shows, be it before or after.
+// Each lane accesses memory once before it waits for the others and once after, so that a missing barrier shows on either side.
 inline uint meet_others(uint i, const char* file, int line) {
     if (i == 1) msl_exchange(nullptr, 0, file, line);
     return msl_lane();

@@ -1,11 +1,10 @@
-// Barriers and SIMD-group operations for a compiler that makes SPIR-V: OpenCL's functions, under names that the translator to SPIR-V knows.
-// There is no counterpart of matrices.
+// Barriers and SIMD-group operations for SPIR-V: OpenCL's functions, under names that the LLVM-to-SPIR-V translator knows. No matrices.
 #pragma once
 
 #define MSL_CONVERGENT __attribute__((convergent, nothrow))
 #define MSL_PURE __attribute__((const, nothrow))
 
-// Scopes: 2 is a work-group, 3 a sub-group.
+// Scope 2 is a work-group, 3 a sub-group.
 MSL_CONVERGENT void __spirv_ControlBarrier(uint execution, uint memory, uint semantics);
 #define MSL_REDUCTION(t) MSL_CONVERGENT t sub_group_reduce_add(t); MSL_CONVERGENT t sub_group_reduce_max(t); \
     MSL_CONVERGENT t sub_group_shuffle_xor(t, uint);
@@ -22,7 +21,7 @@ MSL_PURE uint get_sub_group_local_id();
 MSL_PURE uint get_sub_group_id();
 MSL_PURE uint get_num_sub_groups();
 
-// To be replaced in what the compiler makes of it: by a variable in local memory, and by a bitcast, of which it would make shifts.
+// Placeholders, replaced in the LLVM IR: by a variable in local memory, and by a bitcast, which clang would turn into shifts.
 extern "C" MSL_PURE __local void* msl_threadgroup_memory(uint site, uint bytes);
 typedef half msl_half2 __attribute__((ext_vector_type(2)));
 extern "C" MSL_PURE msl_half2 msl_as_half2(uint);
@@ -49,7 +48,7 @@ template <> inline half2 as_type<half2, uint>(uint bits) {
 }
 }
 
-// A kernel's arguments, as objects that become what the parameter is: so its type need not be parsed.
+// A kernel's arguments, as objects that convert to the parameter's type, so that the type need not be parsed.
 namespace msl {
 struct Global {
     __global void* to;

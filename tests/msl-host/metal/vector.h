@@ -18,7 +18,7 @@ template <class T> struct components<T, 4> { union { T d[4]; struct { T x, y, z,
 namespace metal {
 using ::uint;
 
-// As in Metal, a scalar becomes a vector by itself, and a vector of another type only when asked to.
+// As in Metal, a scalar converts to a vector implicitly, a vector of another type only explicitly.
 template <class T, int N, bool packed = false>
 struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::components<T, N> {
     using msl::components<T, N>::d;
@@ -37,7 +37,7 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
 
     MSL_FN T& operator[](uint i) { return d[i]; }
     MSL_FN T operator[](uint i) const { return d[i]; }
-    // v.xz is rewritten to this.
+    // ../src/rewrite.rs rewrites v.xz to this.
     template <int... at> MSL_FN vec<T, sizeof...(at)> swizzle() const { return vec<T, sizeof...(at)>(d[at]...); }
 
 #define MSL_OPERATOR(op) \
@@ -52,12 +52,12 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
 };
 
 template <class D, class S> MSL_FN D as_type(S s) {
-    static_assert(sizeof(D) == sizeof(S), "as_type between sizes");
+    static_assert(sizeof(D) == sizeof(S), "as_type between types of different sizes");
     return __builtin_bit_cast(D, s);
 }
 }
 
-// Metal has these names both in `metal` and outside.
+// Metal has these names both in namespace `metal` and outside.
 #define MSL_VECTORS(t) \
     typedef metal::vec<t, 2> t##2; typedef metal::vec<t, 3> t##3; typedef metal::vec<t, 4> t##4; \
     typedef metal::vec<t, 3, true> packed_##t##3; typedef metal::vec<t, 4, true> packed_##t##4; \

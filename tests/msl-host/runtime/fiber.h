@@ -1,7 +1,7 @@
-// Switching between stacks, and telling the sanitizers of it.
+// Fibers: switching between stacks, with the notifications that sanitizers need.
 #pragma once
 #if defined(__x86_64__) && !defined(MSL_UCONTEXT)
-#define MSL_SWITCH // by our own few instructions; else by the C library, which asks the kernel every time
+#define MSL_SWITCH // our own assembly; the C library's swapcontext makes a system call every time
 #endif
 #include <cstddef>
 #include <vector>
@@ -17,7 +17,7 @@
 #define MSL_ASAN
 #endif
 #endif
-// MSL_TSAN is defined from outside: the runtime is not itself compiled for the thread sanitizer.
+// MSL_TSAN is set by a compiler flag, since the runtime itself is not compiled with the thread sanitizer.
 #ifdef MSL_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -26,7 +26,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// Memory that may and may not be touched, where a sanitizer watches.
+// Tell the address sanitizer which memory must not, and which may, be accessed.
 inline void forbid(const void* from, size_t bytes) {
 #ifdef MSL_ASAN
     __asan_poison_memory_region(from, bytes);
@@ -40,7 +40,7 @@ inline void allow(const void* from, size_t bytes) {
     (void)from, (void)bytes;
 }
 
-// What one has done before releasing something, another sees who acquires it after: for the thread sanitizer.
+// Tell the thread sanitizer about ordering: what happened before a release is visible after a later acquire.
 inline void release(void* what) {
 #ifdef MSL_TSAN
     __tsan_release(what);
@@ -54,7 +54,7 @@ inline void acquire(void* what) {
     (void)what;
 }
 
-// A point of execution that can be left and entered again: a fiber's, or the scheduler's own.
+// A saved point of execution, of a fiber or of the scheduler.
 struct Context {
 #ifdef MSL_SWITCH
     void* stack_pointer;
@@ -67,7 +67,7 @@ struct Context {
 };
 
 #ifdef MSL_SWITCH
-// Saves what a called function must keep on the stack, and takes the same from the other stack.
+// Pushes the callee-saved registers, switches stacks, and pops them from the other stack.
 extern "C" void msl_switch(void** save, void* to);
 asm(R"(
 .text
@@ -82,12 +82,12 @@ msl_switch:
 )");
 #endif
 
-// Makes `context` start at `body`, which must never return, on a stack that is set.
+// Makes `context` start at `body`, which must never return, on the stack that it already names.
 inline void prepare(Context& context, void (*body)()) {
     allow(context.stack, context.stack_bytes);
 #ifdef MSL_SWITCH
     void** top = (void**)(context.stack + context.stack_bytes);
-    *--top = nullptr; // where `body` would return to, and the alignment that a call has
+    *--top = nullptr; // the return address of `body`; also aligns the stack as after a call
     *--top = (void*)body;
     for (int i = 0; i < 6; ++i) *--top = nullptr;
     context.stack_pointer = top;
@@ -104,8 +104,8 @@ inline void prepare(Context& context, void (*body)()) {
 #endif
 }
 
-// The fibers that have come to their end. The thread sanitizer takes a new one for one that it was told to forget, and would not see them
-// race; so that waits.
+// Fibers that have finished. The thread sanitizer mistakes a new fiber for a destroyed one and would miss races between the two, so fibers
+// are destroyed only at the end.
 struct Retired {
     std::vector<void*> fibers;
     void add(const Context& context) { fibers.push_back(context.sanitizer); }
@@ -116,7 +116,7 @@ struct Retired {
     }
 };
 
-// Leaves `from`, enters `to`; returns when somebody enters `from` again. `last`: nobody will.
+// Switches from `from` to `to`; returns when `from` is entered again. `last`: it never will be.
 inline void enter(Context& from, Context& to, bool last = false) {
 #ifdef MSL_TSAN
     __tsan_switch_to_fiber(to.sanitizer, __tsan_switch_to_fiber_no_sync);

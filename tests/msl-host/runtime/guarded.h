@@ -1,14 +1,14 @@
-// Memory whose neighbourhood traps.
+// Memory between guard pages.
 #pragma once
 #include "fiber.h"
 #include <cstring>
 #include <sys/mman.h>
 #include <unistd.h>
 
-// Unwritten memory is filled with this: as a float it is tiny, as an index far away, and it is not zero.
+// Fills memory before use. Not zero; as a float it is tiny, as an index far out of bounds.
 constexpr unsigned char FILL = 0xA5;
 
-// Loops of our own, since the thread sanitizer would take memset and memcpy for the kernel's accesses.
+// Plain loops, since the thread sanitizer would count memset and memcpy as accesses of the kernel.
 inline void fill(unsigned char* to, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) to[i] = FILL;
 }
@@ -16,7 +16,7 @@ inline void copy(unsigned char* to, const void* from, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) to[i] = ((const unsigned char*)from)[i];
 }
 
-// Makes the thread sanitizer forget who touched whole pages, which are about to be used anew.
+// Makes the thread sanitizer forget earlier accesses to pages that are about to be reused.
 inline void forget(unsigned char* from, size_t bytes) {
 #ifdef MSL_TSAN
     mmap(from, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -24,7 +24,7 @@ inline void forget(unsigned char* from, size_t bytes) {
     (void)from, (void)bytes;
 }
 
-// Pages with pages around that cannot be touched.
+// Pages between inaccessible guard pages.
 class Pages {
 public:
     explicit Pages(size_t bytes) : size_(round_up(bytes)) {
@@ -51,7 +51,7 @@ private:
     size_t size_;
 };
 
-// A device buffer: a copy of the caller's that ends where the pages do, as nearly as the alignment of vectors lets it.
+// A device buffer: a copy of the caller's data that ends at a guard page, but for padding to the alignment of vectors.
 class DeviceBuffer {
 public:
     DeviceBuffer(const void* data, size_t bytes) : bytes_(bytes), padded_((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT), pages_(padded_) {
@@ -63,7 +63,7 @@ public:
     DeviceBuffer(DeviceBuffer&&) = default;
     unsigned char* begin() const { return pages_.end() - padded_; }
 
-    // Copies the contents back. Was anything written around them?
+    // Copies the contents back. Returns false if anything around them was overwritten.
     bool read(void* data) {
         allow(pages_.begin(), pages_.end() - pages_.begin());
         memcpy(data, begin(), bytes_);

@@ -1,4 +1,4 @@
-// Runs the threads of a threadgroup as fibers of one thread, and stops at what Metal leaves undefined.
+// Runs the threads of a threadgroup as fibers of one OS thread, and stops at behaviour that Metal leaves undefined.
 #include "runtime.h"
 #include "guarded.h"
 #include <algorithm>
@@ -23,10 +23,10 @@ struct Fiber {
     Context context;
     msl_place place;
     State state;
-    Call call; // where it waits
+    Call call; // the source line at which it waits
 };
 
-// What a SIMD-group exchanges. Two buffers, since a lane may come to its next exchange before another has read this one.
+// The values that a SIMD-group exchanges. Double-buffered, since a lane may reach its next exchange before another has read this one.
 struct Simd {
     alignas(16) unsigned char slots[2][LANES * MSL_SLOT_BYTES];
     unsigned turn;
@@ -52,7 +52,7 @@ struct Runtime {
     explicit Runtime(const msl_dispatch& dispatch) : dispatch(dispatch), random(dispatch.seed) {}
     unsigned threads() const { return dispatch.threads[0] * dispatch.threads[1] * dispatch.threads[2]; }
 
-    // `count` numbers in the order asked for.
+    // The numbers 0 to `count` - 1 in the dispatch's order.
     template <class T> std::vector<T> ordered(T count) {
         std::vector<T> order(count);
         std::iota(order.begin(), order.end(), T(0));
@@ -77,7 +77,7 @@ struct Runtime {
     bool release_barrier();
 };
 
-// The runtime of the kernel that this thread runs.
+// The runtime of the kernel that this OS thread is running.
 thread_local Runtime* current;
 
 void wait(State state, const char* file, int line) {
@@ -89,7 +89,7 @@ void wait(State state, const char* file, int line) {
 
 void fiber_body() {
 #ifdef MSL_ASAN
-    // Where the scheduler's own stack is, only the sanitizer knows.
+    // Only the sanitizer knows where the scheduler's stack is.
     const void* bottom;
     __sanitizer_finish_switch_fiber(nullptr, &bottom, &current->scheduler.stack_bytes);
     current->scheduler.stack = (unsigned char*)bottom;
@@ -132,7 +132,7 @@ void Runtime::start(unsigned threadgroup) {
     }
 }
 
-// Runs every fiber of a SIMD-group that can. Did any?
+// Runs every ready fiber of a SIMD-group. Returns whether there was one.
 bool Runtime::run_simd(unsigned simd) {
     const unsigned first = simd * LANES;
     bool any = false;
@@ -145,7 +145,7 @@ bool Runtime::run_simd(unsigned simd) {
     return any;
 }
 
-// If lanes wait for each other: all must, in the same place.
+// Releases the lanes of a SIMD-group that wait for each other. All must wait at the same source line; otherwise it is a fault.
 bool Runtime::release_simd(unsigned simd) {
     const unsigned first = simd * LANES, end = std::min(first + LANES, threads());
     const Fiber* waiting = nullptr;
@@ -168,7 +168,7 @@ bool Runtime::release_simd(unsigned simd) {
     return true;
 }
 
-// No SIMD-group can go on by itself: all threads have returned, or all wait at the same barrier.
+// Called when no SIMD-group can run on. Releases the threads at a barrier, which all must wait at; returns false if all have returned.
 bool Runtime::release_barrier() {
     const auto waiting = std::find_if(fibers.begin(), fibers.end(), [](const Fiber& f) { return f.state == State::AtBarrier; });
     if (waiting == fibers.end()) return false;
@@ -187,7 +187,7 @@ bool Runtime::release_barrier() {
 
 void Runtime::run_threadgroup() {
     do {
-        // In a random order, SIMD-groups take turns; else one runs to its next barrier before another starts.
+        // In random order, SIMD-groups take turns; otherwise each runs to its next barrier before another starts.
         for (bool progress = true; progress && !fault;) {
             progress = false;
             for (unsigned simd : ordered(unsigned(simds.size()))) {
@@ -201,7 +201,7 @@ void Runtime::run_threadgroup() {
 
 struct sigaction previous_action;
 
-// An access outside of all buffers ends the kernel; any other crash is left to whom it belongs.
+// An out-of-bounds access by a kernel ends it with a fault; any other crash goes to the previous handler.
 void on_fault(int, siginfo_t* info, void*) {
     if (!current || !current->running) {
         sigaction(SIGSEGV, &previous_action, nullptr);
@@ -224,7 +224,7 @@ void on_fault(int, siginfo_t* info, void*) {
     enter(current->running->context, current->scheduler, true);
 }
 
-// Faults are handled on a stack of their own, and may come again, since the handler is left by a switch.
+// Runs the fault handler on a separate stack. The handler exits by switching fibers, so the signal stays unblocked (SA_NODEFER).
 struct CatchFaults {
     std::vector<char> stack = std::vector<char>(64 << 10);
     stack_t previous;
@@ -246,7 +246,7 @@ struct CatchFaults {
 };
 } // namespace
 
-// Waits; what was written before is seen after.
+// Waits, and tells the thread sanitizer that writes before the wait are visible after it.
 static void wait_and_order(State state, void* with, const char* file, int line) {
     release(with);
     wait(state, file, line);
@@ -279,7 +279,7 @@ void* msl_threadgroup_memory(unsigned site, unsigned bytes, const char* name) {
         r.fail(MSL_THREADGROUP_MEMORY, "%u bytes of threadgroup memory with `%s`; Metal has %u", r.shared_bytes + padded, name, THREADGROUP_BYTES);
         enter(r.running->context, r.scheduler, true);
     }
-    // A gap after each, for the address sanitizer.
+    // The address sanitizer needs a gap after each variable.
     unsigned char* at = r.shared_pages.begin() + r.shared_bytes + 32 * r.shared.size();
     r.shared_bytes += padded;
     allow(at, bytes);
@@ -319,7 +319,7 @@ int msl_run(const msl_dispatch* dispatch, char* message, unsigned long long mess
     current = nullptr;
     acquire(&runtime.buffers);
     for (unsigned i = 0; i < dispatch->buffer_count; ++i)
-        if (!buffers[i].read(dispatch->buffers[i].data)) runtime.fail(MSL_OUT_OF_BOUNDS, "something is written beside buffer %u", i);
+        if (!buffers[i].read(dispatch->buffers[i].data)) runtime.fail(MSL_OUT_OF_BOUNDS, "bytes beside buffer %u were overwritten", i);
     snprintf(message, message_bytes, "%s", runtime.message);
     return runtime.fault;
 }

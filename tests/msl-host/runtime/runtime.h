@@ -1,10 +1,10 @@
-// What compiled kernels, the runtime and its caller share.
+// The interface between compiled kernels, the runtime and its caller.
 #pragma once
 
 enum { MSL_SLOT_BYTES = 16 };
 
 extern "C" {
-// A thread's place, each under the name of its Metal attribute; those with one number have it first.
+// A thread's position: fields are named as the Metal attributes.
 struct msl_place {
     unsigned thread_position_in_grid[3], threads_per_grid[3];
     unsigned thread_position_in_threadgroup[3], threads_per_threadgroup[3];
@@ -13,14 +13,14 @@ struct msl_place {
     unsigned simdgroup_index_in_threadgroup[1], simdgroups_per_threadgroup[1];
 };
 
-// What a kernel on a GPU is given (metal/threads_cuda.h): a pointer for every slot.
+// The argument of a kernel in CUDA (metal/threads_cuda.h): a pointer for every slot.
 struct msl_buffers { void* at[8]; };
 
 typedef void msl_entry_function(const struct msl_place*, void* const* buffers);
 
-// --- what kernels call
+// --- called by kernels
 
-// The lanes' values, a slot each; the order in which to combine them; and who asks.
+// The values of all lanes, one slot each; the order in which to combine them; the index of the calling lane.
 struct msl_lanes { const unsigned char *slots, *order; unsigned lane; };
 
 void msl_barrier(const char* file, int line);
@@ -29,7 +29,7 @@ struct msl_lanes msl_exchange(const void* value, unsigned bytes, const char* fil
 unsigned msl_lane(void);
 void* msl_threadgroup_memory(unsigned site, unsigned bytes, const char* name);
 
-// --- what the caller calls
+// --- called by the host
 
 struct msl_buffer { void* data; unsigned long long bytes; };
 enum msl_order { MSL_FORWARD, MSL_REVERSE, MSL_RANDOM };
@@ -46,6 +46,6 @@ struct msl_dispatch {
     unsigned long long seed;
 };
 
-// Runs all threadgroups, one after another. Gives an msl_fault, and what happened in `message`.
+// Runs all threadgroups, one after another. Returns an msl_fault and describes it in `message`.
 int msl_run(const struct msl_dispatch* dispatch, char* message, unsigned long long message_bytes);
 }

@@ -1,6 +1,6 @@
-//! From Metal text to a library, once for every text.
+//! Compiles Metal text to a shared library, and caches it.
 //!
-//! `CXX` names the compiler; `MSL_HOST_FLAGS` and `MSL_HOST_RUNTIME_FLAGS` are added for kernels and for the runtime.
+//! `CXX` names the compiler; `MSL_HOST_FLAGS` are flags for kernels, `MSL_HOST_RUNTIME_FLAGS` for the runtime.
 
 use crate::{
     Error,
@@ -31,7 +31,7 @@ const METAL: &[&str] = &[
     "src/text.rs",
 ];
 
-/// The library with `msl_entry`, which runs a thread of the kernel, and `msl_slots`, how many buffers it has.
+/// The path of a library with `msl_entry`, which runs one thread of the kernel, and `msl_slots`, its number of buffers.
 pub fn program(text: &str, entry: &str, threads: u32) -> Result<PathBuf, Error> {
     let (compiler, runtime) = (Compiler::get()?, runtime()?);
     let stem = name(entry, &(text, entry, threads, contents(METAL)?, &compiler.program, &runtime));
@@ -46,13 +46,13 @@ pub fn program(text: &str, entry: &str, threads: u32) -> Result<PathBuf, Error> 
             return Err(Error::Text(format!("max_total_threads_per_threadgroup of `{entry}` is {threads}, the text has {found}")));
         }
         write(&Path::new(CACHE).join(&cpp), &format!("#include \"metal.h\"\n{}\n{}", unit.cpp, wrapper(kernel)))?;
-        // Every kernel needs the runtime, be it only to be run.
+        // A kernel that calls nothing of the runtime must link to it too, since `msl_run` is found through the kernel's library.
         let link = [cpp.as_ref(), "-Wl,--no-as-needed".as_ref(), runtime.as_ref(), "-Wl,-rpath,$ORIGIN".as_ref()];
         compiler.link(&compiler.program, &[&["-w", "-I", &support("metal")].map(OsStr::new)[..], &link].concat(), library)
     })
 }
 
-/// Expands macros; what Metal's own headers define stays as it is.
+/// Expands a text's own macros. Metal's headers are empty here, so their names stay.
 pub fn preprocess(metal: &Path) -> Result<String, Error> {
     let mut command = Compiler::get()?.command();
     command.args(["-E", "-x", "c++", "-std=c++17", "-undef", "-nostdinc", "-D__METAL__", "-D__METAL_VERSION__=310", "-I"]);
@@ -64,19 +64,19 @@ pub fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(|source| Error::Io { what: format!("writing {}", path.display()), source })
 }
 
-/// A path in the cache for what depends on `content`.
+/// The path in the cache of a file that depends on `content`.
 pub fn cache_path(entry: &str, content: &impl std::hash::Hash, extension: &str) -> PathBuf {
     Path::new(CACHE).join(format!("{}.{extension}", name(entry, content)))
 }
 
-/// Where the files that go with this crate are.
+/// The path of one of this crate's folders.
 pub fn support(folder: &str) -> String {
     format!("{HERE}/{folder}")
 }
 
-/// Runs a command in the cache; gives what it prints.
+/// Runs a command in the cache folder and returns its standard output.
 pub fn run(command: &mut Command) -> Result<String, Error> {
-    // Sanitizers that are preloaded are for the tests only.
+    // A preloaded sanitizer is meant for the test process, not for the compiler.
     let output = command.current_dir(CACHE).env_remove("LD_PRELOAD").env("LC_ALL", "C").output();
     let output = output.map_err(|source| Error::Io { what: format!("running {:?}", command.get_program()), source })?;
     if output.status.success() {
@@ -85,21 +85,21 @@ pub fn run(command: &mut Command) -> Result<String, Error> {
     Err(Error::Compile { output: String::from_utf8_lossy(&output.stderr).into_owned() })
 }
 
-/// The library that runs kernels, compiled once in a process at most.
+/// The file name of the library that runs kernels; compiled at most once per process.
 fn runtime() -> Result<String, Error> {
     static NAME: OnceLock<Result<String, String>> = OnceLock::new();
     let build = || {
         let compiler = Compiler::get()?;
         let file = format!("{}.so", name("runtime", &(contents(RUNTIME)?, &compiler.runtime)));
         let source = format!("{HERE}/runtime/runtime.cpp");
-        // Its signal handler may be called as long as the process lives.
+        // The library must never be unloaded: its signal handler may be called as long as the process lives.
         cached(&file, |library| compiler.link(&compiler.runtime, &[source.as_ref(), "-Wl,-z,nodelete".as_ref()], library))?;
         Ok(file)
     };
     NAME.get_or_init(|| build().map_err(|e: Error| e.to_string())).clone().map_err(|output| Error::Compile { output })
 }
 
-/// The C++ compiler and how it is called.
+/// The C++ compiler and its flags for kernels (`program`) and for the runtime.
 struct Compiler {
     path: String,
     program: Vec<String>,
@@ -118,14 +118,14 @@ impl Compiler {
         let version = run(Command::new(&path).arg("--version"))?;
         let flags = |more: &[&str], extra: &str| -> Vec<String> {
             let own = ["-std=c++17", "-O1", "-g", "-fPIC"].iter().chain(more).map(|flag| (*flag).to_owned());
-            // The version belongs to what the output depends on.
+            // Makes the cache depend on the compiler's version.
             let version = format!("-DMSL_COMPILER=\"{}\"", version.lines().next().unwrap_or_default());
             own.chain(extra.split_whitespace().map(str::to_owned)).chain([version]).collect()
         };
-        // No fused multiply-adds that the text does not ask for, and every half operation rounded.
+        // Fused multiply-adds only where the text asks for them, and every half operation rounded.
         let mut exact = vec!["-ffp-contract=off", "-fexcess-precision=16", "-fno-strict-aliasing"];
         if !version.contains("clang") {
-            // naga declares arrays of unknown length with length 1.
+            // naga declares arrays of unknown length with length 1, and g++ would assume that loops stop there.
             exact.push("-fno-aggressive-loop-optimizations");
         }
         #[cfg(target_arch = "x86_64")]
@@ -144,7 +144,7 @@ impl Compiler {
     }
 }
 
-/// The file of the cache, made by `make` under another name if it is not there: another process may want it at the same time.
+/// A file in the cache. If it is missing, `make` creates it under a temporary name, as other processes may want it at the same time.
 fn cached(file: &str, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
     let path = Path::new(CACHE).join(file);
     if !path.exists() {
@@ -155,7 +155,7 @@ fn cached(file: &str, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<P
     Ok(path)
 }
 
-/// A name for what depends on `content`.
+/// A file name with the hash of the content that it depends on.
 fn name(stem: &str, content: &impl std::hash::Hash) -> String {
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
@@ -168,7 +168,7 @@ fn contents(files: &[&str]) -> Result<Vec<String>, Error> {
     files.iter().map(|file| read(file).map_err(|source| Error::Io { what: format!("reading {file}"), source })).collect()
 }
 
-/// What a kernel is called with, given `place` and `buffers`.
+/// The argument list for calling a kernel, from the variables `place` and `buffers`.
 pub fn arguments(kernel: &Kernel) -> String {
     let arguments = kernel.parameters.iter().enumerate().map(|(i, p)| match p.source {
         Argument::Buffer(slot) => format!("msl::{}{{buffers[{slot}]}}", if p.reference { "Reference" } else { "Pointer" }),
@@ -178,7 +178,7 @@ pub fn arguments(kernel: &Kernel) -> String {
     arguments.collect::<Vec<_>>().join(", ")
 }
 
-/// The function that calls a kernel for one thread.
+/// C++ of the function that calls a kernel for one thread.
 fn wrapper(kernel: &Kernel) -> String {
     let slots = kernel.parameters.iter().filter_map(|p| if let Argument::Buffer(slot) = p.source { Some(slot + 1) } else { None });
     let slots = slots.max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Metal text as CUDA source: for a GPU that is no Apple GPU, but runs threads at the same time, 32 to a warp as to a SIMD-group.
+//! Turns Metal text into CUDA source, to run it on a GPU that runs threads concurrently, in warps of 32 like SIMD-groups.
 
 use crate::{
     Error, compiler,
@@ -6,7 +6,7 @@ use crate::{
     text::{Kind, tokens},
 };
 
-/// Metal's words in CUDA. Functions beside the kernel must be `static` or operators, else nvcc takes them for the host's and refuses calls.
+/// Metal's keywords in CUDA. Helper functions must be `static` or operators: others get no `__device__`, and nvcc refuses calls to them.
 const WORDS: &[(&str, &str)] = &[
     ("constant", "const"),
     ("device", ""),
@@ -17,11 +17,11 @@ const WORDS: &[(&str, &str)] = &[
     ("threadgroup", ""),
 ];
 
-/// CUDA source with `extern "C" __global__ void symbol(msl_buffers)`, which runs the kernel `entry` of a text; to be included
-/// after `metal/metal.h`, in a namespace of its own.
+/// CUDA source with `extern "C" __global__ void symbol(msl_buffers)`, which runs the kernel `entry` of a text. It must be included after
+/// `metal/metal.h`, in a namespace of its own.
 ///
 /// # Errors
-/// [`Error::Text`] for a signature that cannot be bound, [`Error::Compile`] from the preprocessor.
+/// [`Error::Text`] for a signature that is not supported, [`Error::Compile`] from the preprocessor.
 pub fn cuda(text: &str, entry: &str, symbol: &str) -> Result<String, Error> {
     let metal = compiler::cache_path("cuda", &text, "metal");
     compiler::write(&metal, text)?;

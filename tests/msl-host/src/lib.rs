@@ -1,4 +1,4 @@
-//! Compiles Metal kernels for the CPU and runs them, so that hand-written ones can be tested where there is no Apple GPU.
+//! Compiles Metal kernels for the CPU and runs them, so that hand-written kernels can be tested without an Apple GPU.
 //!
 //! ```no_run
 //! let text = "
@@ -16,7 +16,7 @@
 //! # Ok::<(), msl_host::Error>(())
 //! ```
 //!
-//! What this shows about a kernel and what it does not is in the README.
+//! The README says what this proves about a kernel and what not.
 
 mod compiler;
 mod cuda;
@@ -30,46 +30,46 @@ pub use strict::check;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// Why a kernel could not be compiled or did not run to its end.
+/// Why a kernel could not be compiled or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file could not be written, or a program not started.
+    /// A file could not be read or written, or a program not started.
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
-    /// The text is not what a kernel here must be: its signature, its attributes.
+    /// A kernel's signature or attributes are missing something or not supported here.
     #[error("{0}")]
     Text(String),
-    /// No C++ compiler answers under the name `c++` or `CXX`.
+    /// The C++ compiler, `c++` or the one that `CXX` names, does not run.
     #[error("no C++ compiler: {0}")]
     NoCompiler(String),
-    /// The compiler refused; this is what it said.
+    /// The compiler failed with this output.
     #[error("{output}")]
     Compile { output: String },
-    /// A library that was just compiled could not be loaded.
+    /// The compiled library could not be loaded.
     #[error(transparent)]
     Load(#[from] libloading::Error),
-    /// More or fewer buffers than the kernel has slots.
+    /// The number of buffers is not the kernel's number of slots.
     #[error("the kernel has {expected} buffers, {found} are given")]
     Buffers { expected: usize, found: usize },
-    /// The kernel did what Metal leaves undefined.
+    /// The kernel did something that Metal leaves undefined.
     #[error("{fault:?}: {message}")]
     Run { fault: Fault, message: String },
 }
 
-/// What a kernel must not do.
+/// A kernel's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Some threads wait at a barrier, others elsewhere or nowhere.
+    /// Some threads wait at a barrier while others wait elsewhere or have returned.
     DivergentBarrier,
-    /// Some lanes are in a SIMD-group operation, others elsewhere or gone.
+    /// Some lanes are in a SIMD-group operation while others wait elsewhere or have returned.
     DivergentSimd,
     /// More than 32 KiB of threadgroup memory.
     ThreadgroupMemory,
-    /// A read or write outside of all buffers, or a write between them.
+    /// A read or write at a guard page, or a write to the padding around a buffer.
     OutOfBounds,
 }
 
-/// In which order threadgroups, SIMD-groups and lanes run, and a SIMD-group's floats are added. Metal promises none.
+/// The order in which threadgroups, SIMD-groups and lanes run, and in which a SIMD-group's floats are added. Metal guarantees none.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
     /// First to last.
@@ -89,19 +89,19 @@ pub struct Program {
     _library: libloading::Library,
 }
 
-// SAFETY: `entry` is a function in the library, which lives as long, and neither has state that threads share.
+// SAFETY: `entry` is a function in `_library`, which lives as long, and neither has state that threads share.
 unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
 
-/// `msl_buffer` in `runtime/runtime.h`.
+/// Mirrors `msl_buffer` in `runtime/runtime.h`.
 #[repr(C)]
 struct Buffer {
     data: *mut c_void,
     bytes: u64,
 }
 
-/// `msl_dispatch` in `runtime/runtime.h`.
+/// Mirrors `msl_dispatch` in `runtime/runtime.h`.
 #[repr(C)]
 struct Dispatch {
     entry: *const c_void,
@@ -114,11 +114,11 @@ struct Dispatch {
 }
 
 impl Program {
-    /// Compiles the kernel `entry` of a text for threadgroups of so many threads; takes it from the cache if nothing has changed.
+    /// Compiles the kernel `entry` of a text for threadgroups of `workgroup_size` threads, unless it is in the cache.
     ///
     /// # Errors
-    /// [`Error::Text`] if the kernel's `max_total_threads_per_threadgroup` is not what `workgroup_size` needs, or its signature cannot be
-    /// bound; [`Error::Compile`] for what is no Metal, as far as a C++ compiler sees.
+    /// [`Error::Text`] if the kernel's `max_total_threads_per_threadgroup` is not the product of `workgroup_size`, or its signature is not
+    /// supported; [`Error::Compile`] for errors that a C++ compiler finds.
     pub fn compile(text: &str, entry: &str, workgroup_size: [u32; 3]) -> Result<Self, Error> {
         let path = compiler::program(text, entry, workgroup_size.iter().product())?;
         // SAFETY: the libraries have no constructors, and the symbols have these types in `compiler.rs` and `runtime/runtime.h`.
@@ -131,10 +131,10 @@ impl Program {
         }
     }
 
-    /// Runs a grid of threadgroups on `buffers`, which are bound to slots 0, 1, ...
+    /// Runs a grid of threadgroups with `buffers` bound to slots 0, 1, ...
     ///
     /// # Errors
-    /// [`Error::Buffers`], and [`Error::Run`] for what the kernel did; what the buffers then hold is what it had written.
+    /// [`Error::Buffers`]; [`Error::Run`] for a fault of the kernel, with the buffers as it left them.
     pub fn dispatch(&self, buffers: &mut [Vec<u8>], threadgroups: [u32; 3], order: Order) -> Result<(), Error> {
         if buffers.len() != self.slots {
             return Err(Error::Buffers { expected: self.slots, found: buffers.len() });
@@ -155,8 +155,7 @@ impl Program {
             seed,
         };
         let mut message = [0; 512];
-        // SAFETY: all pointers are to live memory of the size that goes with them. The kernel works on copies; if it writes elsewhere, the
-        // pages around them trap.
+        // SAFETY: all pointers are to live memory of the given sizes. The kernel works on copies; stray writes hit guard pages.
         let fault = unsafe { (self.run)(&dispatch, message.as_mut_ptr(), message.len() as u64) };
         let fault = match fault {
             0 => return Ok(()),
@@ -165,7 +164,7 @@ impl Program {
             3 => Fault::ThreadgroupMemory,
             _ => Fault::OutOfBounds,
         };
-        // SAFETY: the runtime ends the message with a zero.
+        // SAFETY: the runtime terminates the message with a zero.
         let message = unsafe { CStr::from_ptr(message.as_ptr()) }.to_string_lossy().into_owned();
         Err(Error::Run { fault, message })
     }

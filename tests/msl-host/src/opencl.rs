@@ -1,4 +1,4 @@
-//! Metal text as C++ for OpenCL with kernels of OpenCL's, for compilers that make SPIR-V of it.
+//! Turns Metal text into C++ for OpenCL with OpenCL kernels, for compilers that emit SPIR-V.
 
 use crate::{
     Error, compiler,
@@ -6,25 +6,25 @@ use crate::{
 };
 use std::fmt::Write as _;
 
-/// What must be defined, beside the folder [`headers`], where the source is compiled.
+/// The macro that must be defined when the source is compiled, with [`headers`] in the include path.
 pub const DEFINE: &str = "MSL_SPIRV";
 
-/// The function that stands for threadgroup memory: its arguments are a number of the variable's and its size in bytes, its result the
-/// address. It has no body, and calls are to be replaced.
+/// A placeholder for threadgroup memory: a function from a variable's number and its size in bytes to its address. It has no body; calls
+/// must be replaced in the LLVM IR.
 pub const THREADGROUP_MEMORY: &str = "msl_threadgroup_memory";
 
-/// The function that takes a word for two halves; it has no body, and calls are to be replaced by a bitcast.
+/// A placeholder that reinterprets a word as two halves. It has no body; calls must be replaced by a bitcast in the LLVM IR.
 pub const AS_HALF2: &str = "msl_as_half2";
 
-/// The folder to look for headers in.
+/// The folder of the headers.
 pub fn headers() -> String {
     compiler::support("metal")
 }
 
-/// The source for a text: each of its kernels is called by an OpenCL kernel, `opencl_` and its name, since the name itself is taken.
+/// The source for a text. For each kernel it has an OpenCL kernel that calls it, named `opencl_` + the kernel's name.
 ///
 /// # Errors
-/// [`Error::Text`] for a kernel whose parameters have no counterpart, [`Error::Compile`] from the preprocessor.
+/// [`Error::Text`] for a kernel parameter without a counterpart in OpenCL, [`Error::Compile`] from the preprocessor.
 pub fn source(text: &str) -> Result<String, Error> {
     let metal = compiler::cache_path("opencl", &text, "metal");
     compiler::write(&metal, text)?;
@@ -46,7 +46,7 @@ fn entry(kernel: &Kernel) -> Result<String, String> {
                 arguments.push(format!("msl::{class}{}{{{name}}}", if *reference { "Reference" } else { "" }));
             }
             Argument::Place(attribute) => arguments.push(format!("msl::Place{{{}}}", place(attribute))),
-            Argument::Threadgroup => return Err(format!("`{}`: nobody sets memory aside for `{name}`", kernel.name)),
+            Argument::Threadgroup => return Err(format!("`{}`: nothing allocates memory for `{name}`", kernel.name)),
         }
     }
     let mut text = String::new();
@@ -58,7 +58,7 @@ fn entry(kernel: &Kernel) -> Result<String, String> {
     Ok(text)
 }
 
-/// The three components of a place, the first of which is the index where it has one only.
+/// The OpenCL expressions for a thread-position attribute: three components, or a scalar in the first.
 fn place(attribute: &str) -> String {
     let of = |function: &str| format!("uint({function}(0)), uint({function}(1)), uint({function}(2))");
     match attribute {
@@ -72,7 +72,7 @@ fn place(attribute: &str) -> String {
         "thread_index_in_simdgroup" => "get_sub_group_local_id(), 0, 0".to_owned(),
         "simdgroup_index_in_threadgroup" => "get_sub_group_id(), 0, 0".to_owned(),
         "simdgroups_per_threadgroup" => "get_num_sub_groups(), 0, 0".to_owned(),
-        // threads_per_simdgroup
+        // Only threads_per_simdgroup is left.
         _ => "32, 0, 0".to_owned(),
     }
 }

@@ -1,12 +1,12 @@
-//! Metal text as C++, and what its kernels want of their caller.
+//! Turns Metal text into C++, and reads the kernels' signatures.
 //!
-//! Most of Metal is C++ under other names, which `metal/metal.h` defines. Left to do here, on tokens of preprocessed text: attributes
-//! go, numbers get their C++ suffix, `v.xz` becomes a call, and a declaration in threadgroup memory one that asks the runtime for it.
+//! Most of Metal is C++ under other names, which `metal/metal.h` defines. The rest is done here, on preprocessed tokens: attributes go,
+//! numbers get their C++ suffix, `v.xz` becomes a call, and a threadgroup variable a reference to memory from the runtime.
 
 use crate::text::{Kind, Token, cpp_number, tokens};
 use std::fmt::Write as _;
 
-/// A text in C++, with as many lines, and its kernels.
+/// A text in C++, with the same line numbers, and its kernels.
 #[derive(Debug)]
 pub struct Unit {
     pub cpp: String,
@@ -27,7 +27,7 @@ pub struct Kernel {
 pub struct Parameter {
     pub name: String,
     pub reference: bool,
-    /// Into Metal's `constant` memory.
+    /// Does it point to Metal's `constant` memory?
     pub constant: bool,
     pub source: Argument,
 }
@@ -37,13 +37,13 @@ pub struct Parameter {
 pub enum Argument {
     /// `[[buffer(n)]]`
     Buffer(u32),
-    /// Threadgroup memory that the caller sets aside.
+    /// Threadgroup memory that the caller allocates.
     Threadgroup,
-    /// `[[thread_index_in_simdgroup]]` and the like.
+    /// A thread position: `[[thread_index_in_simdgroup]]` and the like.
     Place(&'static str),
 }
 
-/// The attributes for a thread's place, which are also fields of `msl_place` in `runtime/runtime.h`.
+/// The attributes for a thread's position, which are also the fields of `msl_place` in `runtime/runtime.h`.
 const PLACES: &[&str] = &[
     "thread_position_in_grid",
     "threads_per_grid",
@@ -69,7 +69,7 @@ pub fn rewrite(text: &str) -> Result<Unit, String> {
 struct Rewriter<'a> {
     text: Tokens<'a>,
     unit: Unit,
-    /// The types of the function's declarations in threadgroup memory so far.
+    /// `sizeof` expressions of the current function's threadgroup variables so far.
     shared: Vec<String>,
 }
 
@@ -125,20 +125,20 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// The line breaks of what is left out.
+    /// Emits the line breaks of tokens that are left out, to keep line numbers.
     fn keep_lines(&mut self, from: usize, to: usize) {
         let breaks = self.text.0[from..to].iter().map(|token| token.text.matches('\n').count()).sum();
         self.unit.cpp.extend(std::iter::repeat_n('\n', breaks));
     }
 
-    /// `threadgroup float tree[64];` from its first token on.
+    /// Rewrites a declaration such as `threadgroup float tree[64];` that begins at `at`.
     fn declare_shared(&mut self, at: usize) -> Result<usize, String> {
         let end = self.text.find(at, ";").ok_or("a declaration in threadgroup memory does not end")?;
         let declaration = self.text.join(at + 1, end);
         let (head, dimensions) = declaration.split_at(declaration.find('[').unwrap_or(declaration.len()));
         let (ty, name) = head.trim().rsplit_once(char::is_whitespace).ok_or_else(|| format!("unreadable: `threadgroup {declaration}`"))?;
         if declaration.contains([',', '=']) {
-            return Err(format!("`threadgroup {declaration}`: one to a declaration, without a value"));
+            return Err(format!("`threadgroup {declaration}`: declare one variable at a time, without a value"));
         }
         let site = self.unit.cpp.len();
         let storage = format!("msl_type_{site}");
@@ -149,7 +149,7 @@ impl Rewriter<'_> {
         Ok(end + 1)
     }
 
-    /// `kernel void name(parameters)`
+    /// Reads the signature `kernel void name(parameters)`.
     fn kernel(&self, at: usize, attributes: Vec<(String, String)>) -> Result<Kernel, String> {
         let open = self.text.find(at, "(").ok_or("a kernel without parameters")?;
         let name = self.text.join(at, open).rsplit(char::is_whitespace).next().unwrap_or_default().to_owned();
@@ -181,7 +181,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Looks around in tokens.
+/// Look-ups in a list of tokens.
 #[derive(Clone, Copy)]
 struct Tokens<'a>(&'a [Token<'a>]);
 
@@ -207,7 +207,7 @@ impl Tokens<'_> {
         Err(format!("`{}` is not closed", self.0[open].text))
     }
 
-    /// Text between two places, white space as single spaces.
+    /// The text between two tokens, with white space as single spaces.
     fn join(&self, from: usize, to: usize) -> String {
         let mut text = String::new();
         for token in &self.0[from..to] {
@@ -216,7 +216,7 @@ impl Tokens<'_> {
         text.trim().to_owned()
     }
 
-    /// What commas outside of brackets separate; nothing for nothing.
+    /// The token ranges between commas outside of brackets; none for an empty list.
     fn split(&self, from: usize, to: usize) -> Result<Vec<(usize, usize)>, String> {
         let (mut parts, mut start, mut at, mut angles) = (Vec::new(), from, from, 0);
         while at < to {
@@ -238,7 +238,7 @@ impl Tokens<'_> {
         Ok(parts)
     }
 
-    /// Names and values of the attributes in `[[...]]`.
+    /// The names and values of the attributes in `[[...]]`.
     fn attributes(&self, from: usize, to: usize) -> Result<Vec<(String, String)>, String> {
         if from >= to {
             return Ok(Vec::new());
@@ -252,13 +252,13 @@ impl Tokens<'_> {
         Ok(named.collect())
     }
 
-    /// Does the statement at `threadgroup` set memory aside, rather than point to some?
+    /// Does the declaration at `threadgroup` allocate memory, rather than declare a pointer or reference?
     fn declares_storage(&self, at: usize) -> bool {
         let pointer = self.0[at..].iter().find(|token| matches!(token.text, ";" | "*" | "&" | "["));
         pointer.is_some_and(|token| matches!(token.text, ";" | "["))
     }
 
-    /// The indices of `xz`, if the token is such.
+    /// The component indices of a swizzle such as `xz`, if the token is one.
     fn swizzle(&self, at: usize) -> Option<String> {
         let token = self.0.get(at)?;
         let indices: Option<Vec<_>> = token.text.chars().map(|c| "xyzw".find(c).map(|i| i.to_string())).collect();
@@ -267,7 +267,7 @@ impl Tokens<'_> {
 }
 
 fn integer(text: &str) -> Result<u32, String> {
-    text.trim_end_matches(['u', 'U']).parse().map_err(|_| format!("`{text}` is no number"))
+    text.trim_end_matches(['u', 'U']).parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 #[cfg(test)]
@@ -301,7 +301,7 @@ mod tests {
         let error = |text| rewrite(text).unwrap_err();
         assert!(error("kernel void k(device float* x) {}").contains("`x` has no attribute"));
         assert!(error("kernel void k(uint i [[thread_position]]) {}").contains("[[thread_position]]"));
-        assert!(error("kernel void k(device float* x [[buffer(N)]]) {}").contains("`N` is no number"));
+        assert!(error("kernel void k(device float* x [[buffer(N)]]) {}").contains("`N` is not a number"));
         assert!(error("kernel void k(device float* x [[buffer(0)]]").contains("not closed"));
     }
 }

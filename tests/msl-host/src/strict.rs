@@ -1,4 +1,4 @@
-//! What a C++ compiler lets pass and Metal's does not: clang reads the text as C++ for OpenCL, which has the same address spaces.
+//! The strict check, for what C++ allows and Metal does not: clang reads the text as C++ for OpenCL, which has Metal's address spaces.
 
 use crate::{
     Error, compiler,
@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-/// Faults that are warnings to clang.
+/// Faults for which clang only has warnings.
 const WARNINGS: &[&str] = &[
     "constant-conversion",
     "float-conversion",
@@ -21,11 +21,11 @@ const WARNINGS: &[&str] = &[
     "uninitialized",
 ];
 
-/// Checks a text of hand-written Metal, all of its kernels, with the clang that `MSL_CLANG` names (else `clang++-19`).
+/// Checks a hand-written Metal text with the clang that `MSL_CLANG` names (default `clang++-19`).
 ///
 /// # Errors
-/// [`Error::Text`] for what kernels here must have or not have, [`Error::Compile`] with clang's complaints and with ours: about pointers
-/// without an address space, `goto`, and variables that outlive a call.
+/// [`Error::Text`] for a kernel's signature; [`Error::Compile`] with clang's errors, or with ours for pointers without an address space,
+/// `goto`, and static variables.
 pub fn check(text: &str) -> Result<(), Error> {
     let metal = compiler::cache_path("strict", &text, "metal");
     compiler::write(&metal, text)?;
@@ -45,7 +45,7 @@ pub fn check(text: &str) -> Result<(), Error> {
         "-fsyntax-only",
         "-fno-color-diagnostics",
     ]);
-    // No doubles.
+    // Disables `double`.
     clang.args(["-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64", "-Wno-everything"]);
     clang.args(WARNINGS.iter().map(|warning| format!("-Werror={warning}")));
     clang.args(["-Xclang", "-ast-dump", "-isystem"]).arg(compiler::support("metal"));
@@ -66,7 +66,7 @@ fn signatures(unit: &Unit) -> Result<(), String> {
         for parameter in &kernel.parameters {
             match parameter.source {
                 Argument::Buffer(slot) if !slots.insert(slot) => return Err(format!("`{name}`: two parameters in [[buffer({slot})]]")),
-                Argument::Threadgroup => return Err(format!("`{name}`: nobody sets memory aside for `{}`", parameter.name)),
+                Argument::Threadgroup => return Err(format!("`{name}`: nothing allocates memory for `{}`", parameter.name)),
                 _ => {}
             }
         }
@@ -74,14 +74,14 @@ fn signatures(unit: &Unit) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads clang's dump of a syntax tree: a node a line, with a file where it is another than before, and a line where it is another.
+/// Searches clang's dump of the syntax tree, one node per line. A node has its file and line only if they differ from the node before.
 fn lint(tree: &str, file: &str) -> BTreeSet<(u32, String)> {
     let mut found = BTreeSet::new();
     let (mut ours, mut line) = (false, 0);
-    // The depth of a function that the compiler made by itself.
+    // The depth of a compiler-generated function, whose nodes are skipped.
     let mut implicit = None;
     for node in tree.lines() {
-        // `<where it starts, where it ends> where its name is`
+        // `<start, end> place of the name`
         let Some((places, rest)) = node.split_once('<').and_then(|(_, rest)| rest.split_once('>')) else { continue };
         let name_at = rest.split_whitespace().next().unwrap_or_default();
         for place in places.split(", ").chain([name_at]) {

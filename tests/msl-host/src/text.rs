@@ -1,11 +1,11 @@
-//! Metal text as tokens.
+//! Splits Metal text into tokens.
 
-/// What a [`Token`] is.
+/// The kind of a [`Token`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// White space and comments.
     Space,
-    /// A line of the preprocessor's.
+    /// A preprocessor line.
     Directive,
     /// An identifier or a keyword.
     Word,
@@ -17,7 +17,7 @@ pub enum Kind {
     Symbol,
 }
 
-/// A piece of text; all pieces together are the text.
+/// A piece of text. Joined, all tokens are the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Token<'a> {
     pub kind: Kind,
@@ -64,7 +64,7 @@ fn quoted(text: &str, quote: char) -> usize {
     end.map_or(text.len(), |(at, _)| at + 1)
 }
 
-/// A number reaches over its digits, points, suffix, and the sign of an exponent.
+/// The length of a number: digits, points, suffix, and the sign of an exponent.
 fn number(text: &str) -> usize {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let mut last = ' ';
@@ -77,7 +77,7 @@ fn number(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// A number of Metal's in C++: without a suffix a fraction is a `float`, and `h` makes a `half`.
+/// A Metal number in C++. In Metal a fraction without a suffix is a `float`, and the suffix `h` means `half`.
 pub fn cpp_number(text: &str) -> String {
     if text.starts_with("0x") || text.starts_with("0X") {
         let fraction = text.contains(['p', 'P']) && !text.ends_with(['f', 'F']);

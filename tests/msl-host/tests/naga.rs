@@ -1,4 +1,4 @@
-//! naga's Metal of a WGSL kernel runs as it is, and agrees with the hand-written one.
+//! naga's Metal translation of a WGSL kernel runs unchanged and agrees with the hand-written kernel.
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Sound kernels run; spoiled ones are caught, each by the check that the README names.
+//! Correct kernels run; planted faults are caught, each by the check that the README names.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -13,13 +13,13 @@ fn the_sound_kernel_runs_in_any_order() {
     }
 }
 
-/// Whether the spoiled text's results are right in each of [`ORDERS`].
+/// Whether the spoiled text's results are right, in each of [`ORDERS`].
 fn results(piece: &str, by: &str) -> [bool; 4] {
     let text = spoiled(ROW_SUMS, piece, by);
     ORDERS.map(|order| run_row_sums(&text, order).unwrap())
 }
 
-/// The fault that the spoiled text is stopped for, the same in all orders, and the message in the first.
+/// The spoiled text's fault, which must be the same in all orders, and the message in the first order.
 fn fault(piece: &str, by: &str) -> (Fault, String) {
     let text = spoiled(ROW_SUMS, piece, by);
     let mut faults = ORDERS.map(|order| match run_row_sums(&text, order) {
@@ -34,7 +34,7 @@ const BARRIER: &str = "threadgroup_barrier(mem_flags::mem_threadgroup);";
 
 #[test]
 fn a_missing_barrier_shows_in_some_order() {
-    // The last SIMD-group first: thread 0 finds everything written, by luck.
+    // In reverse, the last SIMD-group runs first, so thread 0 happens to find everything written.
     assert_eq!(results(BARRIER, ""), [false, true, false, false]);
 }
 
@@ -58,7 +58,7 @@ fn indices_out_of_bounds() {
     let (found, message) = fault("sum += product(x + row", "sum += product(x - 1000 + row");
     assert_eq!(found, Fault::OutOfBounds);
     assert!(message.contains("before the start of buffer 1"), "{message}");
-    // Still in the page, where only its neighbourhood tells.
+    // Within the padding: found by the changed padding, not by the guard page.
     let (found, message) = fault("y[row] = total", "y[row + 1] = total");
     assert_eq!(found, Fault::OutOfBounds);
     assert!(message.contains("beside buffer 3"), "{message}");
@@ -111,7 +111,7 @@ fn what_does_not_compile() {
         other => panic!("{piece} → {by}: {other}"),
     };
     compiler_says("simd_sum(sum)", "simd_summ(sum)", "'simd_summ'");
-    // Metal has it, but no kernel here does: it is not there to be used unseen.
+    // Metal has this function, but no kernel uses it, so it is left out.
     compiler_says("simd_sum(sum)", "simd_product(sum)", "'simd_product'");
     compiler_says("int sum = 0;", "int sum = params.rows = 0;", "params");
     compiler_says("int sum = 0;", "int sum = max(0, 0.0f);", "ambiguous");
@@ -130,7 +130,7 @@ fn what_does_not_compile() {
 #[test]
 fn matrices() {
     let run = |text: &str, order| {
-        // Small integers as halves, by their bits: 0 and 1..=4.
+        // The bits of the halves 0 to 4.
         let halves = [0u16, 0x3c00, 0x4000, 0x4200, 0x4400];
         let x = |row: usize, column: usize| (row * 3 + column) % 5;
         let given = (0..64).flat_map(|at| halves[x(at / 8, at % 8)].to_ne_bytes()).collect();
@@ -144,7 +144,7 @@ fn matrices() {
     };
     for order in ORDERS {
         assert!(run(MATRIX_SQUARE, order).unwrap(), "{order:?}");
-        // What other lanes store is not there yet.
+        // Other lanes' stores are not visible yet.
         let unordered = spoiled(MATRIX_SQUARE, "simdgroup_barrier(mem_flags::mem_threadgroup);", "");
         assert!(!run(&unordered, order).unwrap(), "{order:?}");
         let divergent = spoiled(MATRIX_SQUARE, "simdgroup_store(c, block, 8);", "if (lane != 3) simdgroup_store(c, block, 8);");

@@ -1,4 +1,4 @@
-//! Faults that only sanitizers see. Each of these ends the process; scripts/msl-sanitize runs them one by one and reads what they say.
+//! Faults that only sanitizers find. Each ends the process, so scripts/msl-sanitize runs them one by one and checks the sanitizer's report.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{ROW_SUMS, run_row_sums, spoiled};
 use msl_host::Order;
 
-/// Right results for all that the sanitizer does not stop.
+/// Runs the spoiled text, which must finish unless the sanitizer stops it.
 fn runs(piece: &str, by: &str) {
     let _ = run_row_sums(&spoiled(ROW_SUMS, piece, by), Order::Forward).unwrap();
 }

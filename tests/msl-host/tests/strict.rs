@@ -1,4 +1,4 @@
-//! What only the strict check sees; scripts/msl-check runs this.
+//! Faults that the strict check finds; scripts/msl-check runs this.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -39,7 +39,7 @@ fn planted_faults_are_found() {
         ("#define THREADS 128u", "#define THREADS 2048u", "2048 threads"),
         ("[[buffer(2)]]", "[[buffer(1)]]", "two parameters in [[buffer(1)]]"),
         ("[[buffer(2)]]", "", "`w` has no attribute"),
-        ("device const int* w     [[buffer(2)]]", "threadgroup int& w", "nobody sets memory aside for `w`"),
+        ("device const int* w     [[buffer(2)]]", "threadgroup int& w", "nothing allocates memory for `w`"),
     ];
     let mut missed = Vec::new();
     for (piece, by, what) in faults {

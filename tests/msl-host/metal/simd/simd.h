@@ -1,1 +1,1 @@
-// Empty: what it declares on Metal is in metal.h, which comes in after the kernel's own text has been rewritten.
+// Empty on purpose: metal.h has the declarations, and is included after the kernel's text has been preprocessed and rewritten.

@@ -1,4 +1,4 @@
-// y = (x · xᵀ)², element by element, of an 8 × 8 matrix of halves.
+// y = the elements of x · xᵀ squared, in reverse order; x is an 8 × 8 matrix of halves.
 #include <metal_stdlib>
 using namespace metal;
 

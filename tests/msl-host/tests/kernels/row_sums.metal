@@ -1,4 +1,4 @@
-// y[row] = Σ x[row, i]·w[i]: a threadgroup a row.
+// y[row] = Σ x[row, i]·w[i], one threadgroup per row.
 #include <metal_stdlib>
 using namespace metal;
 #define THREADS 128u

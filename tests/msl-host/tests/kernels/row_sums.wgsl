@@ -1,4 +1,4 @@
-// As row_sums.metal.
+// The same as row_sums.metal.
 struct Params { rows: u32, columns: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<i32>;
