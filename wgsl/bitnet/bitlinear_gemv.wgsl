@@ -83,9 +83,8 @@ fn bitlinear_gemv(group: Group, ids: Ids) {
     let groups = params.words / WORDS;
     let lane = team_lane(ids);
     let lanes = team_lanes(ids);
-    // All teams take the same number of turns, with rows or without, since `row_sum` may wait for all threads.
-    for (var turn = 0u; turn < TILE_X; turn += team_count(ids) * ROWS) {
-        let first = turn + team_index(ids) * ROWS;
+    for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
+        let first = turn + team_offset(ids) * ROWS;
         var acc = array<Acc, ROWS>();
         if first < TILE_X {
             // Rows that do not exist are read as the last one, and not written.

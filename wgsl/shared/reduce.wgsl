@@ -13,7 +13,10 @@ struct Ids {
     @builtin(subgroup_size) lanes: u32,
 }
 
-fn team_index(ids: Ids) -> u32 { return ids.subgroup; }
+// Teams share pieces of work: in a turn, which starts at team_first and goes on by team_count, a team takes piece turn + team_offset. Here every
+// team counts its own turns.
+fn team_first(ids: Ids) -> u32 { return ids.subgroup; }
+fn team_offset(ids: Ids) -> u32 { return 0u; }
 fn team_count(ids: Ids) -> u32 { return ids.subgroups; }
 fn team_lane(ids: Ids) -> u32 { return ids.lane; }
 fn team_lanes(ids: Ids) -> u32 { return ids.lanes; }

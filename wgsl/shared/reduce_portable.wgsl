@@ -9,7 +9,10 @@ struct Ids {
 }
 
 const LANES: u32 = min(32u, THREADS);
-fn team_index(ids: Ids) -> u32 { return ids.local / LANES; }
+// Teams share pieces of work: in a turn, which starts at team_first and goes on by team_count, a team takes piece turn + team_offset. All teams take
+// the same number of turns, since they wait for each other.
+fn team_first(ids: Ids) -> u32 { return 0u; }
+fn team_offset(ids: Ids) -> u32 { return ids.local / LANES; }
 fn team_count(ids: Ids) -> u32 { return THREADS / LANES; }
 fn team_lane(ids: Ids) -> u32 { return ids.local % LANES; }
 fn team_lanes(ids: Ids) -> u32 { return LANES; }

@@ -11,9 +11,8 @@ var<immediate> params: Params;
 fn dense_gemv(group: Group, ids: Ids) {
     let token0 = group.id.y * TILE_Y;
     let lane = team_lane(ids);
-    // All teams take the same number of turns, with rows or without, since `team_sum_f32` may wait for all threads.
-    for (var turn = 0u; turn < TILE_X; turn += team_count(ids) * ROWS) {
-        let first = turn + team_index(ids) * ROWS;
+    for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
+        let first = turn + team_offset(ids) * ROWS;
         let row0 = group.id.x * TILE_X + first;
         var acc = array<array<f32, TILE_Y>, ROWS>();
         if first < TILE_X {
