@@ -1,12 +1,13 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for many tokens t, on the matrix units.
-// Four SIMD-groups make 64 rows × 64 tokens, each a quarter of 32 × 32; 64 elements of every row and token are in threadgroup memory at a time, as
-// halves, in the order in which the fields of a word meet their activations.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the matrix units. codes is [rows,
+// words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes 64 rows ×
+// 64 tokens, each SIMD-group a quarter of 32 × 32. 64 elements of every row and token are in threadgroup memory at a time as halves, in the half
+// layout's order on both sides.
 struct Params { uint rows, tokens, words, add; };
 
-// Halves of a row in threadgroup memory: 64, and 8 so that neighbouring rows start in other banks.
+// The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.
 #define STRIDE 72
 
-// A plane of a word: eight codes times powers of four, as normal halves (1024 + code·4^f - 1024), so that nothing hangs on subnormals.
+// A masked field, two codes times 4^f, as normal halves (1024 + code·4^f - 1024), so that flushed subnormals do no harm.
 static inline half2 widen(uint field) { return as_type<half2>(field | 0x64006400u) - half2(1024.0h); }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -18,18 +19,18 @@ kernel void bitlinear_gemm(
     device const float* x_scale  [[buffer(4)]],
     device const int2* x_sum     [[buffer(5)]],
     device Y* y                  [[buffer(6)]],
-    uint3 group [[threadgroup_position_in_grid]],
-    uint local  [[thread_index_in_threadgroup]],
-    uint lane   [[thread_index_in_simdgroup]],
-    uint simd   [[simdgroup_index_in_threadgroup]])
+    uint3 group   [[threadgroup_position_in_grid]],
+    uint local    [[thread_index_in_threadgroup]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
     threadgroup half w_tile[TILE_X * STRIDE];
     threadgroup half x_tile[TILE_Y * STRIDE];
     threadgroup float block[4 * 64];
     const uint row0 = group.x * TILE_X;
     const uint token0 = group.y * TILE_Y;
-    const uint row_part = (simd % 2u) * 32u;
-    const uint token_part = (simd / 2u) * 32u;
+    const uint row_part = (subgroup % 2u) * 32u;
+    const uint token_part = (subgroup / 2u) * 32u;
 
     simdgroup_float8x8 acc[4][4];
     for (uint j = 0; j < 4; ++j)
@@ -37,10 +38,10 @@ kernel void bitlinear_gemm(
 
     for (uint first = 0; first < params.words; first += 4) {
         // Rows and tokens that do not exist are read as the last one, and not written.
-        for (uint at = local; at < TILE_X * 4u; at += THREADS) {
-            const uint row = min(row0 + at / 4u, params.rows - 1u);
-            const uint word = codes[row * params.words + first + at % 4u];
-            threadgroup half* to = w_tile + at / 4u * STRIDE + at % 4u * 16u;
+        for (uint i = local; i < TILE_X * 4u; i += THREADS) {
+            const uint row = min(row0 + i / 4u, params.rows - 1u);
+            const uint word = codes[row * params.words + first + i % 4u];
+            threadgroup half* to = w_tile + i / 4u * STRIDE + i % 4u * 16u;
             for (uint f = 0; f < 4; ++f) {
                 const half2 even = widen(word & (0x00030003u << (2 * f)));
                 const half2 odd = widen((word >> 8) & (0x00030003u << (2 * f)));
@@ -50,12 +51,12 @@ kernel void bitlinear_gemm(
                 to[2 * f + 9] = odd.y;
             }
         }
-        for (uint at = local; at < TILE_Y * 8u; at += THREADS) {
-            const uint token = min(token0 + at / 8u, params.tokens - 1u);
-            const uint plane = at % 2u;
-            const uint word = at / 2u % 4u;
+        for (uint i = local; i < TILE_Y * 8u; i += THREADS) {
+            const uint token = min(token0 + i / 8u, params.tokens - 1u);
+            const uint plane = i % 2u;
+            const uint word = i / 2u % 4u;
             const uint4 a = x[(token * 2u + plane) * params.words + first + word];
-            threadgroup half* to = x_tile + at / 8u * STRIDE + word * 16u + plane * 8u;
+            threadgroup half* to = x_tile + i / 8u * STRIDE + word * 16u + plane * 8u;
             for (uint f = 0; f < 4; ++f) {
                 const half2 pair = as_type<half2>(a[f]);
                 to[2 * f] = pair.x;
@@ -77,16 +78,16 @@ kernel void bitlinear_gemm(
 
     for (uint j = 0; j < 4; ++j) {
         for (uint i = 0; i < 4; ++i) {
-            simdgroup_store(acc[j][i], block + simd * 64u, 8);
+            simdgroup_store(acc[j][i], block + subgroup * 64u, 8);
             simdgroup_barrier(mem_flags::mem_threadgroup);
-            for (uint at = lane; at < 64; at += 32) {
-                const uint token = token0 + token_part + 8 * j + at / 8u;
-                const uint row = row0 + row_part + 8 * i + at % 8u;
+            for (uint e = lane; e < 64; e += 32) {
+                const uint token = token0 + token_part + 8 * j + e / 8u;
+                const uint row = row0 + row_part + 8 * i + e % 8u;
                 if (token < params.tokens && row < params.rows) {
-                    const float sum = block[simd * 64u + at] - float(x_sum[token].x);
+                    const float sum = block[subgroup * 64u + e] - float(x_sum[token].x);
                     const float product = exact_quotient(sum * w_scale[row], x_scale[token]);
-                    const uint place = token * params.rows + row;
-                    y[place] = Y(params.add != 0 ? float(y[place]) + product : product);
+                    const uint output = token * params.rows + row;
+                    y[output] = Y(params.add != 0 ? float(y[output]) + product : product);
                 }
             }
             simdgroup_barrier(mem_flags::mem_threadgroup);

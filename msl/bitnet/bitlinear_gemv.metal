@@ -1,10 +1,12 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for one token t a row of threadgroups.
-// A SIMD-group makes ROWS rows: each lane takes every 32nd word of the rows and the activations that belong to it.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for few tokens t. codes is [rows, words] words of
+// sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup computes TILE_X rows of one token, a SIMD-group ROWS
+// rows: each lane takes every 32nd word of them and the activations that belong to it. dot_*.metal multiplies a word.
 struct Params { uint rows, tokens, words, add; };
 
-static_assert(ROWS == 8, "lanes share eight rows");
+static_assert(ROWS == 8, "three exchanges leave each lane one of eight rows");
 
-// Lanes that share 2·pairs rows: of each pair of rows one lane keeps the even one and gives the odd one to another, to which `exchange` leads.
+// Two lanes whose numbers differ in the bit `mask` share 2·pairs rows: one keeps the even rows, the other the odd ones, and each gives the other the
+// rest. `exchange` is the function that moves a number between them.
 #define SHARE(pairs, mask, exchange) \
     for (uint r = 0; r < pairs; ++r) { \
         const Acc even = acc[2u * r]; \
@@ -22,32 +24,32 @@ kernel void bitlinear_gemv(
     device const float* x_scale  [[buffer(4)]],
     device const int2* x_sum     [[buffer(5)]],
     device Y* y                  [[buffer(6)]],
-    uint2 group [[threadgroup_position_in_grid]],
-    uint lane   [[thread_index_in_simdgroup]],
-    uint simd   [[simdgroup_index_in_threadgroup]])
+    uint2 group   [[threadgroup_position_in_grid]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
-    const uint row0 = group.x * TILE_X + simd * ROWS;
+    const uint row0 = group.x * TILE_X + subgroup * ROWS;
     const uint token = group.y;
     if (row0 >= params.rows) return;
-    // Rows that do not exist are read as the last one, and not written. Indices are 32-bit sums from the buffers' own pointers, which the load
-    // instruction adds for nothing; a pointer for every row costs 64-bit sums.
-    uint first[ROWS];
-    for (uint r = 0; r < ROWS; ++r) first[r] = min(row0 + r, params.rows - 1u) * params.words;
-    const uint even = token * 2u * params.words;
-    const uint odd = even + params.words;
+    // Rows that do not exist are read as the last one, and not written. Indices have 32 bits, and the load instruction adds them to the buffer's
+    // pointer for free; a pointer for every row would cost 64-bit additions.
+    uint row_start[ROWS];
+    for (uint r = 0; r < ROWS; ++r) row_start[r] = min(row0 + r, params.rows - 1u) * params.words;
+    const uint x0_start = token * 2u * params.words;
+    const uint x1_start = x0_start + params.words;
 
     Acc acc[ROWS];
     for (uint r = 0; r < ROWS; ++r) acc[r] = 0;
     for (uint i = lane; i < params.words; i += 32) {
-        uint word[ROWS];
-        for (uint r = 0; r < ROWS; ++r) word[r] = codes[first[r] + i];
-        const uint4 a = x[even + i];
-        const uint4 b = x[odd + i];
-        for (uint r = 0; r < ROWS; ++r) acc[r] = dot_word(word[r], a, b, acc[r]);
+        uint w[ROWS];
+        for (uint r = 0; r < ROWS; ++r) w[r] = codes[row_start[r] + i];
+        const uint4 x0 = x[x0_start + i];
+        const uint4 x1 = x[x1_start + i];
+        for (uint r = 0; r < ROWS; ++r) acc[r] = dot_word(w[r], x0, x1, acc[r]);
     }
 
-    // Once every lane is left with one row, lane l with row l % 8, the lanes with the same one add up; sums are exact in any order. Lane r writes
-    // row r, so the scaling is done for all rows at once.
+    // Lanes share their rows until lane l is left with row l % 8; then the lanes with the same row add up. Sums are exact in any order. Lane r scales
+    // and writes row r, so that all rows are scaled at once.
     SHARE(4, 1u, quad_shuffle_xor)
     SHARE(2, 2u, quad_shuffle_xor)
     SHARE(1, 4u, simd_shuffle_xor)
@@ -57,7 +59,7 @@ kernel void bitlinear_gemv(
     const uint row = row0 + lane;
     if (lane < ROWS && row < params.rows) {
         const float product = exact_quotient(finish(sum, x_sum[token]) * w_scale[row], x_scale[token]);
-        const uint at = token * params.rows + row;
-        y[at] = Y(params.add != 0 ? float(y[at]) + product : product);
+        const uint output = token * params.rows + row;
+        y[output] = Y(params.add != 0 ? float(y[output]) + product : product);
     }
 }

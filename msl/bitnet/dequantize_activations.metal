@@ -1,4 +1,4 @@
-// y = code / scale: a thread four codes.
+// y[t, i] = xq[t, i] / x_scale[t]: activations in one of the two layouts as floats, y [tokens, features]. One thread per quad (four codes).
 struct Params { uint tokens, features, words; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -11,13 +11,13 @@ kernel void dequantize_activations(
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    const uint at = flat_group(group, groups) * THREADS + local;
-    const uint token = at / (params.words * 4u);
-    const uint first = at % (params.words * 4u);
+    const uint index = flat_thread(group, groups, local);
+    const uint token = index / (params.words * 4u);
+    const uint quad = index % (params.words * 4u);
     if (token >= params.tokens) return;
-    const int4 codes = load(x, params.words, token, first);
+    const int4 codes = load(x, params.words, token, quad);
     for (uint j = 0; j < 4; ++j) {
-        const uint i = first * 4u + j;
+        const uint i = quad * 4u + j;
         if (i < params.features) y[token * params.features + i] = Y(exact_quotient(float(codes[j]), x_scale[token]));
     }
 }

@@ -1,4 +1,4 @@
-// y = (code - 1) · scale of the row's group: a thread a word of sixteen codes.
+// y[r, c] = (code[r, c] - 1) · w_scale[r, c / group_size]: ternary weights as floats, y [rows, columns]. One thread per word of sixteen codes.
 struct Params { uint rows, columns, words, groups, group_size; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -11,14 +11,14 @@ kernel void dequantize_weights(
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    const uint at = flat_group(group, groups) * THREADS + local;
-    const uint row = at / params.words;
+    const uint index = flat_thread(group, groups, local);
+    const uint row = index / params.words;
     if (row >= params.rows) return;
-    const uint first = at % params.words * 16u;
-    const uint word = codes[at];
-    for (uint e = 0; e < 16 && first + e < params.columns; ++e) {
+    const uint column0 = index % params.words * 16u;
+    const uint word = codes[index];
+    for (uint e = 0; e < 16 && column0 + e < params.columns; ++e) {
         const int value = int((word >> code_bit(e)) & 3u) - 1;
-        const float scale = w_scale[row * params.groups + (first + e) / params.group_size];
-        y[row * params.columns + first + e] = Y(float(value) * scale);
+        const float scale = w_scale[row * params.groups + (column0 + e) / params.group_size];
+        y[row * params.columns + column0 + e] = Y(float(value) * scale);
     }
 }

@@ -1,4 +1,5 @@
-// v = act(gate) · up, normalised where there is a sub-norm, quantised per token; a threadgroup a row. See wgsl/bitnet/gate_quantize.wgsl.
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up, and act is SiLU if `silu` is not 0, else relu²; if
+// `normed` is not 0, RMS-normalised with `gain`; then quantised as in wgsl/bitnet/quantize_row.wgsl. One threadgroup per token.
 struct Params { uint tokens, features, words, silu, normed; float eps; };
 
 struct Element {
@@ -29,16 +30,16 @@ kernel void gate_quantize(
     device uint* x              [[buffer(3)]],
     device float* x_scale       [[buffer(4)]],
     device int2* x_sum          [[buffer(5)]],
-    uint3 group  [[threadgroup_position_in_grid]],
-    uint3 groups [[threadgroups_per_grid]],
-    uint local   [[thread_index_in_threadgroup]],
-    uint lane    [[thread_index_in_simdgroup]],
-    uint simd    [[simdgroup_index_in_threadgroup]])
+    uint3 group   [[threadgroup_position_in_grid]],
+    uint3 groups  [[threadgroups_per_grid]],
+    uint local    [[thread_index_in_threadgroup]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
     threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
-    const Ids ids = Ids{local, lane, simd};
+    const Ids ids = Ids{local, lane, subgroup};
     device const float* gates = source + token * 2u * params.features;
     const Element element = {gates, gates + params.features, params.silu};
     float inverse_rms = 1.0f;

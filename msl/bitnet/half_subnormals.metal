@@ -1,4 +1,5 @@
-// Does widening keep a subnormal half? See wgsl/bitnet/half_subnormals.wgsl.
+// Does widening a half to a float keep subnormals? y[0] = Σ_f (low_f + 2·high_f)·4^f·2^-24, and smaller where they are flushed. One thread. More in
+// wgsl/bitnet/half_subnormals.wgsl.
 #include <metal_stdlib>
 using namespace metal;
 

@@ -1,4 +1,5 @@
-// Absmean quantisation; see wgsl/bitnet/quantize_weights.wgsl. A thread makes a word.
+// Absmean quantisation of w [rows, columns]: s = 1 / max(mean|w|, 1e-5), code = clamp(round(w·s), -1, 1) + 1, w_scale = 1 / s for every row. One
+// thread per word of sixteen codes. More in wgsl/bitnet/quantize_weights.wgsl.
 struct Params { uint rows, columns, words, sums; float count; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -19,16 +20,16 @@ kernel void quantize_weights(
     const bool finite = (as_type<uint>(mean) & 0x7fffffffu) < 0x7f800000u;
     const float s = exact_quotient(1.0f, max(mean, 1e-5f));
 
-    const uint at = flat_group(group, groups) * THREADS + local;
-    const uint row = at / params.words;
+    const uint index = flat_thread(group, groups, local);
+    const uint row = index / params.words;
     if (row >= params.rows) return;
-    const uint first = at % params.words * 16u;
+    const uint column0 = index % params.words * 16u;
     uint word = ZEROS;
-    for (uint e = 0; finite && e < 16 && first + e < params.columns; ++e) {
-        const int value = int(clamp(rint(float(w[row * params.columns + first + e]) * s), -1.0f, 1.0f));
+    for (uint e = 0; finite && e < 16 && column0 + e < params.columns; ++e) {
+        const int value = int(clamp(rint(float(w[row * params.columns + column0 + e]) * s), -1.0f, 1.0f));
         word = (word & ~(3u << code_bit(e))) | (uint(value + 1) << code_bit(e));
     }
-    codes[at] = word;
+    codes[index] = word;
     const uint scale = as_type<uint>(exact_quotient(1.0f, s));
-    if (first == 0) w_scale[row] = as_type<float>(finite ? scale : 0x7fc00000u);
+    if (column0 == 0) w_scale[row] = as_type<float>(finite ? scale : 0x7fc00000u);
 }

@@ -1,4 +1,4 @@
-// y = relu(gate)² · up, where a row of x is gate, then up.
+// y = relu(gate)² · up, where a row of x [tokens, 2·features] is gate, then up. y is [tokens, features]. One thread per output.
 struct Params { uint tokens, features; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -10,10 +10,10 @@ kernel void relu2_gate(
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    const uint at = flat_group(group, groups) * THREADS + local;
-    const uint token = at / params.features;
+    const uint index = flat_thread(group, groups, local);
+    const uint token = index / params.features;
     if (token >= params.tokens) return;
-    const uint i = token * 2u * params.features + at % params.features;
-    const float gate = max(float(x[i]), 0.0f);
-    y[at] = gate * gate * float(x[i + params.features]);
+    const uint gate_index = token * 2u * params.features + index % params.features;
+    const float gate = max(float(x[gate_index]), 0.0f);
+    y[index] = gate * gate * float(x[gate_index + params.features]);
 }

@@ -1,4 +1,5 @@
-// v = x / sqrt(mean(x²) + eps) · gain, quantised per token; a threadgroup a row.
+// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantised as in wgsl/bitnet/quantize_row.wgsl. One
+// threadgroup per token.
 struct Params { uint tokens, features, words; float eps; };
 
 struct Element {
@@ -21,16 +22,16 @@ kernel void rms_norm_quantize(
     device uint* x            [[buffer(3)]],
     device float* x_scale     [[buffer(4)]],
     device int2* x_sum        [[buffer(5)]],
-    uint3 group  [[threadgroup_position_in_grid]],
-    uint3 groups [[threadgroups_per_grid]],
-    uint local   [[thread_index_in_threadgroup]],
-    uint lane    [[thread_index_in_simdgroup]],
-    uint simd    [[simdgroup_index_in_threadgroup]])
+    uint3 group   [[threadgroup_position_in_grid]],
+    uint3 groups  [[threadgroups_per_grid]],
+    uint local    [[thread_index_in_threadgroup]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
     threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
-    const Ids ids = Ids{local, lane, simd};
+    const Ids ids = Ids{local, lane, subgroup};
     const Element element = {source + token * params.features};
     const Value value = {element, gain, exact_inverse_rms(element, params.features, params.eps, scratch, ids)};
     quantize_row(value, params.features, params.words, x, x_scale, x_sum, token, scratch, ids);

@@ -1,4 +1,4 @@
-// Sums of |w| over chunks of THREADS² numbers, a threadgroup a chunk, in a fixed order.
+// sums[c] = Σ|w| over the c-th chunk of THREADS² numbers, added in a fixed order. One threadgroup per chunk.
 struct Params { uint length; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]

@@ -1,9 +1,12 @@
-// Causal attention to all that is cached, by online softmax; a threadgroup takes TILE_X rows and a share of the positions. Formulas and layouts:
-// wgsl/transformer/attention.wgsl.
+// Causal attention of the `run` new tokens of each sequence to all cached positions: y = Σ_p e^(s_p)·values[p] / Σ_p e^(s_p) with s_p =
+// `scale`·q·keys[p], by online softmax. A threadgroup takes TILE_X rows of one key head and one of `splits` shares of the positions. What rows are,
+// shapes, and how the shares are combined: wgsl/transformer/attention.wgsl.
 struct Params { uint run, slot, heads, kv_heads, head_dim, capacity, splits; float scale; };
 
+// Below every score. Finite, since some compilers assume that infinities do not occur.
 #define LOWEST (-1e30f)
 
+// Maps floats to unsigned integers in the same order, and back, since group_max_u32 takes those.
 static inline uint to_ordered(float v) {
     const uint bits = as_type<uint>(v);
     return bits >= 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -19,17 +22,17 @@ kernel void attention(
     device const C4* values        [[buffer(4)]],
     device float* y                [[buffer(5)]],
     device float2* y_weight        [[buffer(6)]],
-    uint3 group  [[threadgroup_position_in_grid]],
-    uint3 groups [[threadgroups_per_grid]],
-    uint local   [[thread_index_in_threadgroup]],
-    uint lane    [[thread_index_in_simdgroup]],
-    uint simd    [[simdgroup_index_in_threadgroup]])
+    uint3 group   [[threadgroup_position_in_grid]],
+    uint3 groups  [[threadgroups_per_grid]],
+    uint local    [[thread_index_in_threadgroup]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
     threadgroup uint scratch[32];
     threadgroup float4 queries[TILE_X * MAX_QUADS];
     threadgroup float weights[TILE_X * THREADS];
     threadgroup float4 shares[THREADS];
-    const Ids ids = Ids{local, lane, simd};
+    const Ids ids = Ids{local, lane, subgroup};
     const uint sharing = params.heads / params.kv_heads;
     const uint quads = (params.head_dim + 3u) / 4u;
     const uint row_length = (params.heads + 2u * params.kv_heads) * params.head_dim;
@@ -52,11 +55,12 @@ kernel void attention(
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // The share: whole tiles of THREADS positions.
+    // The positions that the rows may see, and this threadgroup's share of them: whole tiles of THREADS positions.
     const uint visible = min(past + (min(row0 + TILE_X, rows) - 1u) / sharing + 1u, params.capacity);
     const uint share = ((visible + THREADS - 1u) / THREADS + params.splits - 1u) / params.splits * THREADS;
     const uint end = min(visible, (split + 1u) * share);
 
+    // Values are added by one thread per four elements of the head and part of the positions, in as many parts as there are threads for.
     const uint quad = local % quads;
     const uint part = local / quads;
     const uint parts = THREADS / quads;
@@ -82,7 +86,7 @@ kernel void attention(
         }
         for (uint r = 0; r < TILE_X; ++r) {
             const bool seen = position < end && position <= past + (row0 + r) / sharing;
-            const float top = max(largest[r], from_ordered(group_max(to_ordered(seen ? score[r] : LOWEST), scratch, ids)));
+            const float top = max(largest[r], from_ordered(group_max_u32(to_ordered(seen ? score[r] : LOWEST), scratch, ids)));
             const float weight = seen ? exp_negative(score[r] - top) : 0.0f;
             const float shrink = exp_negative(largest[r] - top);
             largest[r] = top;
@@ -102,21 +106,21 @@ kernel void attention(
 
     for (uint r = 0; r < TILE_X; ++r) {
         const uint row = row0 + r;
-        const float all = group_sum_float(total[r], scratch, ids);
+        const float all = group_sum_f32(total[r], scratch, ids);
         shares[local] = sum[r];
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (local < quads && row < rows) {
             float4 v = shares[local];
             for (uint p = 1; p < parts; ++p) v += shares[local + p * quads];
-            // A share without positions has sum 0 and weight 0.
+            // In a share without positions, v and all are 0.
             v = v / max(all, 1e-30f);
             const uint tokens = groups.z * params.run;
-            const uint place = (split * tokens + group.z * params.run + row / sharing) * params.heads + kv_head * sharing + row % sharing;
+            const uint output_row = (split * tokens + group.z * params.run + row / sharing) * params.heads + kv_head * sharing + row % sharing;
             for (uint j = 0; j < 4; ++j) {
                 const uint d = local * 4u + j;
-                if (d < params.head_dim) y[place * params.head_dim + d] = v[j];
+                if (d < params.head_dim) y[output_row * params.head_dim + d] = v[j];
             }
-            if (local == 0) y_weight[place] = float2(largest[r], all);
+            if (local == 0) y_weight[output_row] = float2(largest[r], all);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }

@@ -1,4 +1,5 @@
-// The shares of an attention that was split by positions, weighed; a thread an output. See wgsl/transformer/attention_combine.wgsl.
+// Combines the shares of an attention that attention.metal has split by positions: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s -
+// largest). One thread per output. Shapes are in wgsl/transformer/attention_combine.wgsl.
 struct Params { uint heads, head_dim, splits; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -11,18 +12,18 @@ kernel void attention_combine(
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    const uint place = flat_group(group, groups) * THREADS + local;
-    const uint head = place / params.head_dim;
+    const uint index = flat_thread(group, groups, local);
+    const uint head = index / params.head_dim;
     if (head >= params.heads) return;
     float largest = x_weight[head].x;
     for (uint s = 1; s < params.splits; ++s) largest = max(largest, x_weight[s * params.heads + head].x);
     float sum = 0.0f;
     float total = 0.0f;
     for (uint s = 0; s < params.splits; ++s) {
-        const float2 of_share = x_weight[s * params.heads + head];
-        const float weight = of_share.y * exp_negative(of_share.x - largest);
+        const float2 share = x_weight[s * params.heads + head];
+        const float weight = share.y * exp_negative(share.x - largest);
         total += weight;
-        sum = fma(weight, x[s * params.heads * params.head_dim + place], sum);
+        sum = fma(weight, x[s * params.heads * params.head_dim + index], sum);
     }
-    y[place] = sum / total;
+    y[index] = sum / total;
 }

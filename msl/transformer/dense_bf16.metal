@@ -1,4 +1,4 @@
-// Sixteen bytes of a dense matrix, four elements at a time: the upper halves of eight floats.
+// The q-th four elements of 16 bytes of a dense matrix in bf16: eight upper halves of floats.
 #define QUADS 2u
 static inline float4 quad(uint4 v, uint q) {
     const uint low = q == 1u ? v.z : v.x;

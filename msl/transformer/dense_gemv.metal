@@ -1,4 +1,6 @@
-// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for TILE_Y tokens at a time; a SIMD-group makes ROWS rows. See wgsl/transformer/dense_gemv.wgsl.
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t. table is [rows, blocks] blocks of 16 bytes, which dense_*.metal unpacks; x has
+// as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A threadgroup computes TILE_X rows × TILE_Y tokens, a SIMD-group
+// ROWS rows: each lane takes every 32nd block of them.
 struct Params { uint rows, tokens, blocks; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -8,12 +10,12 @@ kernel void dense_gemv(
     device const float* table_scale  [[buffer(2)]],
     device const float4* x           [[buffer(3)]],
     device float* y                  [[buffer(4)]],
-    uint3 group [[threadgroup_position_in_grid]],
-    uint lane   [[thread_index_in_simdgroup]],
-    uint simd   [[simdgroup_index_in_threadgroup]])
+    uint3 group   [[threadgroup_position_in_grid]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
     const uint token0 = group.y * TILE_Y;
-    const uint row0 = group.x * TILE_X + simd * ROWS;
+    const uint row0 = group.x * TILE_X + subgroup * ROWS;
     float acc[ROWS][TILE_Y];
     for (uint r = 0; r < ROWS; ++r) {
         for (uint c = 0; c < TILE_Y; ++c) acc[r][c] = 0.0f;

@@ -1,3 +1,3 @@
-// Sixteen bytes of a dense matrix, four elements at a time: sixteen bytes, to be scaled by the row.
+// The q-th four elements of 16 bytes of a dense matrix in int8: sixteen integers, which the row's scale multiplies.
 #define QUADS 4u
 static inline float4 quad(uint4 v, uint q) { return float4(as_type<char4>(v[q])); }

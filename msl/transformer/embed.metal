@@ -1,4 +1,5 @@
-// y[t] = table[tokens[t]] · table_scale[tokens[t]]; a thread sixteen bytes of a row.
+// y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns]. One thread per 16 bytes of a row,
+// which dense_*.metal unpacks; a row has `blocks` of them.
 struct Params { uint tokens, columns, blocks, rows; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -12,11 +13,11 @@ kernel void embed(
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    const uint place = flat_group(group, groups) * THREADS + local;
-    const uint token = place / params.blocks;
+    const uint index = flat_thread(group, groups, local);
+    const uint token = index / params.blocks;
     if (token >= params.tokens) return;
-    const uint block = place % params.blocks;
-    // A token that does not exist stands for logits that were not finite; the host will say so.
+    const uint block = index % params.blocks;
+    // A token id beyond the table means that the logits were not finite, which the host reports.
     const uint row = min(tokens[token], params.rows - 1u);
     const uint4 v = table[row * params.blocks + block];
     for (uint q = 0; q < QUADS; ++q) {

@@ -1,4 +1,5 @@
-// y = x / sqrt(mean(x²) + eps) · gain, a threadgroup a row, from row `first` of x on; rows of y are padded with zeros.
+// y = x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features]. y is [tokens, padded], padded with zeros. One
+// threadgroup per row.
 struct Params { uint tokens, features, first, padded; float eps; };
 
 struct Element {
@@ -12,17 +13,17 @@ kernel void rms_norm(
     device const float* x     [[buffer(1)]],
     device const float* gain  [[buffer(2)]],
     device float* y           [[buffer(3)]],
-    uint3 group  [[threadgroup_position_in_grid]],
-    uint3 groups [[threadgroups_per_grid]],
-    uint local   [[thread_index_in_threadgroup]],
-    uint lane    [[thread_index_in_simdgroup]],
-    uint simd    [[simdgroup_index_in_threadgroup]])
+    uint3 group   [[threadgroup_position_in_grid]],
+    uint3 groups  [[threadgroups_per_grid]],
+    uint local    [[thread_index_in_threadgroup]],
+    uint lane     [[thread_index_in_simdgroup]],
+    uint subgroup [[simdgroup_index_in_threadgroup]])
 {
     threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
     const Element element = {x + (params.first + token) * params.features};
-    const float inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, Ids{local, lane, simd});
+    const float inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, Ids{local, lane, subgroup});
     for (uint i = local; i < params.padded; i += THREADS) {
         y[token * params.padded + i] = i < params.features ? element(i) * inverse_rms * gain[i] : 0.0f;
     }

@@ -1,4 +1,5 @@
-// Rotary positions in place, keys and values into their caches; formulas and layouts: wgsl/transformer/rope.wgsl. A thread takes a pair.
+// Rotary position embedding, rotating halves: (a, b) = (v[i], v[i + D/2]) becomes (a·cos - b·sin, b·cos + a·sin). Queries are rotated in place, keys
+// are rotated into the cache, values are copied there. One thread per pair (a, b). Shapes and caches: wgsl/transformer/rope.wgsl.
 struct Params { uint tokens, run, slot, heads, kv_heads, head_dim, capacity; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -13,34 +14,34 @@ kernel void rope(
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    const uint place = flat_group(group, groups) * THREADS + local;
-    const uint middle = params.head_dim / 2u;
+    const uint index = flat_thread(group, groups, local);
+    const uint half_dim = params.head_dim / 2u;
     const uint quads = (params.head_dim + 3u) / 4u;
     const uint heads = params.heads + 2u * params.kv_heads;
-    const uint token = place / (heads * middle);
+    const uint token = index / (heads * half_dim);
     if (token >= params.tokens) return;
-    const uint head = place / middle % heads;
-    const uint i = place % middle;
+    const uint head = index / half_dim % heads;
+    const uint i = index % half_dim;
     const uint slot = params.slot + token / params.run;
     const uint position = positions[slot] + token % params.run;
     if (position >= params.capacity) return;
-    const uint at = (token * heads + head) * params.head_dim + i;
-    const float a = qkv[at];
-    const float b = qkv[at + middle];
-    const float2 angle = angles[position * middle + i];
+    const uint first = (token * heads + head) * params.head_dim + i;
+    const float a = qkv[first];
+    const float b = qkv[first + half_dim];
+    const float2 angle = angles[position * half_dim + i];
     const float2 turned = float2(a * angle.x - b * angle.y, b * angle.x + a * angle.y);
     if (head < params.heads) {
-        qkv[at] = turned.x;
-        qkv[at + middle] = turned.y;
+        qkv[first] = turned.x;
+        qkv[first + half_dim] = turned.y;
     } else if (head < params.heads + params.kv_heads) {
         const uint row = (slot * params.kv_heads + head - params.heads) * quads;
-        const uint j = i + middle;
+        const uint j = i + half_dim;
         keys[((row + i / 4u) * params.capacity + position) * 4u + i % 4u] = C(turned.x);
         keys[((row + j / 4u) * params.capacity + position) * 4u + j % 4u] = C(turned.y);
     } else {
         const uint row = slot * params.kv_heads + head - params.heads - params.kv_heads;
         device C* value = values + (row * params.capacity + position) * quads * 4u;
         value[i] = C(a);
-        value[i + middle] = C(b);
+        value[i + half_dim] = C(b);
     }
 }

@@ -1,6 +1,6 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for many tokens t. A workgroup of
-// 16 × 16 threads makes TILE_X rows × TILE_Y tokens, a thread 4 × 4 of them, 16 apart; STEP words of every row and token are in workgroup memory
-// at a time.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t. codes is [rows, words] words of
+// sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup of 16 × 16 threads computes TILE_X rows × TILE_Y
+// tokens, a thread 4 × 4 of them, 16 apart. STEP words of every row and token are in workgroup memory at a time, as tile_*.wgsl decodes them.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
@@ -14,7 +14,7 @@ var<immediate> params: Params;
 var<workgroup> w_tile: array<vec4<u32>, PLANES * STEP * TILE_X>;
 var<workgroup> x_tile: array<vec4<u32>, PLANES * STEP * TILE_Y>;
 
-// Four rows of one token.
+// Adds the products of one token's activations `a` with four rows.
 fn dot_rows(w0: vec4<u32>, w1: vec4<u32>, w2: vec4<u32>, w3: vec4<u32>, a: vec4<u32>, acc: vec4<Acc>) -> vec4<Acc> {
     return vec4<Acc>(dot_tile(w0, a, acc.x), dot_tile(w1, a, acc.y), dot_tile(w2, a, acc.z), dot_tile(w3, a, acc.w));
 }
@@ -25,8 +25,8 @@ fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
         let row = row0 + 16u * i;
         if row >= params.rows { return; }
         let product = exact_quotient(finish(acc[i], x_sum[token]) * w_scale[row], x_scale[token]);
-        let at = token * params.rows + row;
-        if params.add != 0u { y[at] = Y(f32(y[at]) + product); } else { y[at] = Y(product); }
+        let output = token * params.rows + row;
+        if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
     }
 }
 
@@ -36,11 +36,11 @@ fn bitlinear_gemm(group: Group, ids: Ids) {
     let token0 = group.id.y * TILE_Y;
     let tx = ids.local % 16u;
     let ty = ids.local / 16u;
-    // One variable a token: registers, where an array might go to memory.
-    var acc0: vec4<Acc>;
-    var acc1: vec4<Acc>;
-    var acc2: vec4<Acc>;
-    var acc3: vec4<Acc>;
+    // A variable for each token, since compilers may put an array into memory instead of registers.
+    var acc0 = vec4<Acc>();
+    var acc1 = vec4<Acc>();
+    var acc2 = vec4<Acc>();
+    var acc3 = vec4<Acc>();
 
     for (var first = 0u; first < params.words; first += STEP) {
         // Rows and tokens that do not exist are read as the last one, and not written.
@@ -57,11 +57,10 @@ fn bitlinear_gemm(group: Group, ids: Ids) {
         }
         workgroupBarrier();
         for (var s = 0u; s < PLANES * STEP; s += 1u) {
-            let at = s * TILE_X + tx;
-            let w0 = w_tile[at];
-            let w1 = w_tile[at + 16u];
-            let w2 = w_tile[at + 32u];
-            let w3 = w_tile[at + 48u];
+            let w0 = w_tile[s * TILE_X + tx];
+            let w1 = w_tile[s * TILE_X + tx + 16u];
+            let w2 = w_tile[s * TILE_X + tx + 32u];
+            let w3 = w_tile[s * TILE_X + tx + 48u];
             acc0 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty], acc0);
             acc1 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 16u], acc1);
             acc2 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 32u], acc2);

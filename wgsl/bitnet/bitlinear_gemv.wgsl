@@ -1,6 +1,7 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], on top of what y is if `add` is not 0, for one token t a row of workgroups. A team
-// of lanes makes ROWS rows: each lane takes every lanes-th group of WORDS words of the rows, and the activations that belong to it, TURNS groups
-// at a time so that as many loads are under way. How a word is multiplied is a part of its own (dot_*).
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for few tokens t. codes is [rows, words] words of
+// sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup computes TILE_X rows of one token, a team ROWS rows
+// at a time: each lane takes every lanes-th group of WORDS words of them and the activations that belong to it, TURNS groups at once, so that as many
+// loads are in flight. dot_*.wgsl multiplies a word.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<Words>;
@@ -12,30 +13,30 @@ var<immediate> params: Params;
 
 var<workgroup> sums: array<Acc, TILE_X>;
 
-// TURNS groups, `lanes` apart from `first` on. `guarded`, a constant of the call, says that some may not exist.
+// Multiplies groups first, first + lanes, .. of ROWS rows, TURNS of them. `guarded`, a constant where this is called, says that some may not exist.
 fn take_turns(first: u32, lanes: u32, guarded: bool, x_start: u32, row_start: ptr<function, array<u32, ROWS>>, acc: ptr<function, array<Acc, ROWS>>) {
     let groups = params.words / WORDS;
-    var w: array<array<Words, ROWS>, TURNS>;
+    var w = array<array<Words, ROWS>, TURNS>();
     for (var u = 0u; u < TURNS; u += 1u) {
-        let at = first + u * lanes;
-        if !guarded || at < groups {
-            for (var r = 0u; r < ROWS; r += 1u) { w[u][r] = codes[(*row_start)[r] + at]; }
+        let i = first + u * lanes;
+        if !guarded || i < groups {
+            for (var r = 0u; r < ROWS; r += 1u) { w[u][r] = codes[(*row_start)[r] + i]; }
         }
     }
     for (var u = 0u; u < TURNS; u += 1u) {
-        let at = first + u * lanes;
-        if !guarded || at < groups {
+        let i = first + u * lanes;
+        if !guarded || i < groups {
             for (var c = 0u; c < WORDS; c += 1u) {
-                for (var p = 0u; p < PLANES; p += 1u) {
-                    let a = x[x_start + p * params.words + at * WORDS + c];
-                    for (var r = 0u; r < ROWS; r += 1u) { (*acc)[r] = dot_plane(word(w[u][r], c), p, a, (*acc)[r]); }
-                }
+                var a = array<vec4<u32>, PLANES>();
+                for (var p = 0u; p < PLANES; p += 1u) { a[p] = x[x_start + p * params.words + i * WORDS + c]; }
+                for (var r = 0u; r < ROWS; r += 1u) { (*acc)[r] = dot_word(word(w[u][r], c), a, (*acc)[r]); }
             }
         }
     }
 }
 
-// Lanes whose numbers differ in the bit `mask` share 2·`pairs` rows: one keeps the even ones and gives the other the odd ones.
+// Two lanes whose numbers differ in the bit `mask` share 2·`pairs` rows: one keeps the even rows, the other the odd ones, and each gives the other
+// the rest.
 fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, ids: Ids) {
     let odd = (team_lane(ids) & mask) != 0u;
     for (var r = 0u; r < pairs; r += 1u) {
@@ -45,8 +46,8 @@ fn share(pairs: u32, mask: u32, acc: ptr<function, array<Acc, ROWS>>, ids: Ids) 
     }
 }
 
-// The sum of row `lane % ROWS` over a team of at least eight lanes: once a lane is left with one row, the lanes with the same row add up. Sums
-// are exact in any order. Masks are constants, for which GPUs have instructions.
+// The sum of row `lane % ROWS` over a team of at least eight lanes. Lanes share their rows until each is left with one; then the lanes with the
+// same row add up. Sums are exact in any order. Masks are constants, for which GPUs have instructions.
 fn row_sum(acc: ptr<function, array<Acc, ROWS>>, ids: Ids) -> Acc {
     if ROWS == 1u { return team_sum((*acc)[0], ids); }
     share(ROWS / 2u, 1u, acc, ids);
@@ -66,8 +67,9 @@ fn row_sum(acc: ptr<function, array<Acc, ROWS>>, ids: Ids) -> Acc {
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn bitlinear_gemv(group: Group, ids: Ids) {
     let token = group.id.y;
-    // Thread i will scale and write row i of the tile. What it needs is asked for now, to be there when the sums are.
+    // Thread i scales and writes row i of the tile. It loads what it needs for that now, so that it is there when the sums are.
     let row = group.id.x * TILE_X + ids.local;
+    let output = token * params.rows + row;
     let writes = ids.local < TILE_X && row < params.rows;
     var beta = 0.0;
     var a = 1.0;
@@ -77,15 +79,14 @@ fn bitlinear_gemv(group: Group, ids: Ids) {
         beta = w_scale[row];
         a = x_scale[token];
         x_total = x_sum[token];
-        if params.add != 0u { base = f32(y[token * params.rows + row]); }
+        if params.add != 0u { base = f32(y[output]); }
     }
 
     let groups = params.words / WORDS;
     let lane = team_lane(ids);
     let lanes = team_lanes(ids);
-    // All teams take the same number of turns, with rows or without, since `row_sum` may wait for all threads.
-    for (var turn = 0u; turn < TILE_X; turn += team_count(ids) * ROWS) {
-        let first = turn + team_index(ids) * ROWS;
+    for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
+        let first = turn + team_offset(ids) * ROWS;
         var acc = array<Acc, ROWS>();
         if first < TILE_X {
             // Rows that do not exist are read as the last one, and not written.
@@ -103,6 +104,6 @@ fn bitlinear_gemv(group: Group, ids: Ids) {
     if writes {
         let product = exact_quotient(finish(sums[ids.local], x_total) * beta, a);
         // Not `base + product`, which would make +0 of -0.
-        y[token * params.rows + row] = Y(select(product, base + product, params.add != 0u));
+        y[output] = Y(select(product, base + product, params.add != 0u));
     }
 }

@@ -1,5 +1,7 @@
-// y[t, r] = Σ_g (Σ_{k in g} xq[t, k]·Wq[r, k]) · w_scale[r, g] / x_scale[t]: scales by groups of columns. A team makes a row; int8 layout.
-// A word's sum is an exact integer, their scaled sum is a float: its last bits hang on the order.
+// y[t, r] = Σ_g (Σ_{k in g} xq[t, k]·Wq[r, k]) · w_scale[r, g] / x_scale[t], added to y if `add` is not 0: scales for groups of `group_words` words.
+// codes is [rows, words], w_scale [rows, groups], x [tokens, words] vectors of four words in the int8 layout, y [tokens, rows]. A workgroup computes
+// TILE_X rows of one token, a team one row at a time. The sum of a word is an exact integer; the scaled sums are floats, whose last bits depend on
+// the order.
 struct Params { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
@@ -12,27 +14,27 @@ var<immediate> params: Params;
 fn bitlinear_grouped(group: Group, ids: Ids) {
     let token = group.id.y;
     let lane = team_lane(ids);
-    // All teams take the same number of turns, with rows or without, since `team_sum_f32` may wait for all threads.
-    for (var turn = 0u; turn < TILE_X; turn += team_count(ids)) {
-        let first = turn + team_index(ids);
+    for (var turn = team_first(ids); turn < TILE_X; turn += team_count(ids)) {
+        let first = turn + team_offset(ids);
         let row = group.id.x * TILE_X + first;
-        let exists = first < TILE_X && row < params.rows;
+        // A row that does not exist is read as the last one, and not written.
+        let last = min(row, params.rows - 1u);
         var sum = 0.0;
-        if exists {
+        if first < TILE_X {
             for (var i = lane; i < params.words; i += team_lanes(ids)) {
                 let a = x[token * params.words + i];
-                // Codes are value + 1; the padding beyond the last group has activations 0.
+                // Codes are value + 1, so the sum of the word's activations is subtracted. The padding beyond the last group has activations 0.
                 let ones = dot4I8Packed(a.x, 0x01010101u) + dot4I8Packed(a.y, 0x01010101u)
                     + dot4I8Packed(a.z, 0x01010101u) + dot4I8Packed(a.w, 0x01010101u);
-                let scale = w_scale[row * params.groups + min(i / params.group_words, params.groups - 1u)];
-                sum = fma(f32(dot_plane(codes[row * params.words + i], 0u, a, -ones)), scale, sum);
+                let scale = w_scale[last * params.groups + min(i / params.group_words, params.groups - 1u)];
+                sum = fma(f32(dot_word(codes[last * params.words + i], array<vec4<u32>, 1>(a), -ones)), scale, sum);
             }
         }
         sum = team_sum_f32(sum, ids);
-        if exists && lane == 0u {
-            let at = token * params.rows + row;
+        if first < TILE_X && lane == 0u && row < params.rows {
+            let output = token * params.rows + row;
             let quotient = exact_quotient(sum, x_scale[token]);
-            if params.add != 0u { y[at] = Y(f32(y[at]) + quotient); } else { y[at] = Y(quotient); }
+            if params.add != 0u { y[output] = Y(f32(y[output]) + quotient); } else { y[output] = Y(quotient); }
         }
     }
 }

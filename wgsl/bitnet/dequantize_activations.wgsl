@@ -1,4 +1,4 @@
-// y = code / scale: a thread four codes.
+// y[t, i] = xq[t, i] / x_scale[t]: activations in one of the two layouts as floats, y [tokens, features]. One thread per quad (four codes).
 struct Params { tokens: u32, features: u32, words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<u32>;
@@ -7,9 +7,9 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn dequantize_activations(group: Group, ids: Ids) {
-    let place = flat_thread(group, ids);
-    let token = place / (params.words * 4u);
-    let quad = place % (params.words * 4u);
+    let index = flat_thread(group, ids);
+    let token = index / (params.words * 4u);
+    let quad = index % (params.words * 4u);
     if token >= params.tokens { return; }
     let codes = load(token, quad);
     for (var j = 0u; j < 4u; j += 1u) {

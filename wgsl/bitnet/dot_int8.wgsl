@@ -2,20 +2,20 @@
 alias Acc = i32;
 const PLANES: u32 = 1u;
 
-// Two words a lane and turn: 8-byte loads.
+// A lane loads two words at a time, as one load of 8 bytes.
 alias Words = vec2<u32>;
 const WORDS: u32 = 2u;
 fn word(w: Words, c: u32) -> u32 { return w[c]; }
 
 const FIELDS: u32 = 0x03030303u;
 
-fn dot_plane(word: u32, plane: u32, x: vec4<u32>, acc: i32) -> i32 {
-    return acc + dot4I8Packed(word & FIELDS, x.x) + dot4I8Packed((word >> 2u) & FIELDS, x.y)
-        + dot4I8Packed((word >> 4u) & FIELDS, x.z) + dot4I8Packed((word >> 6u) & FIELDS, x.w);
+fn dot_word(word: u32, x: array<vec4<u32>, PLANES>, acc: i32) -> i32 {
+    return acc + dot4I8Packed(word & FIELDS, x[0].x) + dot4I8Packed((word >> 2u) & FIELDS, x[0].y)
+        + dot4I8Packed((word >> 4u) & FIELDS, x[0].z) + dot4I8Packed((word >> 6u) & FIELDS, x[0].w);
 }
 
 fn team_sum(acc: i32, ids: Ids) -> i32 { return team_sum_i32(acc, ids); }
 fn exchange(acc: i32, mask: u32, ids: Ids) -> i32 { return bitcast<i32>(team_exchange(bitcast<u32>(acc), mask, ids)); }
 
-// Codes are value + 1: the sum of the activations is one too many.
+// Codes are value + 1, so the sum of the activations is subtracted.
 fn finish(sum: i32, x_sum: vec2<i32>) -> f32 { return f32(sum - x_sum.x); }

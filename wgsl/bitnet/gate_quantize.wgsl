@@ -1,5 +1,5 @@
-// v = act(gate) · up, normalised where there is a sub-norm, quantised per token; a workgroup a row. A row of the source is gate, then up; act is
-// relu² or SiLU. relu² overflows f16, so nothing here is less than f32. The formula of the quantiser is in quantize_row.wgsl.
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up, and act is SiLU if `silu` is not 0, else relu²; if
+// `normed` is not 0, RMS-normalised with `gain`; then quantised as in quantize_row.wgsl. One workgroup per token. relu² overflows f16, so all is f32.
 struct Params { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<f32>;
@@ -11,9 +11,9 @@ var<immediate> params: Params;
 var<private> inverse_rms: f32;
 
 fn element(token: u32, i: u32) -> f32 {
-    let at = token * 2u * params.features + i;
-    let gate = source[at];
-    let up = source[at + params.features];
+    let gate_index = token * 2u * params.features + i;
+    let gate = source[gate_index];
+    let up = source[gate_index + params.features];
     if params.silu != 0u { return gate / (1.0 + exp(-gate)) * up; }
     let positive = max(gate, 0.0);
     return positive * positive * up;

@@ -1,4 +1,5 @@
-// Does widening keep a subnormal half? y = the sum of four code·4^f·2^-24, 0 where they are flushed.
+// Does widening a half to a float keep subnormals? y[0] = Σ_f (low_f + 2·high_f)·4^f·2^-24 over the four pairs of codes of word[0] that are masked in
+// place; smaller where subnormals are flushed. One thread.
 @group(0) @binding(0) var<storage, read> word: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 

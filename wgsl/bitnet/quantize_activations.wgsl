@@ -1,4 +1,5 @@
-// Per-token absmax quantisation of activations; a workgroup a row. The formula is in quantize_row.wgsl.
+// Absmax quantisation of activations [tokens, features] per token, into one of the two layouts. One workgroup per token. The formula is in
+// quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<X>;

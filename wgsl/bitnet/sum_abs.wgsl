@@ -1,5 +1,5 @@
-// Sums of |w| over chunks of THREADS² numbers, a workgroup a chunk. The order of the additions is fixed (each thread its stride, then a
-// tree in fixed_tree.wgsl), so every device gets the same bits.
+// sums[c] = Σ|w| over the c-th chunk of THREADS² numbers. One workgroup per chunk: each thread adds every THREADS-th number, then all threads add in
+// a tree. The order is fixed, so every device gets the same bits.
 struct Params { length: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> w: array<X>;

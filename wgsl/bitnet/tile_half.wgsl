@@ -1,5 +1,5 @@
-// What the GEMM keeps in workgroup memory in the half layout: a plane's eight elements in a vec4 of half pairs. The fields become normal halves
-// (1024 + code·4^f - 1024), so that nothing hangs on subnormals. Exact for k <= 65536.
+// What the GEMM keeps in workgroup memory in the half layout: the eight elements that a word has in a plane, as four pairs of halves. Fields become
+// normal halves (1024 + code·4^f - 1024), so that flushed subnormals do no harm. Exact for k <= 65536.
 alias Acc = f32;
 const PLANES: u32 = 2u;
 
@@ -20,4 +20,5 @@ fn dot_tile(w: vec4<u32>, x: vec4<u32>, acc: f32) -> f32 {
     return dot_pair(w.w, x.w, dot_pair(w.z, x.z, dot_pair(w.y, x.y, dot_pair(w.x, x.x, acc))));
 }
 
+// Codes are value + 1, so the sum of the activations is subtracted.
 fn finish(sum: f32, x_sum: vec2<i32>) -> f32 { return sum - f32(x_sum.x); }

@@ -1,5 +1,7 @@
-// Sums and maxima over a team (the lanes that share a row of work) and over the whole workgroup, by subgroup operations.
-// reduce_portable.wgsl has the same interface without them. Every thread of the workgroup must call these together.
+// Sums and maxima over a team (here a subgroup: the lanes that share a row of work) and over the whole workgroup, by subgroup operations.
+// reduce_portable.wgsl has the same functions without them. All threads of the workgroup must call them together; all get the result.
+
+// A struct of its own: Tint, the compiler of Chromium, takes all members of a struct for non-uniform where one is.
 struct Group {
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
@@ -13,14 +15,17 @@ struct Ids {
     @builtin(subgroup_size) lanes: u32,
 }
 
-fn team_index(ids: Ids) -> u32 { return ids.subgroup; }
+// Teams share pieces of work: in a turn, which starts at team_first and goes on by team_count, a team takes piece turn + team_offset. Here every
+// team counts its own turns.
+fn team_first(ids: Ids) -> u32 { return ids.subgroup; }
+fn team_offset(ids: Ids) -> u32 { return 0u; }
 fn team_count(ids: Ids) -> u32 { return ids.subgroups; }
 fn team_lane(ids: Ids) -> u32 { return ids.lane; }
 fn team_lanes(ids: Ids) -> u32 { return ids.lanes; }
 
-// What the lane whose number differs in the bit `mask` has.
+// The `v` of the lane whose number differs in the bit `mask`.
 fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
-    // Within a quad there are cheaper instructions.
+    // Within four neighbouring lanes there are cheaper instructions.
     if mask == 1u { return quadSwapX(v); }
     if mask == 2u { return quadSwapY(v); }
     return subgroupShuffleXor(v, mask);
@@ -29,7 +34,7 @@ fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
 fn team_sum_i32(v: i32, ids: Ids) -> i32 { return subgroupAdd(v); }
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return subgroupAdd(v); }
 
-// One word a subgroup, of at least four lanes.
+// One number per subgroup, which has at least four lanes.
 var<workgroup> scratch: array<u32, (THREADS + 3u) / 4u>;
 
 fn group_max_u32(v: u32, ids: Ids) -> u32 {
@@ -42,17 +47,17 @@ fn group_max_u32(v: u32, ids: Ids) -> u32 {
     return subgroupMax(total);
 }
 
-var<workgroup> scratch2: array<vec2<i32>, (THREADS + 3u) / 4u>;
+var<workgroup> scratch2: array<vec2<u32>, (THREADS + 3u) / 4u>;
 
-// Two sums at once: one pair of barriers.
-fn group_sum2_i32(v: vec2<i32>, ids: Ids) -> vec2<i32> {
-    let part = vec2<i32>(subgroupAdd(v.x), subgroupAdd(v.y));
+// Two sums with one pair of barriers. They are modulo 2^32, so they serve for signed numbers too.
+fn group_sum2_u32(v: vec2<u32>, ids: Ids) -> vec2<u32> {
+    let part = vec2<u32>(subgroupAdd(v.x), subgroupAdd(v.y));
     if ids.lane == 0u { scratch2[ids.subgroup] = part; }
     workgroupBarrier();
-    var total = vec2<i32>();
+    var total = vec2<u32>();
     for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total += scratch2[i]; }
     workgroupBarrier();
-    return vec2<i32>(subgroupAdd(total.x), subgroupAdd(total.y));
+    return vec2<u32>(subgroupAdd(total.x), subgroupAdd(total.y));
 }
 
 fn group_sum_f32(v: f32, ids: Ids) -> f32 {

@@ -1,4 +1,6 @@
-// The interface of reduce.wgsl through workgroup memory: a team is 32 neighbouring threads (all of them in a smaller group).
+// The functions of reduce.wgsl through workgroup memory. A team is 32 neighbouring threads, or all threads of a smaller workgroup.
+
+// A struct of its own: Tint, the compiler of Chromium, takes all members of a struct for non-uniform where one is.
 struct Group {
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
@@ -9,7 +11,11 @@ struct Ids {
 }
 
 const LANES: u32 = min(32u, THREADS);
-fn team_index(ids: Ids) -> u32 { return ids.local / LANES; }
+
+// Teams share pieces of work: in a turn, which starts at team_first and goes on by team_count, a team takes piece turn + team_offset. All teams take
+// the same number of turns, since they wait for each other.
+fn team_first(ids: Ids) -> u32 { return 0u; }
+fn team_offset(ids: Ids) -> u32 { return ids.local / LANES; }
 fn team_count(ids: Ids) -> u32 { return THREADS / LANES; }
 fn team_lane(ids: Ids) -> u32 { return ids.local % LANES; }
 fn team_lanes(ids: Ids) -> u32 { return LANES; }
@@ -24,35 +30,35 @@ fn team_exchange(v: u32, mask: u32, ids: Ids) -> u32 {
     return other;
 }
 
-// Trees over `width` neighbouring threads, a power of two; the result is in the first, and the callers read it from there.
-fn tree_sum_i32(v: i32, width: u32, i: u32) -> i32 {
-    scratch[i] = bitcast<u32>(v);
+// Sums over `width` neighbouring threads, a power of two. Each step adds the upper half of the numbers to the lower.
+fn tree_sum_u32(v: u32, width: u32, local: u32) -> u32 {
+    scratch[local] = v;
     workgroupBarrier();
     for (var stride = width / 2u; stride > 0u; stride /= 2u) {
-        if i % width < stride { scratch[i] = bitcast<u32>(bitcast<i32>(scratch[i]) + bitcast<i32>(scratch[i + stride])); }
+        if local % width < stride { scratch[local] += scratch[local + stride]; }
         workgroupBarrier();
     }
-    let total = bitcast<i32>(scratch[i - i % width]);
+    let total = scratch[local - local % width];
     workgroupBarrier();
     return total;
 }
 
-fn tree_sum_f32(v: f32, width: u32, i: u32) -> f32 {
-    scratch[i] = bitcast<u32>(v);
+fn tree_sum_f32(v: f32, width: u32, local: u32) -> f32 {
+    scratch[local] = bitcast<u32>(v);
     workgroupBarrier();
     for (var stride = width / 2u; stride > 0u; stride /= 2u) {
-        if i % width < stride { scratch[i] = bitcast<u32>(bitcast<f32>(scratch[i]) + bitcast<f32>(scratch[i + stride])); }
+        if local % width < stride { scratch[local] = bitcast<u32>(bitcast<f32>(scratch[local]) + bitcast<f32>(scratch[local + stride])); }
         workgroupBarrier();
     }
-    let total = bitcast<f32>(scratch[i - i % width]);
+    let total = bitcast<f32>(scratch[local - local % width]);
     workgroupBarrier();
     return total;
 }
 
-fn team_sum_i32(v: i32, ids: Ids) -> i32 { return tree_sum_i32(v, LANES, ids.local); }
+fn team_sum_i32(v: i32, ids: Ids) -> i32 { return bitcast<i32>(tree_sum_u32(bitcast<u32>(v), LANES, ids.local)); }
 fn team_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, LANES, ids.local); }
-fn group_sum2_i32(v: vec2<i32>, ids: Ids) -> vec2<i32> {
-    return vec2<i32>(tree_sum_i32(v.x, THREADS, ids.local), tree_sum_i32(v.y, THREADS, ids.local));
+fn group_sum2_u32(v: vec2<u32>, ids: Ids) -> vec2<u32> {
+    return vec2<u32>(tree_sum_u32(v.x, THREADS, ids.local), tree_sum_u32(v.y, THREADS, ids.local));
 }
 fn group_sum_f32(v: f32, ids: Ids) -> f32 { return tree_sum_f32(v, THREADS, ids.local); }
 

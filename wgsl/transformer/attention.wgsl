@@ -1,7 +1,9 @@
-// Causal attention of new tokens to all that are cached, by online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., 2205.14135).
-// The heads that share keys, times the tokens of a run, are the rows of a problem with one key head; a workgroup takes TILE_X rows and one of
-// `splits` shares of the positions. It writes the normalised result of its share, and of every row the largest score and the sum of the
-// weights, from which attention_combine weighs the shares. Layouts are in rope.wgsl.
+// Causal attention of the `run` new tokens of each sequence to all cached positions: y = Σ_p e^(s_p)·values[p] / Σ_p e^(s_p) with s_p =
+// `scale`·q·keys[p], by online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., 2205.14135). qkv and the caches are as in rope.wgsl.
+//
+// A key head serves heads / kv_heads query heads; these times the new tokens are its rows. A workgroup takes TILE_X rows of one key head and one of
+// `splits` shares of the positions. It writes y [splits, tokens, heads, head_dim], normalised within the share, and to y_weight [splits, tokens,
+// heads] each row's largest score and its sum of e^(s_p - largest), with which attention_combine.wgsl combines the shares.
 struct Params { run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> positions: array<u32>;
@@ -11,14 +13,14 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 @group(0) @binding(5) var<storage, read_write> y_weight: array<vec2<f32>>;
 
-// Below every score; finite, for compilers that take infinities for impossible.
+// Below every score. Finite, since some compilers assume that infinities do not occur.
 const LOWEST: f32 = -1e30;
 
 var<workgroup> queries: array<vec4<f32>, TILE_X * MAX_QUADS>;
 var<workgroup> weights: array<f32, TILE_X * THREADS>;
 var<workgroup> shares: array<vec4<f32>, THREADS>;
 
-// Floats in the order of unsigned integers, for which GPUs have a maximum.
+// Maps floats to unsigned integers in the same order, and back, since group_max_u32 takes those.
 fn to_ordered(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
     return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
@@ -49,20 +51,20 @@ fn attention(group: Group, ids: Ids) {
     }
     workgroupBarrier();
 
-    // The share: whole tiles of THREADS positions.
+    // The positions that the rows may see, and this workgroup's share of them: whole tiles of THREADS positions.
     let visible = min(past + (min(row0 + TILE_X, rows) - 1u) / sharing + 1u, params.capacity);
     let share = ((visible + THREADS - 1u) / THREADS + params.splits - 1u) / params.splits * THREADS;
     let end = min(visible, (split + 1u) * share);
 
-    // Values are added up by a thread for every four of D, and as many parts of the positions as there are threads for.
+    // Values are added by one thread per four elements of the head and part of the positions, in as many parts as there are threads for.
     let quad = ids.local % quads;
     let part = ids.local / quads;
     let parts = THREADS / quads;
     let key_row = (slot * params.kv_heads + kv_head) * quads;
     let value_row = (slot * params.kv_heads + kv_head) * params.capacity;
-    var largest: array<f32, TILE_X>;
-    var total: array<f32, TILE_X>;
-    var sum: array<vec4<f32>, TILE_X>;
+    var largest = array<f32, TILE_X>();
+    var total = array<f32, TILE_X>();
+    var sum = array<vec4<f32>, TILE_X>();
     for (var r = 0u; r < TILE_X; r += 1u) { largest[r] = LOWEST; }
     for (var tile = split * share; tile < end; tile += THREADS) {
         let position = tile + ids.local;
@@ -101,15 +103,15 @@ fn attention(group: Group, ids: Ids) {
         if ids.local < quads && row < rows {
             var v = shares[ids.local];
             for (var p = 1u; p < parts; p += 1u) { v += shares[ids.local + p * quads]; }
-            // A share without positions has sum 0 and weight 0.
+            // In a share without positions, v and all are 0.
             v = v / max(all, 1e-30);
             let tokens = group.count.z * params.run;
-            let place = ((split * tokens + group.id.z * params.run + row / sharing) * params.heads) + kv_head * sharing + row % sharing;
+            let output_row = (split * tokens + group.id.z * params.run + row / sharing) * params.heads + kv_head * sharing + row % sharing;
             for (var j = 0u; j < 4u; j += 1u) {
                 let d = ids.local * 4u + j;
-                if d < params.head_dim { y[place * params.head_dim + d] = v[j]; }
+                if d < params.head_dim { y[output_row * params.head_dim + d] = v[j]; }
             }
-            if ids.local == 0u { y_weight[place] = vec2<f32>(largest[r], all); }
+            if ids.local == 0u { y_weight[output_row] = vec2<f32>(largest[r], all); }
         }
         workgroupBarrier();
     }

@@ -1,5 +1,6 @@
-// The shares of an attention that was split by positions, weighed: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s - largest). A thread
-// an output.
+// Combines the shares of an attention that attention.wgsl has split by positions: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s - largest),
+// where largest is the maximum of all largest_s. x is [splits, heads, head_dim], x_weight [splits, heads] pairs (largest_s, total_s), y
+// [heads, head_dim]; `heads` counts the heads of all tokens. One thread per output.
 struct Params { heads: u32, head_dim: u32, splits: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -8,18 +9,18 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn attention_combine(group: Group, ids: Ids) {
-    let place = flat_thread(group, ids);
-    let head = place / params.head_dim;
+    let index = flat_thread(group, ids);
+    let head = index / params.head_dim;
     if head >= params.heads { return; }
     var largest = x_weight[head].x;
     for (var s = 1u; s < params.splits; s += 1u) { largest = max(largest, x_weight[s * params.heads + head].x); }
     var sum = 0.0;
     var total = 0.0;
     for (var s = 0u; s < params.splits; s += 1u) {
-        let of_share = x_weight[s * params.heads + head];
-        let weight = of_share.y * exp_negative(of_share.x - largest);
+        let share = x_weight[s * params.heads + head];
+        let weight = share.y * exp_negative(share.x - largest);
         total += weight;
-        sum = fma(weight, x[s * params.heads * params.head_dim + place], sum);
+        sum = fma(weight, x[s * params.heads * params.head_dim + index], sum);
     }
-    y[place] = sum / total;
+    y[index] = sum / total;
 }

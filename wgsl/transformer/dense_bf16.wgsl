@@ -1,4 +1,4 @@
-// Sixteen bytes of a dense matrix, four elements at a time: the upper halves of eight floats.
+// The q-th four elements of 16 bytes of a dense matrix in bf16: eight upper halves of floats.
 const QUADS: u32 = 2u;
 fn quad(v: vec4<u32>, q: u32) -> vec4<f32> {
     let w = select(v.xy, v.zw, q == 1u);

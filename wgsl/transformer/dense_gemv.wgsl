@@ -1,5 +1,6 @@
-// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for TILE_Y tokens at a time. A team of lanes makes ROWS rows, a lane every lanes-th
-// sixteen bytes of them. Rows of x are padded with zeros as those of the table are.
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t. table is [rows, blocks] blocks of 16 bytes, which dense_*.wgsl unpacks; x has
+// as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a team ROWS
+// rows at a time: each lane takes every lanes-th block of them.
 struct Params { rows: u32, tokens: u32, blocks: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
@@ -11,9 +12,8 @@ var<immediate> params: Params;
 fn dense_gemv(group: Group, ids: Ids) {
     let token0 = group.id.y * TILE_Y;
     let lane = team_lane(ids);
-    // All teams take the same number of turns, with rows or without, since `team_sum_f32` may wait for all threads.
-    for (var turn = 0u; turn < TILE_X; turn += team_count(ids) * ROWS) {
-        let first = turn + team_index(ids) * ROWS;
+    for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
+        let first = turn + team_offset(ids) * ROWS;
         let row0 = group.id.x * TILE_X + first;
         var acc = array<array<f32, TILE_Y>, ROWS>();
         if first < TILE_X {

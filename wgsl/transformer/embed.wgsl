@@ -1,4 +1,5 @@
-// y[t] = table[tokens[t]] · table_scale[tokens[t]]: a thread sixteen bytes of a row.
+// y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns]. One thread per 16 bytes of a row,
+// which dense_*.wgsl unpacks; a row has `blocks` of them.
 struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> tokens: array<u32>;
@@ -8,11 +9,11 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn embed(group: Group, ids: Ids) {
-    let place = flat_thread(group, ids);
-    let token = place / params.blocks;
+    let index = flat_thread(group, ids);
+    let token = index / params.blocks;
     if token >= params.tokens { return; }
-    let block = place % params.blocks;
-    // A token that does not exist stands for logits that were not finite; the host will say so.
+    let block = index % params.blocks;
+    // A token id beyond the table means that the logits were not finite, which the host reports.
     let row = min(tokens[token], params.rows - 1u);
     let v = table[row * params.blocks + block];
     for (var q = 0u; q < QUADS; q += 1u) {

@@ -1,4 +1,5 @@
-// y = x / sqrt(mean(x²) + eps) · gain, a workgroup a row, from row `first` of x on; rows of y are padded with zeros.
+// y = x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features]. y is [tokens, padded], padded with zeros. One
+// workgroup per row.
 struct Params { tokens: u32, features: u32, first: u32, padded: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<f32>;

@@ -1,6 +1,7 @@
-// The `k` largest of `count` logits of every row, largest first, ties by the lower id: of each run of THREADS · TURNS of them, so that a second pass
-// over the winners follows where there are several runs. In the first pass (`named` 0) a logit's id is its place. Winners that there are none of
-// get id NONE and -infinity; NaNs come first and have id NONE too.
+// The `k` largest of the `count` logits in each row of logits [rows, count], largest first, equal ones by the lower id. A workgroup finds them in one
+// run of TILE_X = THREADS · TURNS logits of a row, and writes top and top_ids [rows, runs, k]; where there are several runs, a second pass over the
+// winners follows. A logit's id is its index in the row, or logit_ids has it if `named` is not 0, as in a second pass. NaNs come first, with id NONE.
+// Where there are fewer than k logits, the rest are -infinity with id NONE.
 struct Params { count: u32, k: u32, named: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
@@ -10,11 +11,11 @@ var<immediate> params: Params;
 
 const NONE: u32 = 0xffffffffu;
 
-// Floats in the order of unsigned integers; every NaN above infinity, 0 for nothing, which becomes -infinity.
+// Maps floats to unsigned integers in the same order, every NaN to NONE, the largest. 0 stands for no logit; back from a key, it is -infinity.
 fn to_key(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
     let key = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
-    // Not an early return: with that, NVIDIA's compiler (580.159) takes every winner below for NONE.
+    // No early return for NaN: with one, NVIDIA's compiler (580.159) makes every winner below NONE.
     return select(key, NONE, (bits & 0x7fffffffu) > 0x7f800000u);
 }
 fn from_key(key: u32) -> f32 {
@@ -36,7 +37,7 @@ fn top_k(group: Group, ids: Ids) {
             if params.named != 0u { id[u] = logit_ids[row + i]; }
             key[u] = to_key(logits[row + i]);
             if id[u] == NONE {
-                // A NaN, told from others by its place, or nothing.
+                // A winner of the first pass that was a NaN, or no logit. Its index tells it from others.
                 key[u] = select(0u, NONE, key[u] == NONE);
                 id[u] = i;
             }
@@ -46,16 +47,15 @@ fn top_k(group: Group, ids: Ids) {
         var best = 0u;
         for (var u = 0u; u < TURNS; u += 1u) { best = max(best, key[u]); }
         best = group_max_u32(best, ids);
-        // The lowest id is the highest complement.
+        // The lowest id has the highest complement.
         var lowest = 0u;
         for (var u = 0u; u < TURNS; u += 1u) { if key[u] == best { lowest = max(lowest, ~id[u]); } }
         let winner = ~group_max_u32(lowest, ids);
         for (var u = 0u; u < TURNS; u += 1u) { if key[u] == best && id[u] == winner { key[u] = 0u; } }
         if ids.local == 0u {
-            let place = (group.id.y * group.count.x + group.id.x) * params.k + round;
-            // A NaN has no name.
-            top[place] = from_key(best);
-            top_ids[place] = select(winner, NONE, best == NONE || best == 0u);
+            let output = (group.id.y * group.count.x + group.id.x) * params.k + round;
+            top[output] = from_key(best);
+            top_ids[output] = select(winner, NONE, best == NONE || best == 0u);
         }
     }
 }
