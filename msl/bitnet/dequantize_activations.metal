@@ -1,5 +1,6 @@
-// y[t, i] = xq[t, i] / x_scale[t]: activations in one of the two layouts as floats, y [tokens, features]. One thread per quad (four codes).
-struct Params { uint tokens, features, words; };
+// y[t, i] = xq[t, i] / x_scale[t]: activations in one of the two layouts as floats, y [tokens, features], on top of y if `add` is not 0.
+// One thread per quad (four codes).
+struct Params { uint tokens, features, words, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void dequantize_activations(
@@ -18,6 +19,9 @@ kernel void dequantize_activations(
     const int4 codes = load(x, params.words, token, quad);
     for (uint j = 0; j < 4; ++j) {
         const uint i = quad * 4u + j;
-        if (i < params.features) y[token * params.features + i] = Y(exact_quotient(float(codes[j]), x_scale[token]));
+        if (i >= params.features) break;
+        const uint at = token * params.features + i;
+        const float v = exact_quotient(float(codes[j]), x_scale[token]);
+        y[at] = Y(params.add != 0 ? float(y[at]) + v : v);
     }
 }

@@ -1,5 +1,6 @@
-// y[r, c] = (code[r, c] - 1) · w_scale[r, c / group_size]: ternary weights as floats, y [rows, columns]. One thread per word of sixteen codes.
-struct Params { uint rows, columns, words, groups, group_size; };
+// y[r, c] = (code[r, c] - 1) · w_scale[r, c / group_size]: ternary weights as floats, y [rows, columns], on top of y if `add` is
+// not 0. One thread per word of sixteen codes.
+struct Params { uint rows, columns, words, groups, group_size, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void dequantize_weights(
@@ -19,6 +20,8 @@ kernel void dequantize_weights(
     for (uint e = 0; e < 16 && column0 + e < params.columns; ++e) {
         const int value = int((word >> code_bit(e)) & 3u) - 1;
         const float scale = w_scale[row * params.groups + (column0 + e) / params.group_size];
-        y[row * params.columns + column0 + e] = Y(float(value) * scale);
+        const uint at = row * params.columns + column0 + e;
+        const float v = float(value) * scale;
+        y[at] = Y(params.add != 0 ? float(y[at]) + v : v);
     }
 }

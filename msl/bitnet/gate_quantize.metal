@@ -1,35 +1,20 @@
-// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up, and act is SiLU if `silu` is not 0, else relu²; if
-// `normed` is not 0, RMS-normalised with `gain`; then quantised as in wgsl/bitnet/quantize_row.wgsl. One threadgroup per token.
-struct Params { uint tokens, features, words, silu, normed; float eps; };
-
-struct Element {
-    device const float* gates;
-    device const float* ups;
-    uint silu;
-    float operator()(uint i) const {
-        const float gate = gates[i];
-        if (silu != 0) return gate / (1.0f + exp(-gate)) * ups[i];
-        const float positive = max(gate, 0.0f);
-        return positive * positive * ups[i];
-    }
-};
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; quantised as in wgsl/bitnet/quantize_row.wgsl. One
+// threadgroup per token.
+struct Params { uint tokens, features, words; };
 
 struct Value {
-    Element element;
-    device const float* gain;
-    float inverse_rms;
-    uint normed;
-    float operator()(uint i) const { return normed != 0 ? element(i) * inverse_rms * gain[i] : element(i); }
+    device const float* gates;
+    device const float* ups;
+    float operator()(uint i) const { return combine(gates[i], ups[i]); }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void gate_quantize(
     constant Params& params     [[buffer(0)]],
     device const float* source  [[buffer(1)]],
-    device const float* gain    [[buffer(2)]],
-    device uint* x              [[buffer(3)]],
-    device float* x_scale       [[buffer(4)]],
-    device int2* x_sum          [[buffer(5)]],
+    device uint* x              [[buffer(2)]],
+    device float* x_scale       [[buffer(3)]],
+    device int2* x_sum          [[buffer(4)]],
     uint3 group   [[threadgroup_position_in_grid]],
     uint3 groups  [[threadgroups_per_grid]],
     uint local    [[thread_index_in_threadgroup]],
@@ -39,11 +24,7 @@ kernel void gate_quantize(
     threadgroup uint scratch[64];
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
-    const Ids ids = Ids{local, lane, subgroup};
     device const float* gates = source + token * 2u * params.features;
-    const Element element = {gates, gates + params.features, params.silu};
-    float inverse_rms = 1.0f;
-    if (params.normed != 0) inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, ids);
-    const Value value = {element, gain, inverse_rms, params.normed};
-    quantize_row(value, params.features, params.words, x, x_scale, x_sum, token, scratch, ids);
+    const Value value = {gates, gates + params.features};
+    quantize_row(value, params.features, params.words, x, x_scale, x_sum, token, scratch, Ids{local, lane, subgroup});
 }

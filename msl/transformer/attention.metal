@@ -1,7 +1,7 @@
 // Causal attention of the `run` new tokens of each sequence to all cached positions: y = Σ_p e^(s_p)·values[p] / Σ_p e^(s_p) with s_p =
 // `scale`·q·keys[p], by online softmax. A threadgroup takes TILE_X rows of one key head and one of `splits` shares of the positions. What rows are,
 // shapes, and how the shares are combined: wgsl/transformer/attention.wgsl.
-struct Params { uint run, slot, heads, kv_heads, head_dim, capacity, splits; float scale; };
+struct Params { uint run, sequence, heads, kv_heads, head_dim, capacity, splits; float scale; };
 
 // Below every score. Finite, since some compilers assume that infinities do not occur.
 #define LOWEST (-1e30f)
@@ -38,10 +38,10 @@ kernel void attention(
     const uint row_length = (params.heads + 2u * params.kv_heads) * params.head_dim;
     const uint kv_head = group.y % params.kv_heads;
     const uint split = group.y / params.kv_heads;
-    const uint slot = params.slot + group.z;
+    const uint sequence = params.sequence + group.z;
     const uint row0 = group.x * TILE_X;
     const uint rows = params.run * sharing;
-    const uint past = positions[slot];
+    const uint past = positions[sequence];
 
     for (uint i = local; i < TILE_X * quads; i += THREADS) {
         const uint row = row0 + i / quads;
@@ -64,8 +64,8 @@ kernel void attention(
     const uint quad = local % quads;
     const uint part = local / quads;
     const uint parts = THREADS / quads;
-    const uint key_row = (slot * params.kv_heads + kv_head) * quads;
-    const uint value_row = (slot * params.kv_heads + kv_head) * params.capacity;
+    const uint key_row = (sequence * params.kv_heads + kv_head) * quads;
+    const uint value_row = (sequence * params.kv_heads + kv_head) * params.capacity;
     float largest[TILE_X];
     float total[TILE_X];
     float4 sum[TILE_X];

@@ -1,6 +1,6 @@
 // Combines the shares of an attention that attention.metal has split by positions: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s -
 // largest). One thread per output. Shapes are in wgsl/transformer/attention_combine.wgsl.
-struct Params { uint heads, head_dim, splits; };
+struct Params { uint heads, head_dim, splits, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void attention_combine(
@@ -25,5 +25,5 @@ kernel void attention_combine(
         total += weight;
         sum = fma(weight, x[s * params.heads * params.head_dim + index], sum);
     }
-    y[index] = sum / total;
+    y[index] = params.add != 0 ? y[index] + sum / total : sum / total;
 }

@@ -1,6 +1,6 @@
-// y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns]. One thread per 16 bytes of a row,
-// which dense_*.metal unpacks; a row has `blocks` of them.
-struct Params { uint tokens, columns, blocks, rows; };
+// y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns], on top of y if `add`
+// is not 0. One thread per 16 bytes of a row, which dense_*.metal unpacks; a row has `blocks` of them.
+struct Params { uint tokens, columns, blocks, rows, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void embed(
@@ -24,7 +24,8 @@ kernel void embed(
         const float4 elements = quad(v, q) * table_scale[row];
         for (uint j = 0; j < 4; ++j) {
             const uint i = (block * QUADS + q) * 4u + j;
-            if (i < params.columns) y[token * params.columns + i] = elements[j];
+            const uint at = token * params.columns + i;
+            if (i < params.columns) y[at] = params.add != 0 ? y[at] + elements[j] : elements[j];
         }
     }
 }

@@ -1,6 +1,6 @@
-// y = x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features]. y is [tokens, padded], padded with zeros. One
-// threadgroup per row.
-struct Params { uint tokens, features, first, padded; float eps; };
+// y = x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features]. y is [tokens, features];
+// the result is added to it if `add` is not 0. One threadgroup per row.
+struct Params { uint tokens, features, first, add; float eps; };
 
 struct Element {
     device const float* row;
@@ -24,7 +24,9 @@ kernel void rms_norm(
     if (token >= params.tokens) return;
     const Element element = {x + (params.first + token) * params.features};
     const float inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, Ids{local, lane, subgroup});
-    for (uint i = local; i < params.padded; i += THREADS) {
-        y[token * params.padded + i] = i < params.features ? element(i) * inverse_rms * gain[i] : 0.0f;
+    for (uint i = local; i < params.features; i += THREADS) {
+        const uint at = token * params.features + i;
+        const float v = element(i) * inverse_rms * gain[i];
+        y[at] = params.add != 0 ? y[at] + v : v;
     }
 }

@@ -1,6 +1,6 @@
 // Rotary position embedding, rotating halves: (a, b) = (v[i], v[i + D/2]) becomes (a·cos - b·sin, b·cos + a·sin). Queries are rotated in place, keys
 // are rotated into the cache, values are copied there. One thread per pair (a, b). Shapes and caches: wgsl/transformer/rope.wgsl.
-struct Params { uint tokens, run, slot, heads, kv_heads, head_dim, capacity; };
+struct Params { uint tokens, run, sequence, heads, kv_heads, head_dim, capacity; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void rope(
@@ -22,8 +22,8 @@ kernel void rope(
     if (token >= params.tokens) return;
     const uint head = index / half_dim % heads;
     const uint i = index % half_dim;
-    const uint slot = params.slot + token / params.run;
-    const uint position = positions[slot] + token % params.run;
+    const uint sequence = params.sequence + token / params.run;
+    const uint position = positions[sequence] + token % params.run;
     if (position >= params.capacity) return;
     const uint first = (token * heads + head) * params.head_dim + i;
     const float a = qkv[first];
@@ -34,12 +34,12 @@ kernel void rope(
         qkv[first] = turned.x;
         qkv[first + half_dim] = turned.y;
     } else if (head < params.heads + params.kv_heads) {
-        const uint row = (slot * params.kv_heads + head - params.heads) * quads;
+        const uint row = (sequence * params.kv_heads + head - params.heads) * quads;
         const uint j = i + half_dim;
         keys[((row + i / 4u) * params.capacity + position) * 4u + i % 4u] = C(turned.x);
         keys[((row + j / 4u) * params.capacity + position) * 4u + j % 4u] = C(turned.y);
     } else {
-        const uint row = slot * params.kv_heads + head - params.heads - params.kv_heads;
+        const uint row = sequence * params.kv_heads + head - params.heads - params.kv_heads;
         device C* value = values + (row * params.capacity + position) * quads * 4u;
         value[i] = C(a);
         value[i + half_dim] = C(b);

@@ -4,6 +4,7 @@ use super::tensor::Tensor;
 use crate::{
     element::ElementType,
     error::{Error, Result},
+    shape::Shape,
 };
 
 /// A tensor of the caller that an op writes, or adds its result to. Every op that makes floats has two forms: `op(..)` allocates its result,
@@ -12,8 +13,8 @@ use crate::{
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Out, Result, Tensor, tensor};
 /// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, y: &Tensor<f32>) -> Result<()> {
-/// tensor::silu_into(encoder, x, y)?; // y = silu(x)
-/// tensor::silu_into(encoder, x, Out::add(y)) // y += silu(x)
+/// tensor::mul_into(encoder, x, x, y)?; // y = x²
+/// tensor::mul_into(encoder, x, x, Out::add(y)) // y += x²
 /// # }
 /// ```
 pub struct Out<'a, T> {
@@ -59,6 +60,14 @@ impl<'a, T> From<&'a Tensor<T>> for Out<'a, T> {
 }
 
 impl<T: ElementType> Out<'_, T> {
+    /// Has it this shape?
+    pub(crate) fn check_shape(&self, op: &'static str, shape: Shape) -> Result<()> {
+        if self.tensor.shape() == shape {
+            return Ok(());
+        }
+        Err(Error::Shape { op, what: "the output", expected: shape.to_string(), found: self.tensor.shape() })
+    }
+
     /// Is it `rows × columns`, all but its last dimension being rows?
     pub(crate) fn check(&self, op: &'static str, rows: usize, columns: usize) -> Result<()> {
         if self.tensor.shape().as_matrix() == (rows, columns) {

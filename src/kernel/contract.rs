@@ -23,7 +23,7 @@ struct Signature {
 }
 
 /// The function that a text with a flat grid must use, and the one that adds a thread's index to it.
-const FLAT: [&str; 2] = ["flat_group", "flat_index"];
+const FLAT: [&str; 2] = ["flat_group", "flat_thread"];
 
 /// What a binding's elements are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

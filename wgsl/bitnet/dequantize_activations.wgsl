@@ -1,5 +1,6 @@
-// y[t, i] = xq[t, i] / x_scale[t]: activations in one of the two layouts as floats, y [tokens, features]. One thread per quad (four codes).
-struct Params { tokens: u32, features: u32, words: u32 }
+// y[t, i] = xq[t, i] / x_scale[t]: activations in one of the two layouts as floats, y [tokens, features], on top of y if `add` is not 0.
+// One thread per quad (four codes).
+struct Params { tokens: u32, features: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<u32>;
 @group(0) @binding(1) var<storage, read> x_scale: array<f32>;
@@ -14,6 +15,10 @@ fn dequantize_activations(group: Group, ids: Ids) {
     let codes = load(token, quad);
     for (var j = 0u; j < 4u; j += 1u) {
         let i = quad * 4u + j;
-        if i < params.features { y[token * params.features + i] = Y(exact_quotient(f32(codes[j]), x_scale[token])); }
+        if i < params.features {
+            let at = token * params.features + i;
+            let v = exact_quotient(f32(codes[j]), x_scale[token]);
+            if params.add != 0u { y[at] = Y(f32(y[at]) + v); } else { y[at] = Y(v); }
+        }
     }
 }

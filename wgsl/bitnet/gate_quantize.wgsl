@@ -1,35 +1,19 @@
-// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up, and act is SiLU if `silu` is not 0, else relu²; if
-// `normed` is not 0, RMS-normalised with `gain`; then quantised as in quantize_row.wgsl. One workgroup per token. relu² overflows f16, so all is f32.
-struct Params { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 }
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; quantised as in quantize_row.wgsl. One workgroup per
+// token. relu² overflows f16, so all is f32.
+struct Params { tokens: u32, features: u32, words: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<f32>;
-@group(0) @binding(1) var<storage, read> gain: array<f32>;
-@group(0) @binding(2) var<storage, read_write> x: array<u32>;
-@group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
-@group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;
-
-var<private> inverse_rms: f32;
-
-fn element(token: u32, i: u32) -> f32 {
-    let gate_index = token * 2u * params.features + i;
-    let gate = source[gate_index];
-    let up = source[gate_index + params.features];
-    if params.silu != 0u { return gate / (1.0 + exp(-gate)) * up; }
-    let positive = max(gate, 0.0);
-    return positive * positive * up;
-}
+@group(0) @binding(1) var<storage, read_write> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> x_scale: array<f32>;
+@group(0) @binding(3) var<storage, read_write> x_sum: array<vec2<i32>>;
 
 fn value(token: u32, i: u32) -> f32 {
-    let v = element(token, i);
-    if params.normed == 0u { return v; }
-    return v * inverse_rms * gain[i];
+    let gate_index = token * 2u * params.features + i;
+    return combine(source[gate_index], source[gate_index + params.features]);
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn gate_quantize(group: Group, ids: Ids) {
     let token = flat_group(group);
-    if token < params.tokens {
-        if params.normed != 0u { inverse_rms = exact_inverse_rms(token, ids); }
-        quantize_row(token, ids);
-    }
+    if token < params.tokens { quantize_row(token, ids); }
 }

@@ -4,7 +4,7 @@
 // A key head serves heads / kv_heads query heads; these times the new tokens are its rows. A workgroup takes TILE_X rows of one key head and one of
 // `splits` shares of the positions. It writes y [splits, tokens, heads, head_dim], normalised within the share, and to y_weight [splits, tokens,
 // heads] each row's largest score and its sum of e^(s_p - largest), with which attention_combine.wgsl combines the shares.
-struct Params { run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 }
+struct Params { run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> positions: array<u32>;
 @group(0) @binding(1) var<storage, read> qkv: array<f32>;
@@ -34,10 +34,10 @@ fn attention(group: Group, ids: Ids) {
     let row_length = (params.heads + 2u * params.kv_heads) * params.head_dim;
     let kv_head = group.id.y % params.kv_heads;
     let split = group.id.y / params.kv_heads;
-    let slot = params.slot + group.id.z;
+    let sequence = params.sequence + group.id.z;
     let row0 = group.id.x * TILE_X;
     let rows = params.run * sharing;
-    let past = positions[slot];
+    let past = positions[sequence];
 
     for (var i = ids.local; i < TILE_X * quads; i += THREADS) {
         let row = row0 + i / quads;
@@ -60,8 +60,8 @@ fn attention(group: Group, ids: Ids) {
     let quad = ids.local % quads;
     let part = ids.local / quads;
     let parts = THREADS / quads;
-    let key_row = (slot * params.kv_heads + kv_head) * quads;
-    let value_row = (slot * params.kv_heads + kv_head) * params.capacity;
+    let key_row = (sequence * params.kv_heads + kv_head) * quads;
+    let value_row = (sequence * params.kv_heads + kv_head) * params.capacity;
     var largest = array<f32, TILE_X>();
     var total = array<f32, TILE_X>();
     var sum = array<vec4<f32>, TILE_X>();

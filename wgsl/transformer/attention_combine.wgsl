@@ -1,7 +1,8 @@
 // Combines the shares of an attention that attention.wgsl has split by positions: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s - largest),
 // where largest is the maximum of all largest_s. x is [splits, heads, head_dim], x_weight [splits, heads] pairs (largest_s, total_s), y
-// [heads, head_dim]; `heads` counts the heads of all tokens. One thread per output.
-struct Params { heads: u32, head_dim: u32, splits: u32 }
+// [heads, head_dim]; `heads` counts the heads of all tokens. The result is added to y if
+// `add` is not 0. One thread per output.
+struct Params { heads: u32, head_dim: u32, splits: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> x_weight: array<vec2<f32>>;
@@ -22,5 +23,5 @@ fn attention_combine(group: Group, ids: Ids) {
         total += weight;
         sum = fma(weight, x[s * params.heads * params.head_dim + index], sum);
     }
-    y[index] = sum / total;
+    if params.add != 0u { y[index] += sum / total; } else { y[index] = sum / total; }
 }

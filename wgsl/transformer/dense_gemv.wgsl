@@ -1,7 +1,7 @@
-// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t. table is [rows, blocks] blocks of 16 bytes, which dense_*.wgsl unpacks; x has
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes, which dense_*.wgsl unpacks; x has
 // as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a team ROWS
 // rows at a time: each lane takes every lanes-th block of them.
-struct Params { rows: u32, tokens: u32, blocks: u32 }
+struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> table_scale: array<f32>;
@@ -36,7 +36,11 @@ fn dense_gemv(group: Group, ids: Ids) {
                 for (var r = 0u; r < ROWS; r += 1u) {
                     let sum = team_sum_f32(acc[r][c], ids);
                     let row = row0 + r;
-                    if lane == 0u && first < TILE_X && row < params.rows { y[(token0 + c) * params.rows + row] = sum * table_scale[row]; }
+                    if lane == 0u && first < TILE_X && row < params.rows {
+                        let at = (token0 + c) * params.rows + row;
+                        let product = sum * table_scale[row];
+                        if params.add != 0u { y[at] += product; } else { y[at] = product; }
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
-// y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns]. One thread per 16 bytes of a row,
-// which dense_*.wgsl unpacks; a row has `blocks` of them.
-struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32 }
+// y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns], on top of y if `add`
+// is not 0. One thread per 16 bytes of a row, which dense_*.wgsl unpacks; a row has `blocks` of them.
+struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> tokens: array<u32>;
 @group(0) @binding(1) var<storage, read> table: array<vec4<u32>>;
@@ -20,7 +20,10 @@ fn embed(group: Group, ids: Ids) {
         let elements = quad(v, q) * table_scale[row];
         for (var j = 0u; j < 4u; j += 1u) {
             let i = (block * QUADS + q) * 4u + j;
-            if i < params.columns { y[token * params.columns + i] = elements[j]; }
+            if i < params.columns {
+                let at = token * params.columns + i;
+                if params.add != 0u { y[at] += elements[j]; } else { y[at] = elements[j]; }
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-// y = x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features]. y is [tokens, padded], padded with zeros. One
-// workgroup per row.
-struct Params { tokens: u32, features: u32, first: u32, padded: u32, eps: f32 }
+// y = x / sqrt(mean(x²) + eps) · gain for rows `first` .. `first + tokens` of x [.., features]. y is [tokens, features];
+// the result is added to it if `add` is not 0. One workgroup per row.
+struct Params { tokens: u32, features: u32, first: u32, add: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
@@ -13,9 +13,9 @@ fn rms_norm(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token >= params.tokens { return; }
     let inverse_rms = exact_inverse_rms(token, ids);
-    for (var i = ids.local; i < params.padded; i += THREADS) {
-        var v = 0.0;
-        if i < params.features { v = element(token, i) * inverse_rms * gain[i]; }
-        y[token * params.padded + i] = v;
+    for (var i = ids.local; i < params.features; i += THREADS) {
+        let at = token * params.features + i;
+        let v = element(token, i) * inverse_rms * gain[i];
+        if params.add != 0u { y[at] += v; } else { y[at] = v; }
     }
 }

@@ -1,11 +1,11 @@
 // Rotary position embedding of heads of size D = head_dim, rotating halves: (a, b) = (v[i], v[i + D/2]) becomes (a·cos - b·sin, b·cos + a·sin). A row
 // of qkv [tokens, ..] holds `heads` queries, then `kv_heads` keys, then as many values. Queries are rotated in place, keys are rotated into the
 // cache, values are copied there. angles is [position, D/2] pairs (cos, sin). One thread per pair (a, b). Token t is the t mod `run`-th new token of
-// the sequence in slot s = `slot` + t / `run`, which has positions[s] tokens so far.
+// sequence s = `sequence` + t / `run`, which has positions[s] tokens so far.
 //
-// The caches hold vectors of four, Q = ceil(D / 4): keys [slot, head, Q, capacity], so that neighbouring positions are neighbours in memory; values
-// [slot, head, capacity, Q]. What pads D to 4·Q is never written and stays zero.
-struct Params { tokens: u32, run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 }
+// The caches hold vectors of four, Q = ceil(D / 4): keys [sequence, head, Q, capacity], so that neighbouring positions are neighbours in memory; values
+// [sequence, head, capacity, Q]. What pads D to 4·Q is never written and stays zero.
+struct Params { tokens: u32, run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> positions: array<u32>;
 @group(0) @binding(1) var<storage, read> angles: array<vec2<f32>>;
@@ -13,7 +13,7 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> keys: array<C>;
 @group(0) @binding(4) var<storage, read_write> values: array<C>;
 
-// Element i of a position in the caches of one head; `row` is slot·kv_heads + head.
+// Element i of a position in the caches of one head; `row` is sequence·kv_heads + head.
 fn key_index(row: u32, i: u32, position: u32) -> u32 {
     return ((row * ((params.head_dim + 3u) / 4u) + i / 4u) * params.capacity + position) * 4u + i % 4u;
 }
@@ -31,8 +31,8 @@ fn rope(group: Group, ids: Ids) {
     if token >= params.tokens { return; }
     let head = index / half_dim % heads;
     let i = index % half_dim;
-    let slot = params.slot + token / params.run;
-    let position = positions[slot] + token % params.run;
+    let sequence = params.sequence + token / params.run;
+    let position = positions[sequence] + token % params.run;
     if position >= params.capacity { return; }
     let first = (token * heads + head) * params.head_dim + i;
     let a = qkv[first];
@@ -43,11 +43,11 @@ fn rope(group: Group, ids: Ids) {
         qkv[first] = turned.x;
         qkv[first + half_dim] = turned.y;
     } else if head < params.heads + params.kv_heads {
-        let row = slot * params.kv_heads + head - params.heads;
+        let row = sequence * params.kv_heads + head - params.heads;
         keys[key_index(row, i, position)] = C(turned.x);
         keys[key_index(row, i + half_dim, position)] = C(turned.y);
     } else {
-        let row = slot * params.kv_heads + head - params.heads - params.kv_heads;
+        let row = sequence * params.kv_heads + head - params.heads - params.kv_heads;
         values[value_index(row, i, position)] = C(a);
         values[value_index(row, i + half_dim, position)] = C(b);
     }

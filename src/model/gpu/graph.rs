@@ -14,7 +14,7 @@ use crate::{
     },
     ops::{
         bitnet::{self, Layout, QuantizedActivations},
-        transformer::{self, KvCache, Places, TopK},
+        transformer::{self, KvCache, NewTokens, TopK},
     },
     weights::dense::DenseMatrix,
     weights::ternary::matrix::TernaryMatrix,
@@ -137,11 +137,11 @@ impl GpuModel {
     /// Records one layer on the residual stream.
     pub(super) fn layer(&self, encoder: &mut Encoder, index: usize, memory: &Memory, batch: Batch, s: &Scratch) -> Result<()> {
         let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
-        let places = Places { slot: batch.first, run: batch.tokens, positions: &memory.positions };
+        let new = NewTokens { sequence: batch.first, run: batch.tokens, positions: &memory.positions };
         bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.input_norm, c.eps, &s.normed)?;
         bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.qkv, &s.qkv)?;
-        transformer::rope(encoder, &s.qkv, &places, &memory.angles, cache)?;
-        transformer::attention(encoder, &s.qkv, &places, cache, batch.splits, &s.attended)?;
+        transformer::rope(encoder, &s.qkv, &new, &memory.angles, cache)?;
+        transformer::attention_into(encoder, &s.qkv, &new, cache, batch.splits, &s.attended)?;
         match &layer.attention_norm {
             Some(gain) => bitnet::rms_norm_quantize_into(encoder, &s.attended, gain, c.eps, &s.attended_q)?,
             None => bitnet::quantize_activations_into(encoder, &s.attended, &s.attended_q)?,
@@ -166,10 +166,9 @@ impl GpuModel {
 
     /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
     pub(super) fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
-        let head = self.ends.head();
-        let normed = Tensor::uninit(&self.context, [rows, head.padded()])?;
-        transformer::rms_norm(encoder, x, first, &self.ends.norm, self.config.eps, &normed)?;
-        transformer::dense_gemv(encoder, &normed, head)
+        let normed = Tensor::uninit(&self.context, [rows, self.config.hidden])?;
+        transformer::rms_norm_into(encoder, x, first, &self.ends.norm, self.config.eps, &normed)?;
+        transformer::dense_gemv(encoder, &normed, self.ends.head())
     }
 
     /// Records a step of all sequences from `tokens` `[sequences]`, its attention split as suits contexts of up to `span` tokens.
@@ -180,8 +179,12 @@ impl GpuModel {
         let x = self.hidden(&mut encoder, tokens, memory, Batch { first: 0, tokens: 1, splits })?;
         let logits = self.logits(&mut encoder, &x, 0, sequences)?;
         let TopK { logits, ids } = match want {
-            Want::Greedy => transformer::top_k(&mut encoder, &logits, 1, Some(&tokens.reshape([sequences, 1])?))?,
-            Want::Top(k) => transformer::top_k(&mut encoder, &logits, k, None)?,
+            Want::Greedy => {
+                let top = TopK { logits: Tensor::uninit(&self.context, [sequences, 1])?, ids: tokens.reshape([sequences, 1])? };
+                transformer::top_k_into(&mut encoder, &logits, &top)?;
+                top
+            }
+            Want::Top(k) => transformer::top_k(&mut encoder, &logits, k)?,
             Want::All => TopK { logits, ids: tokens.clone() },
         };
         Ok(Step { recording: encoder.finish(), logits, ids })

@@ -4,7 +4,7 @@ use super::activations::QuantizedActivations;
 use crate::{
     element::Float,
     error::Result,
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -16,8 +16,8 @@ use crate::{
     wgsl,
 };
 
-params! { struct Weights { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32 } }
-params! { struct Activations { tokens: u32, features: u32, words: u32 } }
+params! { struct Weights { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, add: u32 } }
+params! { struct Activations { tokens: u32, features: u32, words: u32, add: u32 } }
 
 pub(super) static WEIGHTS: Kernel = Kernel::trusted(
     "dequantize_weights",
@@ -59,25 +59,53 @@ pub(super) static ACTIVATIONS_HALF: Kernel = activations(
 );
 
 /// Ternary weights as floats, `[rows, columns]`. The CPU twin is [`PackedTernary::dequantize`](crate::PackedTernary::dequantize).
+///
+/// # Errors
+/// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
 pub fn dequantize_weights<T: Float>(encoder: &mut Encoder, w: &TernaryMatrix) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), [w.rows(), w.columns()])?;
+    dequantize_weights_into(encoder, w, &y)?;
+    Ok(y)
+}
+
+/// [`dequantize_weights`] into a tensor of the caller, `[rows, columns]`.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape) if it does not fit.
+pub fn dequantize_weights_into<'y, T: Float>(encoder: &mut Encoder, w: &TernaryMatrix, y: impl Into<Out<'y, T>>) -> Result<()> {
+    let y = y.into();
+    y.check("dequantize_weights", w.rows(), w.columns())?;
     let params = Weights {
         rows: w.rows() as u32,
         columns: w.columns() as u32,
         words: w.row_words() as u32,
         groups: groups(w.columns(), w.group()) as u32,
         group_size: w.group().unwrap_or(w.columns()) as u32,
+        add: y.adds().into(),
     };
-    encoder.dispatch(&WEIGHTS, &params, &[&w.codes, &w.scales, &y], [w.rows() * w.row_words(), 1, 1])?;
-    Ok(y)
+    encoder.dispatch(&WEIGHTS, &params, &[&w.codes, &w.scales, y.tensor()], [w.rows() * w.row_words(), 1, 1])
 }
 
 /// Quantised activations as floats, `[tokens, features]`. The CPU twin is [`HostActivations::dequantize`](super::HostActivations::dequantize).
+///
+/// # Errors
+/// [`Error::TooLarge`](crate::Error::TooLarge); what [`Encoder::dispatch`] reports.
 pub fn dequantize_activations<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), [x.tokens(), x.features()])?;
-    let words = row_words(x.features());
-    let params = Activations { tokens: x.tokens() as u32, features: x.features() as u32, words: words as u32 };
-    let kernel = x.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF);
-    encoder.dispatch(kernel, &params, &[&x.codes, &x.scales, &y], [x.tokens() * words * 4, 1, 1])?;
+    dequantize_activations_into(encoder, x, &y)?;
     Ok(y)
+}
+
+/// [`dequantize_activations`] into a tensor of the caller, `[tokens, features]`.
+///
+/// # Errors
+/// [`Error::Shape`](crate::Error::Shape) if it does not fit.
+pub fn dequantize_activations_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, y: impl Into<Out<'y, T>>) -> Result<()> {
+    let y = y.into();
+    y.check("dequantize_activations", x.tokens(), x.features())?;
+    let words = row_words(x.features());
+    let (tokens, features, add) = (x.tokens() as u32, x.features() as u32, y.adds().into());
+    let params = Activations { tokens, features, words: words as u32, add };
+    let kernel = x.layout().choose(&ACTIVATIONS_INT8, &ACTIVATIONS_HALF);
+    encoder.dispatch(kernel, &params, &[&x.codes, &x.scales, y.tensor()], [x.tokens() * words * 4, 1, 1])
 }

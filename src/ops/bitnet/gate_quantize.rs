@@ -19,14 +19,33 @@ use crate::{
     weights::ternary::layout::row_words,
 };
 
-params! { struct Params { tokens: u32, features: u32, words: u32, silu: u32, normed: u32, eps: f32 } }
+params! { struct Params { tokens: u32, features: u32, words: u32 } }
+params! { struct NormParams { tokens: u32, features: u32, words: u32, eps: f32 } }
 
-const BINDINGS: &[Binding] =
+const BINDINGS: &[Binding] = &[read("source", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
+const NORM_BINDINGS: &[Binding] =
     &[read("source", F32), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
+const WORK: Work = Work::new(4, "elements", 48, 24);
 
 row_quantizer! {
-    INT8 = "gate_quantize_int8", HALF = "gate_quantize_half", "gate_quantize" in "bitnet/gate_quantize",
-    Params, BINDINGS, Work::new(4, "elements", 48, 24), wgsl ["shared/rms"], msl ["shared/rms"]
+    RELU2_INT8 = "gate_quantize_relu2_int8", RELU2_HALF = "gate_quantize_relu2_half",
+    "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, WORK,
+    wgsl ["tensor/relu2", "bitnet/gate"], msl ["tensor/relu2", "bitnet/gate"]
+}
+row_quantizer! {
+    SILU_INT8 = "gate_quantize_silu_int8", SILU_HALF = "gate_quantize_silu_half",
+    "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, WORK,
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
+}
+row_quantizer! {
+    NORM_RELU2_INT8 = "gate_norm_quantize_relu2_int8", NORM_RELU2_HALF = "gate_norm_quantize_relu2_half",
+    "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, WORK,
+    wgsl ["shared/rms", "tensor/relu2", "bitnet/gate"], msl ["shared/rms", "tensor/relu2", "bitnet/gate"]
+}
+row_quantizer! {
+    NORM_SILU_INT8 = "gate_norm_quantize_silu_int8", NORM_SILU_HALF = "gate_norm_quantize_silu_half",
+    "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, WORK,
+    wgsl ["shared/rms", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/rms", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 }
 
 /// The activation function of a gate.
@@ -76,18 +95,21 @@ pub fn gate_quantize_into(
         return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
     }
     xq.check(op, tokens, features, encoder)?;
-    let params = Params {
-        tokens: tokens as u32,
-        features: features as u32,
-        words: row_words(features) as u32,
-        silu: (gate == Gate::Silu).into(),
-        normed: norm.is_some().into(),
-        eps: norm.map_or(0.0, |(_, eps)| eps),
+    let (tokens, features, words) = (tokens as u32, features as u32, row_words(features) as u32);
+    let extent = [tokens as usize, 1, 1];
+    let Some((gain, eps)) = norm else {
+        let kernel = match gate {
+            Gate::Relu2 => xq.layout().choose(&RELU2_INT8, &RELU2_HALF),
+            Gate::Silu => xq.layout().choose(&SILU_INT8, &SILU_HALF),
+        };
+        let params = Params { tokens, features, words };
+        return encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], extent);
     };
-    let kernel = xq.layout().choose(&INT8, &HALF);
-    // Without a norm the gain is not read: anything may stand there.
-    let gain = norm.map_or(x, |(gain, _)| gain);
-    encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
+    let kernel = match gate {
+        Gate::Relu2 => xq.layout().choose(&NORM_RELU2_INT8, &NORM_RELU2_HALF),
+        Gate::Silu => xq.layout().choose(&NORM_SILU_INT8, &NORM_SILU_HALF),
+    };
+    encoder.dispatch(kernel, &NormParams { tokens, features, words, eps }, &[x, gain, &xq.codes, &xq.scales, &xq.sums], extent)
 }
 
 /// The CPU twin. Rows of `x` hold `features` gates, then as many ups.

@@ -20,12 +20,12 @@ pub use bitlinear::{
     accumulators, accumulators_cpu, bitlinear, bitlinear_cpu, bitlinear_into, bitlinear_quantized, bitlinear_quantized_cpu,
     bitlinear_quantized_into,
 };
-pub use dequantize::{dequantize_activations, dequantize_weights};
+pub use dequantize::{dequantize_activations, dequantize_activations_into, dequantize_weights, dequantize_weights_into};
 pub use gate_quantize::{Gate, Norm, gate_quantize, gate_quantize_cpu, gate_quantize_into};
 pub use plan::{layout, plan};
 pub use quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into};
-pub use quantize_weights::{quantize_weights, quantize_weights_cpu};
-pub use relu2_gate::{relu2_gate, relu2_gate_cpu};
+pub use quantize_weights::{quantize_weights, quantize_weights_cpu, quantize_weights_into};
+pub use relu2_gate::{relu2_gate, relu2_gate_cpu, relu2_gate_into};
 pub use rms_norm_quantize::{rms_norm_quantize, rms_norm_quantize_cpu, rms_norm_quantize_into};
 
 pub(super) static KERNELS: &[&crate::kernel::declaration::Kernel] = &[
@@ -40,8 +40,14 @@ pub(super) static KERNELS: &[&crate::kernel::declaration::Kernel] = &[
     &dequantize::ACTIVATIONS_INT8,
     &dequantize::ACTIVATIONS_HALF,
     &dequantize::WEIGHTS,
-    &gate_quantize::INT8,
-    &gate_quantize::HALF,
+    &gate_quantize::RELU2_INT8,
+    &gate_quantize::RELU2_HALF,
+    &gate_quantize::SILU_INT8,
+    &gate_quantize::SILU_HALF,
+    &gate_quantize::NORM_RELU2_INT8,
+    &gate_quantize::NORM_RELU2_HALF,
+    &gate_quantize::NORM_SILU_INT8,
+    &gate_quantize::NORM_SILU_HALF,
     &quantize_activations::INT8,
     &quantize_activations::HALF,
     &quantize_weights::SUM_ABS,

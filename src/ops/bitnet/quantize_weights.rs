@@ -69,6 +69,24 @@ pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Resul
         return quantize_weights_cpu::<T>(&[], rows, columns)?.upload(encoder.context());
     }
     let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns)?;
+    quantize_weights_into(encoder, w, &matrix)?;
+    Ok(matrix)
+}
+
+/// [`quantize_weights`] into a matrix of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of columns.
+pub fn quantize_weights_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+    let op = "quantize_weights";
+    let (rows, columns) = w.shape().as_matrix();
+    if (matrix.rows(), matrix.columns()) != (rows, columns) {
+        let found = [matrix.rows(), matrix.columns()].into();
+        return Err(Error::Shape { op, what: "the output", expected: format!("[{rows}, {columns}]"), found });
+    }
+    if matrix.group().is_some() {
+        return Err(Error::Invalid { op, what: "the output has scales by groups of columns; one for the tensor is made".to_owned() });
+    }
     let sums = Tensor::<f32>::uninit(encoder.context(), [w.len().div_ceil(CHUNK)])?;
     encoder.dispatch(&SUM_ABS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
     let params = Params {
@@ -78,8 +96,7 @@ pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Resul
         sums: sums.len() as u32,
         count: w.len() as f32,
     };
-    encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [rows * matrix.row_words(), 1, 1])?;
-    Ok(matrix)
+    encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [rows * matrix.row_words(), 1, 1])
 }
 
 /// The CPU twin: the same codes and scale, bit for bit. `w` is `[rows, columns]`.

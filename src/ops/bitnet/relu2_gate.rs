@@ -3,25 +3,13 @@
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
-    kernel::{
-        binding::{Type::*, read, read_write},
-        declaration::Kernel,
-        params::Params as _,
-        source::Source,
-    },
-    msl, params, wgsl,
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::declaration::Kernel,
+    ops::frames::{Operand, elementwise, record_two, two_inputs},
 };
 
-params! { struct Params { tokens: u32, features: u32 } }
-
-pub(super) static RELU2_GATE: Kernel = Kernel::trusted(
-    "relu2_gate",
-    Params::FIELDS,
-    &[read("x", Float("X")), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/relu2_gate"]), Source::msl(msl!["shared/prelude", "bitnet/relu2_gate"])],
-)
-.flat();
+pub(super) static RELU2_GATE: Kernel =
+    two_inputs("relu2_gate", elementwise!("frames/elementwise_2", wgsl["tensor/relu2", "bitnet/gate"], msl["tensor/relu2", "bitnet/gate"]));
 
 /// `x` `[tokens, 2·features]` holds gate, then up, in every row; gives `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///
@@ -29,15 +17,24 @@ pub(super) static RELU2_GATE: Kernel = Kernel::trusted(
 /// [`Error::Shape`] for an odd number of columns.
 pub fn relu2_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<f32>> {
     let (tokens, columns) = x.shape().as_matrix();
+    let y = Tensor::uninit(encoder.context(), [tokens, columns / 2])?;
+    relu2_gate_into(encoder, x, &y)?;
+    Ok(y)
+}
+
+/// [`relu2_gate`] into a tensor of the caller, `[tokens, features]`.
+///
+/// # Errors
+/// As [`relu2_gate`]; [`Error::Shape`] if the output does not fit.
+pub fn relu2_gate_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, f32>>) -> Result<()> {
+    let (op, y) = ("relu2_gate", y.into());
+    let (tokens, columns) = x.shape().as_matrix();
     if !columns.is_multiple_of(2) {
-        let expected = "[tokens, 2 · features]".to_owned();
-        return Err(Error::Shape { op: "relu2_gate", what: "x", expected, found: x.shape() });
+        return Err(Error::Shape { op, what: "x", expected: "[tokens, 2 · features]".to_owned(), found: x.shape() });
     }
     let features = columns / 2;
-    let y = Tensor::uninit(encoder.context(), [tokens, features])?;
-    let params = Params { tokens: tokens as u32, features: features as u32 };
-    encoder.dispatch(&RELU2_GATE, &params, &[x, &y], [tokens * features, 1, 1])?;
-    Ok(y)
+    y.check(op, tokens, features)?;
+    record_two(encoder, &RELU2_GATE, &Operand::columns(x, 0, features), &Operand::columns(x, features, features), y)
 }
 
 /// The CPU twin: the same bits, where nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.

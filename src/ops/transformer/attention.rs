@@ -1,9 +1,9 @@
 //! Causal attention to a key-value cache: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
 
-use super::cache::{HostKvCache, KvCache, Places};
+use super::cache::{HostKvCache, KvCache, NewTokens};
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -14,8 +14,8 @@ use crate::{
 };
 use rayon::prelude::*;
 
-params! { struct Params { run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 } }
-params! { struct CombineParams { heads: u32, head_dim: u32, splits: u32 } }
+params! { struct Params { run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 } }
+params! { struct CombineParams { heads: u32, head_dim: u32, splits: u32, add: u32 } }
 
 /// Positions that a workgroup looks at together.
 const TILE: usize = 128;
@@ -75,32 +75,40 @@ pub fn attention_splits(workgroups: usize, positions: usize) -> usize {
     positions.div_ceil(TILE).clamp(1, wanted)
 }
 
-/// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, into `y`
-/// `[m, heads·D]`. The positions are split into `splits` shares (see [`attention_splits`]), of which a second
-/// dispatch makes one where there are more.
+/// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
+/// `[m, heads·D]`. The positions are split into `splits` shares (see [`attention_splits`]); where there are several, a second dispatch combines them.
 ///
 /// # Errors
-/// As [`rope`](super::rope); [`Error::Shape`] if `y` does not fit.
-pub fn attention(
+/// As [`rope`](super::rope).
+pub fn attention(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, cache: &KvCache, splits: usize) -> Result<Tensor<f32>> {
+    let shape = [qkv.shape().as_matrix().0, cache.shape.heads * cache.shape.head_dim];
+    let y = Tensor::uninit(encoder.context(), shape)?;
+    attention_into(encoder, qkv, new, cache, splits, &y)?;
+    Ok(y)
+}
+
+/// [`attention`] into a tensor of the caller, `[m, heads·D]`.
+///
+/// # Errors
+/// As [`rope`](super::rope); [`Error::Shape`] if the output does not fit.
+pub fn attention_into<'y>(
     encoder: &mut Encoder,
     qkv: &Tensor<f32>,
-    places: &Places<'_>,
+    new: &NewTokens<'_>,
     cache: &KvCache,
     splits: usize,
-    y: &Tensor<f32>,
+    y: impl Into<Out<'y, f32>>,
 ) -> Result<()> {
-    let op = "attention";
+    let (op, y) = ("attention", y.into());
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    cache.check_rows(op, qkv, places)?;
-    let Places { slot, run, positions } = *places;
+    cache.check_rows(op, qkv, new)?;
+    let NewTokens { sequence, run, positions } = *new;
     let width = shape.heads * shape.head_dim;
-    if y.shape().as_matrix() != (tokens, width) {
-        return Err(Error::Shape { op, what: "y", expected: format!("[{tokens}, {width}]"), found: y.shape() });
-    }
+    y.check(op, tokens, width)?;
     let splits = splits.max(1);
     let params = Params {
         run: run as u32,
-        slot: slot as u32,
+        sequence: sequence as u32,
         heads: shape.heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
@@ -113,13 +121,15 @@ pub fn attention(
     let context = encoder.context();
     let weights = Tensor::<f32>::uninit(context, [splits, tokens * shape.heads, 2])?;
     let extent = [rows, shape.kv_heads * splits, tokens / run];
-    if splits == 1 {
-        return encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, y, &weights], extent);
+    // One share is the result, unless that is to be added.
+    if splits == 1 && !y.adds() {
+        return encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, y.tensor(), &weights], extent);
     }
     let shares = Tensor::<f32>::uninit(context, [splits, tokens, width])?;
     encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, &shares, &weights], extent)?;
-    let params = CombineParams { heads: (tokens * shape.heads) as u32, head_dim: shape.head_dim as u32, splits: splits as u32 };
-    encoder.dispatch(&COMBINE, &params, &[&shares, &weights, y], [tokens * width, 1, 1])
+    let (heads, head_dim, splits) = ((tokens * shape.heads) as u32, shape.head_dim as u32, splits as u32);
+    let params = CombineParams { heads, head_dim, splits, add: y.adds().into() };
+    encoder.dispatch(&COMBINE, &params, &[&shares, &weights, y.tensor()], [tokens * width, 1, 1])
 }
 
 /// The CPU twin, for one sequence whose tokens in `qkv` are the last in `cache`: equal but for the order of float sums and the last bits of exp.

@@ -49,25 +49,25 @@ impl AttentionShape {
     }
 }
 
-/// Where in their sequences the tokens of an op stand: equal runs of as many sequences from `slot` on, each continuing where it is.
+/// The new tokens of an op: `run` of each of several neighbouring sequences, which they continue.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a> {
+pub struct NewTokens<'a> {
     /// The first sequence.
-    pub slot: usize,
+    pub sequence: usize,
     /// New tokens of each.
     pub run: usize,
-    /// `[slots]`: the tokens that each sequence of the cache has had before.
+    /// `[sequences]`: the tokens that each sequence of the cache has had before.
     pub positions: &'a Tensor<u32>,
 }
 
-/// The keys and values of one layer on the GPU, for `slots` sequences of up to `capacity` tokens; in `f32`, or in `f16` at half the size.
+/// The keys and values of one layer on the GPU, for `sequences` sequences of up to `capacity` tokens; in `f32`, or in `f16` at half the size.
 ///
-/// Keys are `[slot, head, ceil(D / 4), capacity, 4]`, so that a thread a position reads 16 bytes beside its neighbour's; values
-/// `[slot, head, capacity, ceil(D / 4), 4]`.
+/// Keys are `[sequence, head, ceil(D / 4), capacity, 4]`, so that a thread a position reads 16 bytes beside its neighbour's; values
+/// `[sequence, head, capacity, ceil(D / 4), 4]`.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: AttentionShape,
-    pub(super) slots: usize,
+    pub(super) sequences: usize,
     pub(super) capacity: usize,
     pub(super) keys: Floats,
     pub(super) values: Floats,
@@ -104,11 +104,11 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Invalid`] for heads that are not shared evenly, or too wide; [`Error::TooLarge`].
-    pub fn new(context: &Context, shape: AttentionShape, slots: usize, capacity: usize, element: Element) -> Result<Self> {
+    pub fn new(context: &Context, shape: AttentionShape, sequences: usize, capacity: usize, element: Element) -> Result<Self> {
         shape.check("key-value cache")?;
-        let dims = [slots.saturating_mul(shape.kv_heads), shape.quads(), capacity, 4];
+        let dims = [sequences.saturating_mul(shape.kv_heads), shape.quads(), capacity, 4];
         let (keys, values) = (Floats::zeros(context, element, dims)?, Floats::zeros(context, element, dims)?);
-        Ok(Self { shape, slots, capacity, keys, values })
+        Ok(Self { shape, sequences, capacity, keys, values })
     }
 
     /// Keys and values as they lie in memory, for tests.
@@ -123,8 +123,8 @@ impl KvCache {
     }
 
     /// Sequences.
-    pub fn slots(&self) -> usize {
-        self.slots
+    pub fn sequences(&self) -> usize {
+        self.sequences
     }
 
     /// Tokens that a sequence may have.

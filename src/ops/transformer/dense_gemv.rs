@@ -3,21 +3,23 @@
 use super::attention::dot;
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::{REDUCE, Source, Work},
     },
-    msl, params,
+    msl,
+    ops::tensor::pad_rows::pad_rows,
+    params,
     weights::dense::{DenseElement, DenseMatrix, PackedDense},
     wgsl,
 };
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-params! { struct Params { rows: u32, tokens: u32, blocks: u32 } }
+params! { struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 } }
 
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
@@ -59,41 +61,39 @@ pub(super) static DENSE_GEMV_INT8: Kernel = kernel(
     ],
 );
 
-/// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`. The columns of `x` are padded with zeros to a multiple of 16, as
-/// [`rms_norm`](super::rms_norm) does.
+/// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x` has other columns.
+/// As [`dense_gemv_into`].
 pub fn dense_gemv(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), [x.shape().as_matrix().0, w.rows()])?;
     dense_gemv_into(encoder, x, w, &y)?;
     Ok(y)
 }
 
-/// [`dense_gemv`] into a tensor that the caller owns, `[m, n]`.
+/// [`dense_gemv`] into a tensor of the caller, `[m, n]`. Where rows of `w` are not whole groups of 16 bytes, a dispatch more pads `x` as `w` is.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit.
-pub fn dense_gemv_into(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix, y: &Tensor<f32>) -> Result<()> {
-    let op = "dense_gemv";
-    let (m, padded) = x.shape().as_matrix();
-    if padded != w.padded() {
-        return Err(Error::Shape { op, what: "x", expected: format!("[m, {}] (padded)", w.padded()), found: x.shape() });
+pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix, y: impl Into<Out<'y, f32>>) -> Result<()> {
+    let (op, y) = ("dense_gemv", y.into());
+    let (m, k) = x.shape().as_matrix();
+    if k != w.columns() {
+        return Err(Error::Shape { op, what: "x", expected: format!("[m, {}]", w.columns()), found: x.shape() });
     }
-    if y.shape().as_matrix() != (m, w.rows()) {
-        return Err(Error::Shape { op, what: "y", expected: format!("[{m}, {}]", w.rows()), found: y.shape() });
-    }
+    y.check(op, m, w.rows())?;
+    let x = if k == w.padded() { x.clone() } else { pad_rows(encoder, x, w.padded())? };
     let kernel = match w.element() {
         DenseElement::F32 => &DENSE_GEMV_F32,
         DenseElement::F16 => &DENSE_GEMV_F16,
         DenseElement::Bf16 => &DENSE_GEMV_BF16,
         DenseElement::Int8 => &DENSE_GEMV_INT8,
     };
-    let params = Params { rows: w.rows() as u32, tokens: m as u32, blocks: w.blocks() as u32 };
-    encoder.dispatch(kernel, &params, &[&w.words, &w.scales, x, y], [w.rows(), m, 1])
+    let params = Params { rows: w.rows() as u32, tokens: m as u32, blocks: w.blocks() as u32, add: y.adds().into() };
+    encoder.dispatch(kernel, &params, &[&w.words, &w.scales, &x, y.tensor()], [w.rows(), m, 1])
 }
 
-/// The CPU twin, on all cores, for `x` that is not padded: equal but for the order of a float sum.
+/// The CPU twin, on all cores: equal but for the order of a float sum.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.

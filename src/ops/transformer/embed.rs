@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -14,7 +14,7 @@ use crate::{
     wgsl,
 };
 
-params! { struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32 } }
+params! { struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32, add: u32 } }
 
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32)];
@@ -58,15 +58,13 @@ pub fn embed(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix) -
     Ok(y)
 }
 
-/// [`embed`] into a tensor that the caller owns, `[m, k]`.
+/// [`embed`] into a tensor of the caller, `[m, k]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if `y` does not fit; [`Error::Invalid`] for an empty table and tokens to look up.
-pub fn embed_into(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix, y: &Tensor<f32>) -> Result<()> {
-    let (m, k) = (tokens.len(), table.columns());
-    if y.shape().as_matrix() != (m, k) {
-        return Err(Error::Shape { op: "embed", what: "y", expected: format!("[{m}, {k}]"), found: y.shape() });
-    }
+/// [`Error::Shape`] if the output does not fit; [`Error::Invalid`] for an empty table and tokens to look up.
+pub fn embed_into<'y>(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix, y: impl Into<Out<'y, f32>>) -> Result<()> {
+    let (m, k, y) = (tokens.len(), table.columns(), y.into());
+    y.check("embed", m, k)?;
     if table.rows() == 0 && m > 0 {
         return Err(Error::Invalid { op: "embed", what: "the table has no rows".into() });
     }
@@ -76,8 +74,9 @@ pub fn embed_into(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatr
         DenseElement::Bf16 => &EMBED_BF16,
         DenseElement::Int8 => &EMBED_INT8,
     };
-    let params = Params { tokens: m as u32, columns: k as u32, blocks: table.blocks() as u32, rows: table.rows() as u32 };
-    encoder.dispatch(kernel, &params, &[tokens, &table.words, &table.scales, y], [m * table.blocks(), 1, 1])
+    let (blocks, rows, add) = (table.blocks() as u32, table.rows() as u32, y.adds().into());
+    let params = Params { tokens: m as u32, columns: k as u32, blocks, rows, add };
+    encoder.dispatch(kernel, &params, &[tokens, &table.words, &table.scales, y.tensor()], [m * table.blocks(), 1, 1])
 }
 
 /// The CPU twin: the same bits, but where 16-bit elements are subnormal.

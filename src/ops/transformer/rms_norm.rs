@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -14,7 +14,7 @@ use crate::{
     params, wgsl,
 };
 
-params! { struct Params { tokens: u32, features: u32, first: u32, padded: u32, eps: f32 } }
+params! { struct Params { tokens: u32, features: u32, first: u32, add: u32, eps: f32 } }
 
 pub(super) static RMS_NORM: Kernel = Kernel::trusted(
     "rms_norm",
@@ -33,25 +33,42 @@ pub(super) static RMS_NORM: Kernel = Kernel::trusted(
 )
 .flat();
 
-/// Rows `first..` of `x` `[m, k]`, as many as `y` `[.., k or more]` has: x / sqrt(mean(x²) + eps) · gain, padded with zeros to the columns of
-/// `y`, which is what [`dense_gemv`](super::dense_gemv) wants.
+/// Every row of `x` `[m, k]` as x / sqrt(mean(x²) + eps) · gain.
 ///
 /// # Errors
-/// [`Error::Shape`] if `gain` is not `[k]`, or `y` has more rows than there are or fewer columns.
-pub fn rms_norm(encoder: &mut Encoder, x: &Tensor<f32>, first: usize, gain: &Tensor<f32>, eps: f32, y: &Tensor<f32>) -> Result<()> {
-    let op = "rms_norm";
-    let ((m, k), (tokens, padded)) = (x.shape().as_matrix(), y.shape().as_matrix());
+/// As [`rms_norm_into`].
+pub fn rms_norm(encoder: &mut Encoder, x: &Tensor<f32>, gain: &Tensor<f32>, eps: f32) -> Result<Tensor<f32>> {
+    let y = Tensor::uninit(encoder.context(), x.shape())?;
+    rms_norm_into(encoder, x, 0, gain, eps, &y)?;
+    Ok(y)
+}
+
+/// [`rms_norm`] of rows `first..` of `x` `[m, k]`, as many as the caller's tensor `[.., k]` has.
+///
+/// # Errors
+/// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other columns.
+pub fn rms_norm_into<'y>(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    first: usize,
+    gain: &Tensor<f32>,
+    eps: f32,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
+    let (op, y) = ("rms_norm", y.into());
+    let ((m, k), (tokens, columns)) = (x.shape().as_matrix(), y.tensor().shape().as_matrix());
     if gain.shape().dims() != [k] {
         return Err(Error::Shape { op, what: "gain", expected: format!("[{k}]"), found: gain.shape() });
     }
-    if first > m || tokens > m - first || padded < k {
-        return Err(Error::Shape { op, what: "y", expected: format!("[≤ {}, ≥ {k}]", m.saturating_sub(first)), found: y.shape() });
+    if first > m || tokens > m - first || columns != k {
+        let expected = format!("[≤ {}, {k}]", m.saturating_sub(first));
+        return Err(Error::Shape { op, what: "the output", expected, found: y.tensor().shape() });
     }
-    let params = Params { tokens: tokens as u32, features: k as u32, first: first as u32, padded: padded as u32, eps };
-    encoder.dispatch(&RMS_NORM, &params, &[x, gain, y], [tokens, 1, 1])
+    let params = Params { tokens: tokens as u32, features: k as u32, first: first as u32, add: y.adds().into(), eps };
+    encoder.dispatch(&RMS_NORM, &params, &[x, gain, y.tensor()], [tokens, 1, 1])
 }
 
-/// The CPU twin on whole rows, not padded: the same bits.
+/// The CPU twin on whole rows: the same bits.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.

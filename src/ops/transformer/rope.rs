@@ -1,6 +1,6 @@
 //! Rotary positions, and the way of keys and values into their cache.
 
-use super::cache::{HostKvCache, KvCache, Places};
+use super::cache::{HostKvCache, KvCache, NewTokens};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -13,7 +13,7 @@ use crate::{
     msl, params, wgsl,
 };
 
-params! { struct Params { tokens: u32, run: u32, slot: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
+params! { struct Params { tokens: u32, run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
 
 pub(super) static ROPE: Kernel = Kernel::trusted(
     "rope",
@@ -40,40 +40,40 @@ pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
 /// the cache's capacity is dropped, so callers check their room. `angles` are [`rope_angles`] for the cache's capacity.
 ///
 /// # Errors
-/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or slots do not exist.
-pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, places: &Places<'_>, angles: &Tensor<f32>, cache: &KvCache) -> Result<()> {
+/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or sequences do not exist.
+pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angles: &Tensor<f32>, cache: &KvCache) -> Result<()> {
     let op = "rope";
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    cache.check_rows(op, qkv, places)?;
+    cache.check_rows(op, qkv, new)?;
     if angles.len() != cache.capacity * shape.head_dim {
         let expected = format!("[{}, {}, 2]", cache.capacity, shape.head_dim / 2);
         return Err(Error::Shape { op, what: "angles", expected, found: angles.shape() });
     }
     let params = Params {
         tokens: tokens as u32,
-        run: places.run as u32,
-        slot: places.slot as u32,
+        run: new.run as u32,
+        sequence: new.sequence as u32,
         heads: shape.heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
         capacity: cache.capacity as u32,
     };
-    encoder.dispatch(&ROPE, &params, &[places.positions, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
+    encoder.dispatch(&ROPE, &params, &[new.positions, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
 }
 
 impl KvCache {
-    /// Is `qkv` as many runs of tokens as there are slots for?
-    pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, places: &Places<'_>) -> Result<()> {
-        let Places { slot, run, positions } = *places;
+    /// Is `qkv` as many runs of tokens as there are sequences for?
+    pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, new: &NewTokens<'_>) -> Result<()> {
+        let NewTokens { sequence, run, positions } = *new;
         let (tokens, columns) = qkv.shape().as_matrix();
         if columns != self.shape.row() {
             return Err(Error::Shape { op, what: "qkv", expected: format!("[m, {}]", self.shape.row()), found: qkv.shape() });
         }
-        if positions.len() != self.slots {
-            return Err(Error::Shape { op, what: "positions", expected: format!("[{}]", self.slots), found: positions.shape() });
+        if positions.len() != self.sequences {
+            return Err(Error::Shape { op, what: "positions", expected: format!("[{}]", self.sequences), found: positions.shape() });
         }
-        if run == 0 || !tokens.is_multiple_of(run) || slot.saturating_add(tokens / run) > self.slots {
-            let what = format!("{tokens} tokens in runs of {run} from sequence {slot} on; the cache has {} sequences", self.slots);
+        if run == 0 || !tokens.is_multiple_of(run) || sequence.saturating_add(tokens / run) > self.sequences {
+            let what = format!("{tokens} tokens in runs of {run} from sequence {sequence} on; the cache has {}", self.sequences);
             return Err(Error::Invalid { op, what });
         }
         Ok(())

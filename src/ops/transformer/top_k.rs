@@ -12,23 +12,32 @@ use crate::{
     msl, params, wgsl,
 };
 
-params! { struct Params { count: u32, k: u32, named: u32 } }
+params! { struct Params { count: u32, k: u32 } }
 
 /// Logits that a workgroup looks at: eight per thread.
 const RUN: usize = 2048;
 
-const fn source(source: Source) -> Source {
-    let work = Work::new(1, "winner", 0, 0);
-    source.workgroup_size([256, 1, 1]).tile([RUN as u32, 1, 1]).constants(&[("TURNS", 8)]).work(work)
+const fn run(source: Source) -> Source {
+    source.workgroup_size([256, 1, 1]).tile([RUN as u32, 1, 1]).constants(&[("TURNS", 8)]).work(Work::new(1, "winner", 0, 0))
 }
 
 pub(super) static TOP_K: Kernel = Kernel::trusted(
     "top_k",
     Params::FIELDS,
+    &[read("logits", F32), read_write("top", F32), read_write("top_ids", U32)],
+    &[
+        run(Source::wgsl(wgsl![REDUCE, "transformer/top_k_run", "transformer/top_k"])).workgroup_bytes(1024),
+        run(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k_run", "transformer/top_k"])).workgroup_bytes(128),
+    ],
+);
+
+pub(super) static TOP_K_MERGE: Kernel = Kernel::trusted(
+    "top_k_merge",
+    Params::FIELDS,
     &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
     &[
-        source(Source::wgsl(wgsl![REDUCE, "transformer/top_k"])).workgroup_bytes(1024),
-        source(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k"])).workgroup_bytes(128),
+        run(Source::wgsl(wgsl![REDUCE, "transformer/top_k_run", "transformer/top_k_merge"])).workgroup_bytes(1024),
+        run(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k_run", "transformer/top_k_merge"])).workgroup_bytes(128),
     ],
 );
 
@@ -48,38 +57,52 @@ impl TopK {
     pub const MAX: usize = 256;
 }
 
-/// The `k` largest of every row of `logits` `[m, vocab]`; `into`, where given, is `[m, k]` and gets the ids.
+/// The `k` largest of every row of `logits` `[m, vocab]`.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a `k` of 0 or above [`TopK::MAX`]; [`Error::Shape`] if `into` does not fit.
-pub fn top_k(encoder: &mut Encoder, logits: &Tensor<f32>, k: usize, into: Option<&Tensor<u32>>) -> Result<TopK> {
+/// [`Error::Invalid`] for a `k` of 0 or above [`TopK::MAX`].
+pub fn top_k(encoder: &mut Encoder, logits: &Tensor<f32>, k: usize) -> Result<TopK> {
+    let (rows, _) = logits.shape().as_matrix();
+    let top = TopK { logits: Tensor::uninit(encoder.context(), [rows, k])?, ids: Tensor::uninit(encoder.context(), [rows, k])? };
+    top_k_into(encoder, logits, &top)?;
+    Ok(top)
+}
+
+/// [`top_k`] into tensors of the caller, both `[m, k]`.
+///
+/// # Errors
+/// As [`top_k`]; [`Error::Shape`] if they do not fit.
+pub fn top_k_into(encoder: &mut Encoder, logits: &Tensor<f32>, top: &TopK) -> Result<()> {
     let op = "top_k";
-    let (rows, mut count) = logits.shape().as_matrix();
+    let ((rows, mut count), (_, k)) = (logits.shape().as_matrix(), top.ids.shape().as_matrix());
     if !(1..=TopK::MAX).contains(&k) {
         return Err(Error::Invalid { op, what: format!("k = {k}; 1 to {} are possible", TopK::MAX) });
     }
-    if let Some(into) = into
-        && into.shape().as_matrix() != (rows, k)
-    {
-        return Err(Error::Shape { op, what: "into", expected: format!("[{rows}, {k}]"), found: into.shape() });
+    for (what, shape) in [("the winners' logits", top.logits.shape()), ("the winners' ids", top.ids.shape())] {
+        if shape.as_matrix() != (rows, k) {
+            return Err(Error::Shape { op, what, expected: format!("[{rows}, {k}]"), found: shape });
+        }
     }
     let context = encoder.context().clone();
-    let unnamed = Tensor::<u32>::uninit(&context, [1])?;
-    let (mut from, mut names, mut named) = (logits.clone(), unnamed, 0);
+    let mut winners: Option<TopK> = None;
     loop {
         let runs = count.div_ceil(RUN).max(1);
-        let ids = match into {
-            Some(into) if runs == 1 => into.clone(),
-            _ => Tensor::uninit(&context, [rows, runs * k])?,
+        let shape = [rows, runs * k];
+        let next = match runs {
+            1 => top.clone(),
+            _ => TopK { logits: Tensor::uninit(&context, shape)?, ids: Tensor::uninit(&context, shape)? },
         };
-        let top = Tensor::uninit(&context, [rows, runs * k])?;
-        let params = Params { count: count as u32, k: k as u32, named };
+        let params = Params { count: count as u32, k: k as u32 };
         // Without any logits there is still a run, of nothing.
-        encoder.dispatch(&TOP_K, &params, &[&from, &names, &top, &ids], [count.max(1), rows, 1])?;
-        if runs == 1 {
-            return Ok(TopK { logits: top, ids });
+        let extent = [count.max(1), rows, 1];
+        match &winners {
+            None => encoder.dispatch(&TOP_K, &params, &[logits, &next.logits, &next.ids], extent)?,
+            Some(from) => encoder.dispatch(&TOP_K_MERGE, &params, &[&from.logits, &from.ids, &next.logits, &next.ids], extent)?,
         }
-        (from, names, named, count) = (top, ids, 1, runs * k);
+        if runs == 1 {
+            return Ok(());
+        }
+        (winners, count) = (Some(next), runs * k);
     }
 }
 

@@ -1,0 +1,27 @@
+// v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; n = v / sqrt(mean(v²) + eps) · gain, quantised as in
+// quantize_row.wgsl. One workgroup per token. relu² overflows f16, so all is f32.
+struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> source: array<f32>;
+@group(0) @binding(1) var<storage, read> gain: array<f32>;
+@group(0) @binding(2) var<storage, read_write> x: array<u32>;
+@group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
+@group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;
+
+var<private> inverse_rms: f32;
+
+fn element(token: u32, i: u32) -> f32 {
+    let gate_index = token * 2u * params.features + i;
+    return combine(source[gate_index], source[gate_index + params.features]);
+}
+
+fn value(token: u32, i: u32) -> f32 { return element(token, i) * inverse_rms * gain[i]; }
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn gate_norm_quantize(group: Group, ids: Ids) {
+    let token = flat_group(group);
+    if token < params.tokens {
+        inverse_rms = exact_inverse_rms(token, ids);
+        quantize_row(token, ids);
+    }
+}
