@@ -1,7 +1,20 @@
 //! A model directory as transformers writes it: config.json, and model.safetensors or its shards.
 
-use super::{ModelConfig, ModelFile, TensorBytes, config, mapped, shards::Shards};
-use crate::{DenseElement, Error, PackedDense, PackedTernary, Result, Scales, bitnet};
+use super::{
+    config::{self, ModelConfig},
+    json::read_json,
+    model_file::ModelFile,
+    safetensors::TensorBytes,
+    shards::Shards,
+};
+use crate::{
+    error::{Error, Result},
+    ops::bitnet,
+    weights::{
+        dense::{DenseElement, PackedDense},
+        ternary::{packed::PackedTernary, scales::Scales},
+    },
+};
 use safetensors::Dtype;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -225,11 +238,6 @@ fn generation_eos(directory: &Path, vocab: usize) -> Result<Vec<u32>> {
     let mut ids = config::token_ids(&json["eos_token_id"]).map_err(format)?;
     ids.retain(|&id| (id as usize) < vocab);
     Ok(ids)
-}
-
-pub(super) fn read_json(path: &Path) -> Result<Value> {
-    let file = mapped::map(path)?;
-    serde_json::from_slice(&file).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })
 }
 
 impl std::fmt::Debug for Checkpoint {

@@ -1,6 +1,6 @@
 //! Memory-mapped files.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use std::{fs::File, path::Path};
 
 /// Maps a whole file into memory.

@@ -5,19 +5,27 @@
 //! Files are memory-mapped, and their headers checked before use: a damaged or hostile file gives an [`Error`](crate::Error) that names the
 //! tensor and the offset.
 
-mod checkpoint;
-mod config;
-mod gguf;
+pub(crate) mod checkpoint;
+pub(crate) mod config;
+pub(crate) mod gguf;
+mod json;
 mod mapped;
-mod model_file;
-mod open;
-mod safetensors;
+pub(crate) mod model_file;
+pub(crate) mod open;
+pub(crate) mod safetensors;
 mod shards;
 mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};
-pub use gguf::{Gguf, GgufArray, GgufFile, GgufTensor, GgufType, GgufValue, GgufVocabulary, I2sLayout, RotaryOrder};
+pub use gguf::{
+    blocks::{GgufType, I2sLayout},
+    config::RotaryOrder,
+    file::{GgufFile, GgufTensor},
+    model::Gguf,
+    value::{GgufArray, GgufValue},
+    vocabulary::GgufVocabulary,
+};
 pub use model_file::ModelFile;
 pub use open::{Kind, kind, open};
 pub use safetensors::{SafeTensors, TensorBytes};

@@ -1,7 +1,10 @@
 //! The common interface of all checkpoint formats.
 
-use super::ModelConfig;
-use crate::{PackedDense, PackedTernary, Result};
+use super::config::ModelConfig;
+use crate::{
+    error::Result,
+    weights::{dense::PackedDense, ternary::packed::PackedTernary},
+};
 
 /// A model's configuration and tensors. Tensor names are those of transformers without `.weight`: `model.embed_tokens`, `lm_head`,
 /// `model.norm`, and for each layer `model.layers.0.` + `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,

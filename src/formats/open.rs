@@ -1,7 +1,7 @@
 //! Finding the reader that a path needs.
 
-use super::{Checkpoint, Gguf, ModelFile, mapped};
-use crate::{Error, Result};
+use super::{checkpoint::Checkpoint, gguf::model::Gguf, mapped, model_file::ModelFile};
+use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// How a model is stored.

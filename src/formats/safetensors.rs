@@ -1,7 +1,7 @@
 //! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
 use super::mapped;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use half::{bf16, f16};
 use safetensors::Dtype;
 use std::path::{Path, PathBuf};

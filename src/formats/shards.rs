@@ -1,7 +1,10 @@
 //! The tensors of a model directory: one safetensors file, or several with an index.
 
-use super::{SafeTensors, TensorBytes, checkpoint::read_json};
-use crate::{Error, Result};
+use super::{
+    json::read_json,
+    safetensors::{SafeTensors, TensorBytes},
+};
+use crate::error::{Error, Result};
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Component, Path, PathBuf},

@@ -1,7 +1,10 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{Checkpoint, ModelFile};
-use crate::{Error, PackedTernary, Result, Scales};
+use super::{checkpoint::Checkpoint, model_file::ModelFile};
+use crate::{
+    error::{Error, Result},
+    weights::ternary::{packed::PackedTernary, scales::Scales},
+};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use std::{

@@ -4,7 +4,7 @@ use super::{
     engine::{Pending, SessionOptions},
     sampling::{Sampler, Sampling},
     session::Session,
-    tokenizer::TextStream,
+    tokenizer::stream::TextStream,
 };
 use crate::{
     element::Element,

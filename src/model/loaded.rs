@@ -7,7 +7,7 @@ use super::{
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
     session::Session,
-    tokenizer::{Message, Tokenizer},
+    tokenizer::{chat::Message, text::Tokenizer},
 };
 use crate::{
     element::Element,

@@ -32,4 +32,4 @@ pub use generate::{GenerateOptions, Generation, Stop, Token};
 pub use loaded::{LoadOptions, Model};
 pub use sampling::{Sampler, Sampling};
 pub use session::Session;
-pub use tokenizer::{Message, TextStream, Tokenizer};
+pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

@@ -1,6 +1,6 @@
 //! Sampling of the next token.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use std::cmp::Ordering;
 

@@ -1,10 +1,11 @@
 //! Decoders of GGUF's tensor types. Callers have checked the number of bytes against the type's size.
 
-use super::I2sLayout;
-use crate::{
-    PackedTernary, Scales, f16,
-    weights::ternary::layout::{ZEROS, code_3, gather},
+use crate::weights::ternary::{
+    layout::{ZEROS, code_3, gather},
+    packed::PackedTernary,
+    scales::Scales,
 };
+use half::f16;
 use rayon::prelude::*;
 
 /// A tensor's storage type.
@@ -175,6 +176,21 @@ fn pack_tq1(block: &[u8], words: &mut [u32]) {
         }
     }
     gather(words, &codes, 0);
+}
+
+/// The order of codes in I2_S tensors. Converters have written three layouts under one type number, and nothing in a file tells which. All
+/// hold the same codes, so a file decodes without an error in any of them, unless a shape does not fit. A model read in the wrong layout
+/// writes gibberish from the first token; its weights differ from those of the safetensors that it was converted from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum I2sLayout {
+    /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its upper bits down. The published files have
+    /// this layout, and bitnet.cpp writes it on x86-64.
+    #[default]
+    X86,
+    /// Blocks of 64 weights in 16 bytes; byte p holds weights p, 16 + p, 32 + p, 48 + p. Older bitnet.cpp wrote it on ARM.
+    Arm,
+    /// A byte holds one column of four neighbouring rows, the first in its upper bits. Newer bitnet.cpp writes it for its row-wise kernels.
+    Rows,
 }
 
 impl I2sLayout {

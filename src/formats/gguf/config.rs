@@ -1,7 +1,16 @@
 //! Reads a model's configuration from the metadata.
 
-use super::{GgufFile, GgufValue, RotaryOrder};
-use crate::formats::{Activation, ModelConfig, RopeScaling};
+use super::{file::GgufFile, value::GgufValue};
+use crate::formats::config::{Activation, ModelConfig, RopeScaling};
+
+/// Which two rows of a head of the query and key matrices rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RotaryOrder {
+    /// Row i and row i + half: transformers.
+    Halves,
+    /// Rows 2i and 2i + 1: llama.cpp's converter reorders them so for the architecture `llama`.
+    Pairs,
+}
 
 /// The metadata keys that begin with the architecture's name.
 #[derive(Clone, Copy)]

@@ -1,12 +1,20 @@
 //! A memory-mapped GGUF file and its tensors.
 
 use super::{
-    I2sLayout,
-    blocks::{self, GgufType},
-    parse::{self, Cursor, Header},
+    blocks::{self, GgufType, I2sLayout},
+    cursor::Cursor,
+    parse::{self, Header},
     value::{self, GgufValue},
 };
-use crate::{DenseElement, Error, PackedDense, PackedTernary, Result, Scales, bitnet, formats::mapped};
+use crate::{
+    error::{Error, Result},
+    formats::mapped,
+    ops::bitnet,
+    weights::{
+        dense::{DenseElement, PackedDense},
+        ternary::{packed::PackedTernary, scales::Scales},
+    },
+};
 use std::path::{Path, PathBuf};
 
 /// A memory-mapped GGUF file of any model (version 2 or 3, little-endian), whose header has been checked: metadata and tensors.

@@ -1,6 +1,6 @@
 //! Metadata values, borrowed from the mapped file.
 
-use super::parse::Cursor;
+use super::cursor::Cursor;
 
 /// The type of a metadata value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

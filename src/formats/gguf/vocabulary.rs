@@ -1,6 +1,6 @@
 //! The tokenizer's part of the metadata.
 
-use super::{GgufFile, GgufValue, config::show};
+use super::{config::show, file::GgufFile, value::GgufValue};
 
 /// A tokenizer as a GGUF file's metadata describes it.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,7 +1,7 @@
 //! Chat templates: a conversation as the text that a model expects.
 
-use super::Tokenizer;
-use crate::{Error, Result};
+use super::text::Tokenizer;
+use crate::error::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
 

@@ -1,7 +1,10 @@
 //! Tokenizers of GGUF files: the vocabulary is translated to an equivalent `tokenizer.json`.
 
-use super::{Settings, Tokenizer, parse};
-use crate::{Error, Result, formats::GgufVocabulary};
+use super::text::{Settings, Tokenizer, parse};
+use crate::{
+    error::{Error, Result},
+    formats::gguf::vocabulary::GgufVocabulary,
+};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

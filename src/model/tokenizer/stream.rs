@@ -1,7 +1,7 @@
 //! Decoding tokens one by one.
 
-use super::Tokenizer;
-use crate::Result;
+use super::text::Tokenizer;
+use crate::error::Result;
 
 /// Turns tokens into text one by one. A character may be spread over several tokens, and a token's text may depend on the one before it, so
 /// text is held back until it is complete. Joined, the pieces are what [`Tokenizer::decode`] gives for all tokens, except for some
@@ -17,8 +17,15 @@ pub struct TextStream {
     prefix: String,
 }
 
+impl Tokenizer {
+    /// A decoder that takes tokens one by one.
+    pub fn stream(&self) -> TextStream {
+        TextStream::new(self.clone())
+    }
+}
+
 impl TextStream {
-    pub(super) fn new(tokenizer: Tokenizer) -> Self {
+    fn new(tokenizer: Tokenizer) -> Self {
         Self { tokenizer, ids: Vec::new(), given: 0, prefix: String::new() }
     }
 

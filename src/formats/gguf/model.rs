@@ -1,0 +1,172 @@
+//! A GGUF file as a model.
+
+use super::{
+    blocks::I2sLayout,
+    config::{self, RotaryOrder},
+    file::{GgufFile, GgufTensor},
+    vocabulary::{self, GgufVocabulary},
+};
+use crate::{
+    error::Result,
+    formats::{config::ModelConfig, model_file::ModelFile},
+    weights::{dense::PackedDense, ternary::packed::PackedTernary},
+};
+use std::path::Path;
+
+/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama`.
+#[derive(Debug)]
+pub struct Gguf {
+    file: GgufFile,
+    config: ModelConfig,
+    layout: I2sLayout,
+    rotary: RotaryOrder,
+}
+
+impl Gguf {
+    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the architecture's usual [`RotaryOrder`].
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file or another architecture.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let file = GgufFile::open(path)?;
+        let (config, rotary) = config::read(&file).map_err(|message| file.error(message))?;
+        Ok(Self { file, config, layout: I2sLayout::default(), rotary })
+    }
+
+    /// The same file, with I2_S tensors read in another layout.
+    #[must_use]
+    pub fn with_i2s_layout(self, layout: I2sLayout) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// The same file, with query and key rows read in another order.
+    #[must_use]
+    pub fn with_rotary_order(self, rotary: RotaryOrder) -> Self {
+        Self { rotary, ..self }
+    }
+
+    /// The underlying file: metadata and tensors as stored.
+    pub fn file(&self) -> &GgufFile {
+        &self.file
+    }
+
+    /// The model's dimensions and hyperparameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The tokenizer's vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Format`](crate::Error::Format) if it is missing, has values of a wrong type, or contradicts itself.
+    pub fn vocabulary(&self) -> Result<GgufVocabulary> {
+        vocabulary::read(&self.file, self.config.vocab).map_err(|message| self.file.error(message))
+    }
+
+    fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
+        self.file.tensor(&format!("{}.weight", stored(name)))
+    }
+
+    /// `matrix` times the scale that llama.cpp's architecture `bitnet` stores as a separate tensor.
+    fn scaled(&self, name: &str, matrix: PackedTernary) -> Result<PackedTernary> {
+        let beside = format!("{}.scale", stored(name));
+        if !self.file.contains(&beside) {
+            return Ok(matrix);
+        }
+        let stored = self.file.tensor(&beside)?;
+        let &[factor] = stored.to_f32()?.as_slice() else {
+            return Err(stored.error(format!("has shape {:?}; one number is needed", stored.shape)));
+        };
+        if !(factor > 0.0 && factor.is_finite()) {
+            return Err(stored.error(format!("is {factor}")));
+        }
+        matrix.scaled(factor).map_err(|e| stored.error(format!("is {factor}: {e}")))
+    }
+
+    /// Reorders query and key rows from pairs to halves, the order of transformers.
+    fn unpaired(&self, name: &str, matrix: PackedTernary) -> Result<PackedTernary> {
+        let rotates = name.ends_with(".self_attn.q_proj") || name.ends_with(".self_attn.k_proj");
+        if self.rotary == RotaryOrder::Halves || !rotates {
+            return Ok(matrix);
+        }
+        let size = self.config.head_dim;
+        if !matrix.rows().is_multiple_of(size) {
+            return Err(self.file.error(format!("`{}.weight` has {} rows, not whole heads of {size}", stored(name), matrix.rows())));
+        }
+        matrix.reorder_rows(|row| {
+            let (head, half, pair) = (row / size, row % size / (size / 2), row % (size / 2));
+            head * size + 2 * pair + half
+        })
+    }
+}
+
+impl ModelFile for Gguf {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.file.contains(&format!("{}.weight", stored(name)))
+    }
+
+    fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        let tensor = self.tensor(name)?;
+        check_shape(&tensor, rows, columns)?;
+        if self.file.contains(&format!("{}.bias", stored(name))) {
+            return Err(tensor.error("has a bias; layers with biases are not supported"));
+        }
+        let matrix = self.scaled(name, tensor.ternary(self.layout)?)?;
+        self.unpaired(name, matrix)
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.tensor(name)?;
+        match tensor.shape {
+            [outer @ .., found] if *found == len && outer.iter().all(|&size| size == 1) => tensor.to_f32(),
+            shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
+        }
+    }
+
+    fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
+        let tensor = self.tensor(name)?;
+        check_shape(&tensor, rows, columns)?;
+        tensor.dense()
+    }
+}
+
+fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<()> {
+    if tensor.matrix()? == (rows, columns) {
+        return Ok(());
+    }
+    Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)))
+}
+
+/// The GGUF name of a tensor, from its name in transformers, both without `.weight`. A name without a counterpart is returned as it is.
+fn stored(name: &str) -> String {
+    let part = |part: &str| {
+        Some(match part {
+            "input_layernorm" => "attn_norm",
+            "post_attention_layernorm" => "ffn_norm",
+            "self_attn.q_proj" => "attn_q",
+            "self_attn.k_proj" => "attn_k",
+            "self_attn.v_proj" => "attn_v",
+            "self_attn.o_proj" => "attn_output",
+            "self_attn.attn_sub_norm" => "attn_sub_norm",
+            "mlp.gate_proj" => "ffn_gate",
+            "mlp.up_proj" => "ffn_up",
+            "mlp.down_proj" => "ffn_down",
+            "mlp.ffn_sub_norm" => "ffn_sub_norm",
+            _ => return None,
+        })
+    };
+    match name {
+        "model.embed_tokens" => "token_embd".into(),
+        "lm_head" => "output".into(),
+        "model.norm" => "output_norm".into(),
+        _ => {
+            let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+            let stored = layer.and_then(|(layer, rest)| Some(format!("blk.{layer}.{}", part(rest)?)));
+            stored.unwrap_or_else(|| name.into())
+        }
+    }
+}

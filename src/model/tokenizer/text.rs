@@ -1,0 +1,221 @@
+//! Text to tokens and back.
+
+use crate::error::{Error, Result};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::io::{ErrorKind, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A limit well above the largest known files: 35 MB for a quarter million tokens.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// A model's tokenizer, special tokens and chat template. Cloning is cheap: clones share the data.
+#[derive(Clone)]
+pub struct Tokenizer(pub(super) Arc<Parts>);
+
+pub(super) struct Parts {
+    pub inner: tokenizers::Tokenizer,
+    pub special: HashSet<u32>,
+    pub bos: Option<u32>,
+    pub eos: Vec<u32>,
+    /// The EOS that the tokenizer's configuration names, for templates; `eos` also has those of other files.
+    pub eos_token: Option<u32>,
+    /// BOS, if texts must begin with it and the post-processor does not add it.
+    pub prepended: Option<u32>,
+    pub template: Option<String>,
+}
+
+/// What files other than `tokenizer.json` say about the tokenizer.
+#[derive(Default)]
+pub(super) struct Settings {
+    pub bos: Option<u32>,
+    pub eos: Vec<u32>,
+    pub eos_token: Option<u32>,
+    /// Must texts begin with BOS, even if the post-processor does not add it?
+    pub add_bos: bool,
+    pub template: Option<String>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of a model directory and, where they exist, `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `chat_template.jinja`, `generation_config.json` and `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Format`], [`Error::Tokenizer`].
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
+        let directory = directory.as_ref();
+        let path = directory.join("tokenizer.json");
+        let inner = parse(&read(&path, MAX_TOKENIZER_BYTES)?).map_err(|message| Error::Format { path: path.clone(), message })?;
+        let settings = Settings::read(directory, &inner)?;
+        Self::new(inner, settings)
+    }
+
+    pub(super) fn new(mut inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {
+        // A file keeps the padding and truncation of its author's last use.
+        inner.with_padding(None);
+        let untruncated = inner.with_truncation(None).map(drop);
+        untruncated.map_err(|e| Error::Tokenizer { message: e.to_string() })?;
+        let added = inner.get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let Settings { bos, eos, eos_token, add_bos, template } = settings;
+        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, template };
+        let begins = parts.encode("", true)?.first().copied();
+        parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
+        Ok(Self(Arc::new(parts)))
+    }
+
+    /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks
+    /// for it. Names of special tokens within the text become those tokens.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let ids = self.0.encode(text, true)?;
+        Ok(self.0.prepended.into_iter().chain(ids).collect())
+    }
+
+    /// The tokens of a text, without any added special tokens.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        self.0.encode(text, false)
+    }
+
+    /// The text of `ids`, leaving out special tokens. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] for an id that is not a token.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.0.decode(ids, true)
+    }
+
+    /// [`Tokenizer::decode`] with special tokens written by their names.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] for an id that is not a token.
+    pub fn decode_with_special(&self, ids: &[u32]) -> Result<String> {
+        self.0.decode(ids, false)
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.0.bos
+    }
+
+    /// The tokens that end a text or a turn, collected from all files that name some.
+    pub fn eos(&self) -> &[u32] {
+        &self.0.eos
+    }
+
+    /// Is this a special token, which [`Tokenizer::decode`] leaves out?
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.special.contains(&id)
+    }
+
+    /// The id of a token by its name.
+    pub fn token(&self, name: &str) -> Option<u32> {
+        self.0.inner.token_to_id(name)
+    }
+
+    /// The number of tokens. A model's embedding may have more rows.
+    pub fn vocab_size(&self) -> usize {
+        self.0.inner.get_vocab_size(true)
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokenizer({} tokens, BOS {:?}, EOS {:?})", self.vocab_size(), self.0.bos, self.0.eos)
+    }
+}
+
+impl Parts {
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let encoding = guarded(|| self.inner.encode_fast(text, special));
+        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|message| Error::Tokenizer { message })
+    }
+
+    fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        // The `tokenizers` crate silently drops unknown ids.
+        if let Some(id) = ids.iter().find(|id| self.inner.id_to_token(**id).is_none()) {
+            return Err(Error::Tokenizer { message: format!("there is no token {id}") });
+        }
+        guarded(|| self.inner.decode(ids, skip_special)).map_err(|message| Error::Tokenizer { message })
+    }
+}
+
+pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    guarded(|| tokenizers::Tokenizer::from_bytes(json))
+}
+
+/// Turns panics of the `tokenizers` crate into errors: it indexes with unchecked values from the file (merges, post-processor templates).
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(_) => Err("the tokenizer contradicts itself".into()),
+    }
+}
+
+impl Settings {
+    fn read(directory: &Path, tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+        let json = |name| read_json(&directory.join(name));
+        let (config, special) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
+        let (generation, model) = (json("generation_config.json")?, json("config.json")?);
+        let named = |key: &str| [&config[key], &special[key]].into_iter().find_map(|token| tokenizer.token_to_id(token_name(token)?));
+        let ids = |key: &str| [&generation[key], &model[key]].into_iter().flat_map(token_ids).collect::<Vec<_>>();
+        let (mut eos, eos_token) = (ids("eos_token_id"), named("eos_token"));
+        eos.extend(eos_token);
+        let mut seen = HashSet::new();
+        eos.retain(|id| seen.insert(*id));
+        let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
+        let add_bos = config["add_bos_token"].as_bool() == Some(true);
+        let file = read_if_there(&directory.join("chat_template.jinja"), MAX_CONFIG_BYTES)?;
+        let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
+        Ok(Self { bos, eos, eos_token, add_bos, template })
+    }
+}
+
+/// The name of a token in a configuration: a string, or an object with the string as `content`.
+fn token_name(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
+}
+
+/// Token ids from a number or a list of numbers.
+fn token_ids(ids: &Value) -> Vec<u32> {
+    let ids = ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice);
+    ids.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect()
+}
+
+/// The template; of several, the one named `default`.
+fn default_template(templates: &Value) -> Option<&str> {
+    let default = || templates.as_array()?.iter().find(|template| template["name"] == "default")?["template"].as_str();
+    templates.as_str().or_else(default)
+}
+
+/// A JSON file; null if it does not exist.
+fn read_json(path: &Path) -> Result<Value> {
+    let Some(bytes) = read_if_there(path, MAX_CONFIG_BYTES)? else { return Ok(Value::Null) };
+    serde_json::from_slice(&bytes).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })
+}
+
+fn read_if_there(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    match read(path, limit) {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::Format { path: path.to_owned(), message: format!("has more than {limit} bytes") });
+    }
+    Ok(bytes)
+}
