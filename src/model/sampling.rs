@@ -1,6 +1,6 @@
 //! Which token comes next.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use std::cmp::Ordering;
 

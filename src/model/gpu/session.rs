@@ -6,7 +6,7 @@ use crate::{
     encoder::Recording,
     error::Result,
     formats::ModelConfig,
-    model::engine::{Engine, EngineSession, Pending, SessionOptions},
+    model::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
     tensor::Tensor,
 };
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl EngineSession for GpuSession {
         Ok(Box::pin(logits))
     }
 
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<(u32, f32)>>>> {
+    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>> {
         let (ids, logits) = self.run(Some(tokens), Want::Top(k), |step| {
             step.recording.submit()?;
             Ok((step.ids.read(), step.logits.read()))
