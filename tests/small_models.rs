@@ -2,7 +2,8 @@
 //! near a code's boundary: there, correct implementations agree to float rounding. And what sessions promise, on the same models.
 
 use bitnet_wgpu::{
-    Context, Element, Error, formats,
+    Context, Element, Error, PackedDense, PackedTernary, Result,
+    formats::{self, Checkpoint, ModelConfig, ModelFile},
     model::{GenerateOptions, LoadOptions, Model, Sampling, Session, SessionOptions, Stop},
 };
 use std::path::PathBuf;
@@ -128,6 +129,56 @@ fn prefill_in_one_and_token_by_token_agree() {
             assert!(largest_difference(&whole, &last) < TOLERANCE, "{engine}, in pieces");
             assert_eq!(pieces.len(0), ids.len());
         }
+    }
+}
+
+/// A model with another context than its file says.
+struct LongContext(Checkpoint, ModelConfig);
+
+impl ModelFile for LongContext {
+    fn config(&self) -> &ModelConfig {
+        &self.1
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        ModelFile::contains(&self.0, name)
+    }
+
+    fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        ModelFile::linear(&self.0, name, rows, columns)
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.0.vector(name, len)
+    }
+
+    fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
+        self.0.dense(name, rows, columns)
+    }
+}
+
+/// On a GPU 512 tokens are computed together, and the logits of 64.
+#[test]
+fn a_prompt_longer_than_a_batch_is_as_in_pieces() {
+    let checkpoint = Checkpoint::open(directory("newer")).unwrap();
+    let config = ModelConfig { context: 1024, ..checkpoint.config().clone() };
+    let (file, vocab) = (LongContext(checkpoint, config.clone()), config.vocab);
+    let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
+    for context in [Some(context()), None] {
+        let model = Model::from_file(context, &file, None, LoadOptions::default()).unwrap();
+        let mut sequence = session(&model, 1, ids.len(), Element::F32);
+        let whole = block_on(sequence.prefill(0, &ids)).unwrap();
+        assert_eq!((whole.len(), sequence.len(0)), (vocab, ids.len()));
+        sequence.truncate(0, 0).unwrap();
+        block_on(sequence.prefill(0, &ids[..300])).unwrap();
+        let last = block_on(sequence.prefill(0, &ids[300..])).unwrap();
+        let largest = whole.iter().fold(0f32, |max, v| max.max(v.abs()));
+        let off = largest_difference(&whole, &last) / largest;
+        let logits = block_on(model.logits(&ids)).unwrap();
+        let all_off = largest_difference(&whole, &logits[logits.len() - vocab..]) / largest;
+        println!("{model:?}: {off:.1e}, by rows {all_off:.1e}");
+        // A flipped code is a hundredth of a token's activations.
+        assert!(logits.len() == ids.len() * vocab && off < 0.05 && all_off < 0.05, "{model:?}: {off} {all_off}");
     }
 }
 

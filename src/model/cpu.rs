@@ -1,15 +1,13 @@
 //! The model on the processor: the CPU twins of the GPU's kernels, on all cores.
 
 use super::{
-    engine::{Engine, EngineSession, Pending, SessionOptions},
+    engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
     layers::{HostEnds, HostLayer},
 };
 use crate::{
     error::{Error, Result},
     formats::ModelConfig,
-    gpu::context::Context,
-    gpu::recording::Recording,
-    gpu::tensor::Tensor,
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
     ops::{
         bitnet,
         transformer::{self, HostKvCache},
@@ -97,7 +95,7 @@ impl CpuSession {
         Ok(rows.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    fn top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<(u32, f32)>>> {
+    fn top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<TokenLogit>>> {
         let logits = self.step_logits(tokens)?;
         Ok(logits.chunks(self.model.config.vocab).map(|row| transformer::top_k_cpu(row, k)).collect())
     }
@@ -125,7 +123,7 @@ impl EngineSession for CpuSession {
         done(self.step_logits(tokens)?)
     }
 
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<(u32, f32)>>>> {
+    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>> {
         done(self.top(tokens, k)?)
     }
 

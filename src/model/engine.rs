@@ -6,6 +6,9 @@ use std::{pin::Pin, sync::Arc};
 /// A result of work that is submitted already.
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
+/// A token and its logit.
+pub(super) type TokenLogit = (u32, f32);
+
 /// How much room a [`Session`](super::Session) has.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionOptions {
@@ -43,8 +46,8 @@ pub(super) trait EngineSession: Send + Sync {
     /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.
     fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>>;
 
-    /// Appends one token to every sequence; gives the `k` largest logits of each as (id, logit), largest first.
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<(u32, f32)>>>>;
+    /// Appends one token to every sequence; gives the `k` largest logits of each, largest first.
+    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>>;
 
     /// Appends one token to every sequence: those given, or else those that the greedy step before this one gives, which need not have been
     /// awaited. Gives the most likely next token of each, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.

@@ -1,7 +1,7 @@
 //! A prompt's continuation, token by token.
 
 use super::{
-    engine::{Pending, SessionOptions},
+    engine::{Pending, SessionOptions, TokenLogit},
     sampling::{Sampler, Sampling},
     session::Session,
     tokenizer::stream::TextStream,
@@ -261,8 +261,8 @@ pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], ends: &[u3
 
 /// Among which logits the next token of every sequence is chosen.
 enum Candidates {
-    /// The largest of each, as (id, logit), largest first.
-    Top(Vec<Vec<(u32, f32)>>),
+    /// The largest of each, largest first.
+    Top(Vec<Vec<TokenLogit>>),
     /// All, `[sequences, vocab]`.
     All { logits: Vec<f32>, vocab: usize },
 }
@@ -284,7 +284,7 @@ impl Candidates {
         match self {
             // A vocabulary may have fewer than k; a NaN has no id, and stays for the sampler to find.
             Self::Top(rows) => {
-                let named = |&(id, logit): &(u32, f32)| id != TopK::NONE || logit.is_nan();
+                let named = |&(id, logit): &TokenLogit| id != TopK::NONE || logit.is_nan();
                 sampler.sample(&rows[sequence].iter().copied().filter(named).collect::<Vec<_>>())
             }
             Self::All { logits, vocab } => sampler.sample_logits(&logits[sequence * vocab..][..*vocab]),

@@ -3,8 +3,7 @@
 use crate::{
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
-    weights::dense::PackedDense,
-    weights::ternary::packed::PackedTernary,
+    weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
 
 /// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so that one multiplication does for all.

@@ -13,9 +13,7 @@ use crate::{
     element::Element,
     error::{Error, Result},
     formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
-    gpu::context::Context,
-    gpu::recording::Recording,
-    gpu::tensor::Tensor,
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
 };
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
@@ -97,13 +95,13 @@ impl Model {
                 progress(done, count);
             }
         };
-        // An engine takes them one by one: no more than one layer need be in host memory.
+        // Read as the engine asks for them, so that one layer at a time is in host memory on the way to a GPU.
         let layers = (0..count).map(|layer| {
             progress(layer);
             HostLayer::read(file, layer)
         });
         let engine: Arc<dyn Engine> = match context {
-            Some(context) => Arc::new(GpuModel::new(context, config, &ends, layers)?),
+            Some(context) => Arc::new(GpuModel::new(context, config, ends, layers)?),
             None => Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends }),
         };
         progress(count);

@@ -16,6 +16,7 @@
 //! [`Model::generate`] gives an iterator that blocks and a [`Stream`](futures_core::Stream) in one; [`Model::logits`] and [`Model::score`] are futures
 //! for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
+// Imports go one way: sampling, tokenizer, config, layers < engine < cpu, gpu, session < generate < loaded.
 mod config;
 mod cpu;
 mod engine;

@@ -1,10 +1,9 @@
 //! Sequences in progress: their key-value caches and their lengths.
 
-use super::engine::{Engine, EngineSession, Pending, SessionOptions};
+use super::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit};
 use crate::{
     error::{Error, Result},
-    gpu::recording::Recording,
-    gpu::tensor::Tensor,
+    gpu::{recording::Recording, tensor::Tensor},
 };
 use std::sync::Arc;
 
@@ -104,8 +103,8 @@ impl Session {
         self.all_or_nothing(&before, logits).await
     }
 
-    /// [`Session::decode`] for the `k` largest logits of every sequence, as (id, logit), largest first.
-    pub(super) async fn decode_top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<(u32, f32)>>> {
+    /// [`Session::decode`] for the `k` largest logits of every sequence, largest first.
+    pub(super) async fn decode_top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<TokenLogit>>> {
         self.check_step(tokens)?;
         let before = self.lengths();
         let top = self.state.step_top(tokens, k);

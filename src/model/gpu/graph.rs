@@ -3,11 +3,7 @@
 use crate::{
     error::Result,
     formats::ModelConfig,
-    gpu::context::Context,
-    gpu::encoder::Encoder,
-    gpu::out::Out,
-    gpu::recording::Recording,
-    gpu::tensor::Tensor,
+    gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     model::{
         engine::SessionOptions,
         layers::{Ends, HostEnds, HostLayer, Layer},
@@ -16,8 +12,7 @@ use crate::{
         bitnet::{self, Layout, QuantizedActivations},
         transformer::{self, KvCache, NewTokens, TopK},
     },
-    weights::dense::DenseMatrix,
-    weights::ternary::matrix::TernaryMatrix,
+    weights::{dense::DenseMatrix, ternary::matrix::TernaryMatrix},
 };
 
 type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
@@ -90,9 +85,11 @@ pub(super) struct Scratch {
 
 impl GpuModel {
     /// Uploads the weights, layer by layer as they come.
-    pub fn new(context: &Context, config: ModelConfig, ends: &HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
+    pub fn new(context: &Context, config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
         let vector = |values: &Vec<f32>| context.upload(values, [values.len()]);
-        let ends = ends.try_map(|dense| dense.upload(context), vector)?;
+        let ends = host.try_map(|dense| dense.upload(context), vector)?;
+        // An embedding is large: it need not stay while layers are read.
+        drop(host);
         let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(context), vector)).collect::<Result<_>>()?;
         Ok(Self { context: context.clone(), config, ends, layers })
     }

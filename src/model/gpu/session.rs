@@ -4,10 +4,8 @@ use super::graph::{Batch, GpuModel, Memory, Step, Want};
 use crate::{
     error::Result,
     formats::ModelConfig,
-    gpu::context::Context,
-    gpu::recording::Recording,
-    gpu::tensor::Tensor,
-    model::engine::{Engine, EngineSession, Pending, SessionOptions},
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    model::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
 };
 use std::sync::Arc;
 
@@ -129,7 +127,7 @@ impl EngineSession for GpuSession {
         Ok(Box::pin(logits))
     }
 
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<(u32, f32)>>>> {
+    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>> {
         let (ids, logits) = self.run(Some(tokens), Want::Top(k), |step| {
             step.recording.submit()?;
             Ok((step.ids.read(), step.logits.read()))
