@@ -14,6 +14,7 @@ pub(crate) mod model_file;
 pub(crate) mod open;
 pub(crate) mod safetensors;
 mod shards;
+pub(crate) mod tensors;
 mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};

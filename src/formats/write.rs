@@ -1,6 +1,6 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{checkpoint::Checkpoint, model_file::ModelFile};
+use super::{checkpoint::Checkpoint, model_file::ModelFile, tensors::layer_tensors};
 use crate::{
     error::{Error, Result},
     weights::ternary::{packed::PackedTernary, scales::Scales},
@@ -44,9 +44,6 @@ const COMPANIONS: [&str; 10] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
-
-const LINEARS: [&str; 7] =
-    ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
 /// multiplies (`linear_class` `autobitlinear`, `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors
@@ -137,17 +134,10 @@ impl Layout {
 
 /// The linear layers: name, rows, columns.
 fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
-    let config = checkpoint.config();
-    let (query, key) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    let shape = |part: &str| match part {
-        "self_attn.q_proj" => (query, config.hidden),
-        "self_attn.k_proj" | "self_attn.v_proj" => (key, config.hidden),
-        "self_attn.o_proj" => (config.hidden, query),
-        "mlp.down_proj" => (config.hidden, config.intermediate),
-        _ => (config.intermediate, config.hidden),
-    };
-    let layer = |layer: usize| LINEARS.map(|part| (format!("model.layers.{layer}.{part}"), shape(part).0, shape(part).1));
-    (0..config.layers).flat_map(layer).collect()
+    let tensors = layer_tensors(checkpoint.config());
+    let matrices: Vec<_> = tensors.matrices().into_iter().flatten().collect();
+    let layer = |layer| matrices.iter().map(move |matrix| (format!("model.layers.{layer}.{}", matrix.name), matrix.rows, matrix.columns));
+    (0..checkpoint.config().layers).flat_map(layer).collect()
 }
 
 fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(&WrittenTensor)) -> Result<()> {

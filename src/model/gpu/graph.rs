@@ -2,11 +2,14 @@
 
 use crate::{
     error::Result,
-    formats::ModelConfig,
+    formats::{
+        config::ModelConfig,
+        tensors::{Ends, Layer},
+    },
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     model::{
         engine::SessionOptions,
-        layers::{Ends, HostEnds, HostLayer, Layer},
+        layers::{HostEnds, HostLayer},
     },
     ops::{
         bitnet::{self, Layout, QuantizedActivations},

@@ -1,0 +1,107 @@
+//! A model's tensors: their names and shapes, stated once for all formats and architectures, and the structure that holds what becomes of them.
+
+use super::config::ModelConfig;
+use crate::error::Result;
+
+/// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so that one multiplication does for all.
+pub struct Layer<M, V> {
+    pub input_norm: V,
+    /// Queries, keys, values.
+    pub qkv: M,
+    /// Only in models with sub-norms.
+    pub attention_norm: Option<V>,
+    pub output: M,
+    pub post_norm: V,
+    /// Gate, up.
+    pub gate_up: M,
+    /// Only in models with sub-norms.
+    pub gated_norm: Option<V>,
+    pub down: M,
+}
+
+/// What comes before and after the layers, of dense matrices `D` and vectors `V`.
+pub struct Ends<D, V> {
+    pub embedding: D,
+    pub norm: V,
+    /// None where the embedding is the head.
+    pub untied_head: Option<D>,
+}
+
+/// A matrix of a file, `[rows, columns]`.
+pub struct Matrix {
+    pub name: &'static str,
+    pub rows: usize,
+    pub columns: usize,
+}
+
+/// The gains of a norm.
+pub struct Gains {
+    pub name: &'static str,
+    pub len: usize,
+}
+
+/// Every tensor of a layer by the name that it has after `model.layers.N.`, in each architecture and file format: matrices that are stacked, in
+/// their order, and gains.
+pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
+    let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    let stack = |columns, parts: &[(&'static str, usize)]| parts.iter().map(|&(name, rows)| Matrix { name, rows, columns }).collect();
+    let gains = |name, len| Gains { name, len };
+    let sub_norm = |name, len| c.sub_norms.then_some(Gains { name, len });
+    Layer {
+        input_norm: gains("input_layernorm", c.hidden),
+        qkv: stack(c.hidden, &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]),
+        attention_norm: sub_norm("self_attn.attn_sub_norm", queries),
+        output: stack(queries, &[("self_attn.o_proj", c.hidden)]),
+        post_norm: gains("post_attention_layernorm", c.hidden),
+        gate_up: stack(c.hidden, &[("mlp.gate_proj", c.intermediate), ("mlp.up_proj", c.intermediate)]),
+        gated_norm: sub_norm("mlp.ffn_sub_norm", c.intermediate),
+        down: stack(c.intermediate, &[("mlp.down_proj", c.hidden)]),
+    }
+}
+
+/// The tensors outside the layers.
+pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
+    let dense = |name| Matrix { name, rows: c.vocab, columns: c.hidden };
+    Ends {
+        embedding: dense("model.embed_tokens"),
+        norm: Gains { name: "model.norm", len: c.hidden },
+        untied_head: (!c.tied_head).then_some(dense("lm_head")),
+    }
+}
+
+impl<M, V> Layer<M, V> {
+    /// Its matrices, in the order in which a token meets them.
+    pub fn matrices(&self) -> [&M; 4] {
+        [&self.qkv, &self.output, &self.gate_up, &self.down]
+    }
+
+    /// The layer with its matrices and vectors converted.
+    pub fn try_map<N, W>(&self, matrix: impl Fn(&M) -> Result<N>, vector: impl Fn(&V) -> Result<W>) -> Result<Layer<N, W>> {
+        Ok(Layer {
+            input_norm: vector(&self.input_norm)?,
+            qkv: matrix(&self.qkv)?,
+            attention_norm: self.attention_norm.as_ref().map(&vector).transpose()?,
+            output: matrix(&self.output)?,
+            post_norm: vector(&self.post_norm)?,
+            gate_up: matrix(&self.gate_up)?,
+            gated_norm: self.gated_norm.as_ref().map(&vector).transpose()?,
+            down: matrix(&self.down)?,
+        })
+    }
+}
+
+impl<D, V> Ends<D, V> {
+    /// The matrix that makes logits.
+    pub fn head(&self) -> &D {
+        self.untied_head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// The ends with their matrices and vectors converted.
+    pub fn try_map<E, W>(&self, dense: impl Fn(&D) -> Result<E>, vector: impl Fn(&V) -> Result<W>) -> Result<Ends<E, W>> {
+        Ok(Ends {
+            embedding: dense(&self.embedding)?,
+            norm: vector(&self.norm)?,
+            untied_head: self.untied_head.as_ref().map(&dense).transpose()?,
+        })
+    }
+}
