@@ -55,6 +55,7 @@ impl Data {
         }
     }
 
+    /// The type of its numbers.
     pub fn element(&self) -> Element {
         match self {
             Self::U32(_) => Element::U32,
@@ -64,15 +65,7 @@ impl Data {
         }
     }
 
-    pub fn len(&self) -> usize {
-        match self {
-            Self::U32(values) => values.len(),
-            Self::I32(values) => values.len(),
-            Self::F32(values) => values.len(),
-            Self::F16(values) => values.len(),
-        }
-    }
-
+    /// The numbers as they lie in memory.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::U32(values) => bytemuck::cast_slice(values),
@@ -82,13 +75,14 @@ impl Data {
         }
     }
 
-    /// Numbers of the same type and count from bytes.
-    pub fn with_bytes(&self, bytes: &[u8]) -> Self {
-        match self {
-            Self::U32(_) => Self::U32(bytemuck::pod_collect_to_vec(bytes)),
-            Self::I32(_) => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
-            Self::F32(_) => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
-            Self::F16(_) => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
+    /// Numbers from bytes.
+    pub fn from_bytes(element: Element, bytes: &[u8]) -> Self {
+        match element {
+            Element::U32 => Self::U32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::I32 => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::F32 => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::F16 => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
+            Element::I8 => panic!("no kernel writes bytes"),
         }
     }
 
