@@ -3,21 +3,22 @@
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{Criterion, criterion_group, criterion_main};
 use pollster::block_on;
-use support::{device, rng, ternary};
+use support::{rng, ternary};
+use timing::device;
 
 fn overhead(criterion: &mut Criterion) {
     let (context, _) = device();
-    let w = ternary(&mut rng(), 64, 64).upload(context).expect("it fits");
+    let w = ternary(&mut rng(1), 64, 64).upload(context).expect("it fits");
     let x = context.upload(&vec![1f32; 64], [1, 64]).expect("it fits");
     let record = || {
         let mut encoder = context.encoder("overhead");
-        let xq = bitnet::quantize_activations_as(&mut encoder, &x, Layout::Int8).expect("it quantises");
+        let xq = support::quantize_as(&mut encoder, &x, Layout::Int8).expect("it quantises");
         bitnet::bitlinear_quantized::<f32>(&mut encoder, &xq, &w).expect("it multiplies");
         encoder.finish()
     };
     let recording = record();
     let y = context.upload(&[1f32], [1]).expect("it fits");
-    let mut group = support::group(criterion, "overhead");
+    let mut group = timing::group(criterion, "overhead");
     group.bench_function("record two dispatches", |b| b.iter(record));
     group.bench_function("submit and wait", |b| b.iter(|| recording.submit().expect("it runs").wait()));
     group.bench_function("read four bytes", |b| b.iter(|| block_on(y.read())));

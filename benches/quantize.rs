@@ -1,14 +1,18 @@
 //! The quantisers: bytes read and written against the roof. `cargo bench --bench quantize`
 
-use bitnet_wgpu::{bitnet, bitnet::Layout};
+use bitnet_wgpu::{
+    bitnet,
+    bitnet::{Gate, Layout},
+};
 use criterion::{Criterion, criterion_group, criterion_main};
-use support::{activations, bench, device, rng};
+use support::{floats, rng};
+use timing::{bench, device};
 
 fn weights(criterion: &mut Criterion) {
     let (context, _) = device();
-    let mut group = support::group(criterion, "quantize_weights");
+    let mut group = timing::group(criterion, "quantize_weights");
     let (rows, columns) = (2560, 6912);
-    let w = context.upload(&activations(&mut rng(), rows * columns), [rows, columns]).expect("it fits");
+    let w = context.upload(&floats(&mut rng(1), rows * columns, 2.0), [rows, columns]).expect("it fits");
     let mut encoder = context.encoder("weights");
     bitnet::quantize_weights(&mut encoder, &w).expect("it quantises");
     // Read twice, a sixteenth written.
@@ -17,18 +21,22 @@ fn weights(criterion: &mut Criterion) {
 
 fn tokens(criterion: &mut Criterion) {
     let (context, _) = device();
-    let mut group = support::group(criterion, "quantize_activations");
+    let mut group = timing::group(criterion, "quantize_activations");
     for (m, k) in [(1, 2560), (1, 6912), (512, 2560)] {
-        let x = context.upload(&activations(&mut rng(), m * k), [m, k]).expect("it fits");
+        let x = context.upload(&floats(&mut rng(1), m * k, 2.0), [m, k]).expect("it fits");
         let gain = context.upload(&vec![1.0; k], [k]).expect("it fits");
         for layout in [Layout::Int8, Layout::Half] {
             let bytes = m * k * if layout == Layout::Int8 { 5 } else { 6 };
             let mut encoder = context.encoder("activations");
-            bitnet::quantize_activations_as(&mut encoder, &x, layout).expect("it quantises");
+            support::quantize_as(&mut encoder, &x, layout).expect("it quantises");
             bench(&mut group, &format!("{layout:?}"), &format!("{m}x{k}"), &encoder.finish(), 1, bytes);
             let mut encoder = context.encoder("norm");
-            bitnet::rms_norm_quantize_as(&mut encoder, &x, &gain, 1e-5, layout).expect("it quantises");
+            support::rms_norm_quantize_as(&mut encoder, &x, &gain, 1e-5, layout).expect("it quantises");
             bench(&mut group, &format!("rms_norm {layout:?}"), &format!("{m}x{k}"), &encoder.finish(), 1, bytes + 4 * k);
+            let gated = context.upload(&floats(&mut rng(1), m * 2 * k, 2.0), [m, 2 * k]).expect("it fits");
+            let mut encoder = context.encoder("gate");
+            support::gate_quantize_as(&mut encoder, &gated, Gate::Relu2, Some((&gain, 1e-5)), layout).expect("it quantises");
+            bench(&mut group, &format!("gate {layout:?}"), &format!("{m}x{k}"), &encoder.finish(), 1, bytes + 4 * (m + 1) * k);
         }
     }
 }

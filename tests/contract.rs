@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     CATALOG, Context, Kernel, ShaderLanguage, catalog, contract,
     kernel::{Binding, Needs, Params as _, Part, Source, Type::*, read, read_write},
-    params,
+    params, wgpu,
 };
 use std::collections::HashSet;
 

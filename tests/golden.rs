@@ -1,8 +1,8 @@
 //! A real model against transformers: codes, accumulators and outputs equal, on the CPU and on the GPU in every layout. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
 
 use bitnet_wgpu::{
-    Context, bitnet,
-    bitnet::{HostActivations, Layout},
+    Context, Recording, Tensor, bitnet,
+    bitnet::{HostActivations, Layout, QuantizedActivations},
     formats::{Checkpoint, SafeTensors},
 };
 use support::{block_on, contexts, real_model};
@@ -67,16 +67,49 @@ fn compare(golden: &Golden, whose: &str, xq: &HostActivations, sums: &[i32], y: 
     assert!(y == golden.y, "{name}: outputs of {whose}");
 }
 
-fn on_gpu(context: &Context, layout: Layout, golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (HostActivations, Vec<i32>, Vec<f32>) {
+/// Codes, sums and outputs.
+type Results = (HostActivations, Vec<i32>, Vec<f32>);
+
+fn on_gpu(context: &Context, layout: Layout, golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> Results {
+    let (recording, xq, sums, y) = record(context, layout, golden, w);
+    let _ = recording.submit().unwrap();
+    let sums = block_on(sums.read()).unwrap().into_iter().map(|sum| sum as i32).collect();
+    (block_on(xq.read()).unwrap(), sums, block_on(y.read()).unwrap())
+}
+
+fn record(
+    context: &Context,
+    layout: Layout,
+    golden: &Golden,
+    w: &bitnet_wgpu::PackedTernary,
+) -> (Recording, QuantizedActivations, Tensor<f32>, Tensor<f32>) {
     let mut encoder = context.encoder("golden");
     let x = context.upload(&golden.x, [golden.tokens, w.columns()]).unwrap();
     let w = w.upload(context).unwrap();
     let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
     let sums = bitnet::accumulators(&mut encoder, &xq, &w).unwrap();
     let y = bitnet::bitlinear_quantized(&mut encoder, &xq, &w).unwrap();
-    let _ = encoder.submit().unwrap();
-    let sums = block_on(sums.read()).unwrap().into_iter().map(|sum| sum as i32).collect();
-    (block_on(xq.read()).unwrap(), sums, block_on(y.read()).unwrap())
+    (encoder.finish(), xq, sums, y)
+}
+
+/// By Metal texts, executed on the CPU: sums and outputs.
+#[cfg(target_os = "linux")]
+fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f32>) {
+    use bitnet_wgpu::{Bind, bytemuck};
+    use support::machine::{self, Memory, Text};
+    // Kernels for software adapters have no Metal text.
+    let context = support::context().restricted(|c| c.software = false);
+    let (recording, _xq, sums, y) = record(&context, Layout::Half, golden, w);
+    let mut memory = Memory::new();
+    for dispatch in recording.dispatches() {
+        assert!(dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some(), "{} has no Metal text", dispatch.kernel().name);
+        for (binding, id) in dispatch.buffers().into_iter().enumerate() {
+            memory.entry(id).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
+        }
+        machine::run(&dispatch, &mut memory, Text::Metal, msl_host::Order::Forward, 65_535).unwrap();
+    }
+    let floats = |tensor: &Tensor<f32>| bytemuck::pod_collect_to_vec::<u8, f32>(&memory[&tensor.bound().id()])[..tensor.len()].to_vec();
+    (floats(&sums).into_iter().map(|sum| sum as i32).collect(), floats(&y))
 }
 
 #[test]
@@ -97,5 +130,17 @@ fn every_linear_equals_transformers() {
                 }
             }
         }
+    }
+}
+
+/// A layer's seven matrices.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_layer_in_metal_equals_transformers() {
+    let checkpoint = Checkpoint::open(real_model()).unwrap();
+    for golden in goldens().into_iter().take(7).flat_map(|golden| [golden.first_token(), golden]) {
+        let w = checkpoint.linear_with_rows(&golden.name, golden.y.len() / golden.tokens).unwrap();
+        let (sums, y) = by_metal(&golden, &w);
+        assert!(sums == golden.sums && y == golden.y, "{}, {} tokens", golden.name, golden.tokens);
     }
 }

@@ -2,36 +2,13 @@
 //! transformers' and with those of the device's WGSL.
 #![cfg(target_os = "linux")]
 
-use bitnet_wgpu::{Dispatch, ShaderLanguage, bytemuck, kernel::Variant, model::Model};
-use msl_host::{Order, Program};
-use std::{collections::HashMap, path::Path};
-use support::{Golden, block_on, context};
-
-/// Metal texts compiled for the CPU, and the contents of a recording's buffers.
-#[derive(Default)]
-struct Machine {
-    programs: HashMap<(usize, Variant), Program>,
-    memory: HashMap<usize, Vec<u8>>,
-}
-
-impl Machine {
-    fn run(&mut self, dispatch: &Dispatch<'_>) {
-        let (kernel, language) = (dispatch.kernel(), ShaderLanguage::Msl);
-        assert!(kernel.source(ShaderLanguage::Msl).is_some(), "{} has no Metal text", kernel.name);
-        let variant = Variant { language, subgroups: true, floats: dispatch.floats().to_vec() };
-        let key = (std::ptr::from_ref(kernel).addr(), variant.clone());
-        let program = self.programs.entry(key).or_insert_with(|| {
-            let program = Program::compile(&kernel.text(&variant), kernel.entry, kernel.source_for(language).workgroup_size);
-            program.unwrap_or_else(|e| panic!("{}: {e}", kernel.name))
-        });
-        let names = dispatch.buffers();
-        let mut buffers = vec![dispatch.params().to_vec()];
-        buffers.extend(names.iter().map(|name| self.memory[name].clone()));
-        let grid = kernel.workgroups(language, dispatch.extent(), 65_535).map(|n| u32::try_from(n).unwrap());
-        program.dispatch(&mut buffers, grid, Order::Random(1)).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
-        self.memory.extend(names.into_iter().zip(buffers.into_iter().skip(1)));
-    }
-}
+use bitnet_wgpu::{Bind, bytemuck, model::Model};
+use msl_host::Order;
+use std::path::Path;
+use support::{
+    Golden, block_on, context,
+    machine::{self, Memory, Text},
+};
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
 fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
@@ -39,17 +16,18 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     let context = context().restricted(|c| c.software = false);
     let model = Model::load(&context, directory).unwrap();
     let (recording, logits) = model.record_prompt(ids).unwrap();
-    let mut machine = Machine::default();
+    let mut memory = Memory::new();
     for dispatch in recording.dispatches() {
-        for (binding, name) in dispatch.buffers().into_iter().enumerate() {
-            machine.memory.entry(name).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
+        assert!(dispatch.kernel().source(bitnet_wgpu::ShaderLanguage::Msl).is_some(), "{} has no Metal text", dispatch.kernel().name);
+        for (binding, id) in dispatch.buffers().into_iter().enumerate() {
+            memory.entry(id).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
         }
     }
-    let dispatches: Vec<_> = recording.dispatches().collect();
-    dispatches.iter().for_each(|dispatch| machine.run(dispatch));
+    for dispatch in recording.dispatches() {
+        machine::run(&dispatch, &mut memory, Text::Metal, Order::Random(1), 65_535).unwrap();
+    }
     recording.submit().unwrap().wait().unwrap();
-    let last = dispatches.last().unwrap().buffers().pop().unwrap();
-    let by_metal = bytemuck::pod_collect_to_vec(&machine.memory[&last]);
+    let by_metal = bytemuck::pod_collect_to_vec(&memory[&logits.bound().id()]);
     [by_metal[..logits.len()].to_vec(), block_on(logits.read()).unwrap()]
 }
 

@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Bind, Context, Error, Kernel, PackedTernary, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
     kernel::{Params as _, Part, Source, Type::*, read, read_write},
-    params,
+    params, wgpu,
 };
 use std::{future::Future, thread};
 use support::{block_on, context, rng, ternary};

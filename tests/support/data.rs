@@ -55,6 +55,7 @@ impl Data {
         }
     }
 
+    /// The type of its numbers.
     pub fn element(&self) -> Element {
         match self {
             Self::U32(_) => Element::U32,
@@ -64,15 +65,7 @@ impl Data {
         }
     }
 
-    pub fn len(&self) -> usize {
-        match self {
-            Self::U32(values) => values.len(),
-            Self::I32(values) => values.len(),
-            Self::F32(values) => values.len(),
-            Self::F16(values) => values.len(),
-        }
-    }
-
+    /// The numbers as they lie in memory.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::U32(values) => bytemuck::cast_slice(values),
@@ -82,13 +75,14 @@ impl Data {
         }
     }
 
-    /// Numbers of the same type and count from bytes.
-    pub fn with_bytes(&self, bytes: &[u8]) -> Self {
-        match self {
-            Self::U32(_) => Self::U32(bytemuck::pod_collect_to_vec(bytes)),
-            Self::I32(_) => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
-            Self::F32(_) => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
-            Self::F16(_) => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
+    /// Numbers from bytes.
+    pub fn from_bytes(element: Element, bytes: &[u8]) -> Self {
+        match element {
+            Element::U32 => Self::U32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::I32 => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::F32 => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
+            Element::F16 => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
+            Element::I8 => panic!("no kernel writes bytes"),
         }
     }
 
@@ -142,4 +136,13 @@ fn first_difference<T: std::fmt::Debug>(got: &[T], want: &[T], same: impl Fn(&T,
     }
     let at = got.iter().zip(want).position(|(g, w)| !same(g, w))?;
     Some(format!("number {at} is {:?}, not {:?}", got[at], want[at]))
+}
+
+/// What lies in a tensor and a product on top of it. The product is rounded here, and there or not; so is the sum.
+pub fn sums(base: &[f32], products: &[f32]) -> Vec<Near> {
+    let sum = |(&base, &product): (&f32, &f32)| {
+        let exact = f64::from(base) + f64::from(product);
+        Near { exact, error: U * (2.0 * f64::from(product).abs() + 1.01 * exact.abs()) }
+    };
+    base.iter().zip(products).map(sum).collect()
 }

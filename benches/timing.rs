@@ -1,9 +1,8 @@
 //! How everything here is timed: work is recorded once, run many times in one submission, waited for, and set against the device's roof.
 
-use bitnet_wgpu::{Context, PackedTernary, Recording, Scales, measure::Roof};
+use bitnet_wgpu::{Context, Recording, measure::Roof};
 use criterion::{BenchmarkGroup, BenchmarkId, Throughput, measurement::WallTime};
 use pollster::block_on;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{sync::LazyLock, time::Duration};
 
 /// The layers of BitNet b1.58 2B4T, as they are dispatched (rows × columns): q + k + v, o, gate + up, down.
@@ -20,6 +19,7 @@ pub fn device() -> &'static (Context, Roof) {
     &DEVICE
 }
 
+/// A group of figures, short to run: times come from the device's clock, and spread little.
 pub fn group<'a>(criterion: &'a mut criterion::Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
     group.sample_size(10).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
@@ -50,17 +50,4 @@ pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, 
             time.mul_f64(rest as f64 / copies as f64)
         });
     });
-}
-
-pub fn rng() -> StdRng {
-    StdRng::seed_from_u64(1)
-}
-
-pub fn activations(rng: &mut StdRng, count: usize) -> Vec<f32> {
-    (0..count).map(|_| rng.random_range(-2.0..2.0)).collect()
-}
-
-pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
-    let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
-    PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02)).expect("values are ternary")
 }

@@ -1,0 +1,201 @@
+//! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
+
+use bitnet_wgpu::{
+    Capabilities, Context, DenseElement, Element, Error, Out, Shape, Tensor,
+    bitnet::{self, Gate, Layout, QuantizedActivations},
+    tensor,
+    transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens, TopK},
+};
+use support::{block_on, context, contexts, dense, rng, ternary};
+
+fn unwritten<const N: usize>(context: &Context, shape: [usize; N]) -> Tensor<f32> {
+    Tensor::uninit(context, shape).unwrap()
+}
+
+#[track_caller]
+fn assert_shape<T: std::fmt::Debug>(result: bitnet_wgpu::Result<T>) {
+    assert!(matches!(result, Err(Error::Shape { .. })), "{result:?}");
+}
+
+#[track_caller]
+fn assert_invalid<T: std::fmt::Debug>(result: bitnet_wgpu::Result<T>) {
+    assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
+}
+
+#[test]
+fn leading_dimensions_are_kept() {
+    let context = context();
+    let w = ternary(&mut rng(8), 7, 12).upload(context).unwrap();
+    for (shape, expected) in [([2, 3, 12].into(), "[2, 3, 7]"), ([12].into(), "[7]"), ([1, 2, 2, 12].into(), "[1, 2, 2, 7]")] {
+        let shape: Shape = shape;
+        let x = context.upload(&vec![1.0f32; shape.checked_len().unwrap()], shape).unwrap();
+        let y = bitnet::bitlinear(&mut context.encoder("test"), &x, &w).unwrap();
+        assert_eq!(y.shape().to_string(), expected);
+    }
+    let scalar = context.upload(&[1.0f32], []).unwrap();
+    let w = ternary(&mut rng(8), 7, 1).upload(context).unwrap();
+    assert_eq!(bitnet::bitlinear(&mut context.encoder("test"), &scalar, &w).unwrap().shape().to_string(), "[7]");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut w = vec![0.5f32; 60];
+        w[17] = bad;
+        assert!(matches!(bitnet::quantize_weights_cpu(&w, 6, 10).unwrap_err(), Error::Invalid { .. }));
+        for context in contexts() {
+            let mut encoder = context.encoder("test");
+            let packed = bitnet::quantize_weights(&mut encoder, &context.upload(&w, [6, 10]).unwrap()).unwrap();
+            encoder.submit().unwrap();
+            assert!(matches!(block_on(packed.read()).unwrap_err(), Error::Invalid { .. }), "{bad}");
+        }
+    }
+}
+
+#[test]
+fn embed_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let tokens = context.upload(&[0u32, 0], [2]).unwrap();
+    let table = dense(&mut rng(23), DenseElement::F32, 3, 4).upload(context).unwrap();
+    assert_shape(transformer::embed_into(&mut encoder, &tokens, &table, &unwritten(context, [2, 5])));
+    assert_shape(transformer::embed_into(&mut encoder, &tokens, &table, &unwritten(context, [3, 4])));
+    let empty = dense(&mut rng(23), DenseElement::F32, 0, 4).upload(context).unwrap();
+    assert_invalid(transformer::embed(&mut encoder, &tokens, &empty));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn dense_gemv_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let w = dense(&mut rng(25), DenseElement::Int8, 70, 20).upload(context).unwrap();
+    assert_shape(transformer::dense_gemv(&mut encoder, &unwritten(context, [1, 32]), &w));
+    assert_shape(transformer::dense_gemv_into(&mut encoder, &unwritten(context, [2, 20]), &w, &unwritten(context, [1, 70])));
+    assert_shape(transformer::dense_gemv_into(&mut encoder, &unwritten(context, [2, 20]), &w, &unwritten(context, [2, 69])));
+    assert!(encoder.is_empty());
+    // Its grid has tokens in the second dimension, so it does not fold.
+    let mut encoder = context.restricted(|c: &mut Capabilities| c.max_workgroups = 2).encoder("test");
+    let result = transformer::dense_gemv(&mut encoder, &unwritten(context, [1, 20]), &w);
+    assert!(matches!(result, Err(Error::Grid { grid: [3, 1, 1], .. })), "{result:?}");
+    assert!(matches!(transformer::dense_gemv_cpu(&[0.0; 3], &dense(&mut rng(25), DenseElement::F32, 2, 2)), Err(Error::Length { .. })));
+}
+
+#[test]
+fn rms_norm_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, gain) = (unwritten(context, [3, 8]), unwritten(context, [8]));
+    assert_shape(transformer::rms_norm_into(&mut encoder, &x, 0, &unwritten(context, [7]), 1e-5, &unwritten(context, [3, 8])));
+    assert_shape(transformer::rms_norm_into(&mut encoder, &x, 0, &gain, 1e-5, &unwritten(context, [3, 7])));
+    assert_shape(transformer::rms_norm_into(&mut encoder, &x, 1, &gain, 1e-5, &unwritten(context, [3, 8])));
+    assert_shape(transformer::rms_norm_into(&mut encoder, &x, 4, &gain, 1e-5, &unwritten(context, [0, 8])));
+    assert!(matches!(transformer::rms_norm_cpu(&[0.0; 3], &[1.0; 2], 1e-5), Err(Error::Length { .. })));
+}
+
+#[test]
+fn rope_and_attention_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 6 };
+    let cache = KvCache::new(context, shape, 3, 5, Element::F32).unwrap();
+    let positions = context.upload(&[0u32; 3], [3]).unwrap();
+    let qkv = |tokens: usize| unwritten(context, [tokens, shape.row()]);
+    let angles = unwritten(context, [5, 3, 2]);
+    let mut rope = |qkv: &Tensor<f32>, slot, run, positions: &Tensor<u32>, angles: &Tensor<f32>| {
+        let y = unwritten(context, [qkv.shape().as_matrix().0, 24]);
+        let attended = transformer::attention_into(&mut encoder, qkv, &NewTokens { sequence: slot, run, positions }, &cache, 1, &y);
+        let turned = transformer::rope(&mut encoder, qkv, &NewTokens { sequence: slot, run, positions }, angles, &cache);
+        if turned.is_ok() { attended } else { turned }
+    };
+    rope(&qkv(2), 1, 1, &positions, &angles).unwrap();
+    assert_shape(rope(&unwritten(context, [2, shape.row() + 1]), 0, 1, &positions, &angles));
+    assert_shape(rope(&qkv(1), 0, 1, &context.upload(&[0u32; 2], [2]).unwrap(), &angles));
+    assert_shape(rope(&qkv(1), 0, 1, &positions, &unwritten(context, [4, 3, 2])));
+    assert_invalid(rope(&qkv(3), 0, 2, &positions, &angles));
+    assert_invalid(rope(&qkv(3), 0, 0, &positions, &angles));
+    assert_invalid(rope(&qkv(3), 1, 1, &positions, &angles));
+    assert_invalid(rope(&qkv(1), usize::MAX, 1, &positions, &angles));
+    let y = unwritten(context, [1, 23]);
+    assert_shape(transformer::attention_into(
+        &mut encoder,
+        &qkv(1),
+        &NewTokens { sequence: 0, run: 1, positions: &positions },
+        &cache,
+        1,
+        &y,
+    ));
+    for (heads, kv_heads, head_dim) in [(3, 2, 8), (2, 0, 8), (0, 1, 8), (2, 1, 7), (2, 1, 0), (2, 1, 258)] {
+        let shape = AttentionShape { heads, kv_heads, head_dim };
+        assert_invalid(KvCache::new(context, shape, 1, 4, Element::F32));
+        assert_invalid(HostKvCache::new(shape));
+    }
+    assert_invalid(KvCache::new(context, shape, 1, 4, Element::U32));
+    for (slots, capacity) in [(usize::MAX, 4), (1, usize::MAX)] {
+        let cache = KvCache::new(context, shape, slots, capacity, Element::F32);
+        assert!(matches!(cache, Err(Error::TooLarge { .. })), "{cache:?}");
+    }
+    let host = HostKvCache::new(shape).unwrap();
+    assert_invalid(transformer::attention_cpu(&vec![0.0; shape.row()], &host));
+    assert!(matches!(transformer::attention_cpu(&[0.0; 3], &host), Err(Error::Length { .. })));
+}
+
+#[test]
+fn top_k_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let logits = unwritten(context, [2, 9]);
+    assert_invalid(transformer::top_k(&mut encoder, &logits, 0));
+    assert_invalid(transformer::top_k(&mut encoder, &logits, TopK::MAX + 1));
+    let top = |rows| TopK { logits: unwritten(context, [2, 3]), ids: context.upload(&vec![0u32; rows * 3], [rows, 3]).unwrap() };
+    assert_shape(transformer::top_k_into(&mut encoder, &logits, &top(1)));
+    let top = TopK { logits: unwritten(context, [2, 2]), ..top(2) };
+    assert_shape(transformer::top_k_into(&mut encoder, &logits, &top));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn gate_quantize_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let mut gate = |x: &Tensor<f32>, gain: Option<&Tensor<f32>>| {
+        support::gate_quantize_as(&mut encoder, x, Gate::Silu, gain.map(|gain| (gain, 1e-5)), Layout::Int8).map(|_| ())
+    };
+    assert_shape(gate(&unwritten(context, [2, 9]), None));
+    assert_shape(gate(&unwritten(context, [2, 8]), Some(&unwritten(context, [5]))));
+    assert_invalid(gate(&unwritten(context, [1, 2 << 17]), None));
+    let xq = QuantizedActivations::uninit(context, 2, 5, Layout::Half).unwrap();
+    assert_shape(bitnet::gate_quantize_into(&mut encoder, &unwritten(context, [2, 8]), Gate::Relu2, None, &xq));
+    assert!(matches!(bitnet::gate_quantize_cpu(&[0.0; 5], 2, Gate::Silu, None), Err(Error::Length { .. })));
+    assert!(matches!(bitnet::gate_quantize_cpu(&[0.0; 4], 2, Gate::Silu, Some((&[1.0], 0.0))), Err(Error::Length { .. })));
+}
+
+#[test]
+fn bitlinear_add_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let w = ternary(&mut rng(36), 6, 40).upload(context).unwrap();
+    let xq = |features| QuantizedActivations::uninit(context, 2, features, Layout::Int8).unwrap();
+    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(40), &w, Out::add(&unwritten(context, [2, 5]))));
+    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(40), &w, Out::add(&unwritten(context, [3, 6]))));
+    assert_shape(bitnet::bitlinear_quantized_into(&mut encoder, &xq(41), &w, Out::add(&unwritten(context, [2, 6]))));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn tensor_ops_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
+    assert_shape(tensor::mul(&mut encoder, &row, &x));
+    assert_shape(tensor::mul(&mut encoder, &x, &unwritten(context, [2])));
+    assert_shape(tensor::mul_into(&mut encoder, &x, &row, &unwritten(context, [3, 2])));
+    assert_shape(tensor::relu2_into(&mut encoder, &x, &unwritten(context, [3, 2])));
+    assert_shape(tensor::relu2_backward(&mut encoder, &x, &row));
+    assert_shape(tensor::relu2_backward_into(&mut encoder, &x, &x, Out::add(&row)));
+    assert_shape(tensor::pad_rows(&mut encoder, &x, 2));
+    assert_shape(tensor::pad_rows_into(&mut encoder, &x, &unwritten(context, [3, 4])));
+    assert_shape(bitnet::relu2_gate_into(&mut encoder, &unwritten(context, [2, 6]), &unwritten(context, [2, 6])));
+    assert_shape(bitnet::dequantize_weights_into(&mut encoder, &ternary(&mut rng(1), 3, 4).upload(context).unwrap(), &x));
+    assert!(encoder.is_empty());
+}

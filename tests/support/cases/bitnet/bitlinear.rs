@@ -1,0 +1,162 @@
+//! `src/ops/bitnet/bitlinear.rs`
+
+use super::{exact_product, quantized, row_scales, watch_quantized};
+use crate::{
+    Case, Data, Near, U, activations, context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with, wild_activations,
+};
+use bitnet_wgpu::{
+    Capabilities, Float, PackedTernary, Scales,
+    bitnet::{self, Layout},
+    f16,
+};
+use rand::{RngExt, rngs::StdRng};
+
+type Shape = (usize, usize, usize);
+/// A layout, and what the device is taken for: together they decide for a kernel.
+type Method = (&'static str, Layout, fn(&mut Capabilities));
+
+const INT8: Method = ("int8", Layout::Int8, |_| ());
+const METHODS: [Method; 4] = [
+    INT8,
+    ("half", Layout::Half, |c| c.software = false),
+    ("half on software", Layout::Half, |c| c.software = true),
+    ("half, biased", Layout::Half, |c| c.half_subnormals = false),
+];
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for method in METHODS {
+        for (mut rng, shape) in shapes(method.0).chain([(rng(1), (2, 9, 2560))]) {
+            let (x, w) = (wild_activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
+            // Halves of finite numbers, some of whose products are not.
+            let tame: Vec<f32> = activations(&mut rng, shape.0, shape.2).iter().map(|v| v.clamp(-6e4, 6e4)).collect();
+            cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &tame, &w)]);
+        }
+        // Every number of tokens from GEMV to GEMM.
+        for m in 0..=20 {
+            let mut rng = rng(4 + m as u64);
+            let (x, w) = (activations(&mut rng, m, 70), ternary(&mut rng, 19, 70));
+            cases.push(case::<f32>(method, (m, 19, 70), &x, &w));
+        }
+        // q, k, v under grouped-query attention: segments of different lengths, none a multiple of a tile.
+        for m in [1, 3, 40] {
+            let mut rng = rng(5);
+            let parts = [37, 11, 11].map(|rows| ternary(&mut rng, rows, 80));
+            let fused = PackedTernary::concat(&parts.each_ref()).unwrap();
+            cases.push(case::<f32>(method, (m, 59, 80), &activations(&mut rng, m, 80), &fused));
+        }
+        // The largest sums there can be: all codes +1, all activations 127, at the largest k of a layout.
+        let k = method.1.max_features(context().capabilities().half_subnormals && !method.0.ends_with("biased"));
+        let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
+        for (m, value) in [(1, 1.0), (1, -1.0), (9, 1.0), (9, -1.0)] {
+            cases.push(case::<f32>(method, (m, 2, k), &vec![value; m * k], &ones).device_only());
+        }
+        // More tokens than a dimension of a grid has workgroups.
+        let m = 70_000;
+        cases.push(case::<f32>(method, (m, 2, 3), &floats(&mut rng(9), m * 3, 3.0), &ternary(&mut rng(9), 2, 3)).device_only());
+    }
+    // So many rows that there is another kernel for them, and not a multiple of its tile.
+    for k in [65, 300] {
+        let (mut rng, shape) = (rng(10), (2, 16_387, k));
+        let (x, w) = (activations(&mut rng, 2, k), weights(&mut rng, shape));
+        cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &convert_back(&x), &w).device_only()]);
+    }
+    cases
+}
+
+/// Finite in `f16`.
+fn convert_back(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|v| v.clamp(-6e4, 6e4)).collect()
+}
+
+fn weights(rng: &mut StdRng, (_, n, k): Shape) -> PackedTernary {
+    let scales: Vec<f32> = (0..n).map(|_| rng.random_range(0.01..2.0)).collect();
+    ternary_with(rng, n, k, row_scales(&scales))
+}
+
+/// From floats of a type to floats of that type; and the integer sums.
+fn case<T: Float>((method, layout, restrict): Method, (m, n, k): Shape, x: &[f32], w: &PackedTernary) -> Case {
+    let (x, w) = (convert::<T>(x), w.clone());
+    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let accumulators = bitnet::accumulators_cpu(&host, &w).unwrap().into_iter().map(|sum| sum as f32).collect();
+    let y = Data::floats(T::ELEMENT, &bitnet::bitlinear_quantized_cpu(&host, &w).unwrap());
+    let wanted = quantized(&host, layout).into_iter().chain([Data::F32(accumulators), y]).collect();
+    Case::exact(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
+        let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
+        let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
+        let sums = bitnet::accumulators(&mut r.encoder, &xq, &w)?;
+        let y = bitnet::bitlinear_quantized::<T>(&mut r.encoder, &xq, &w)?;
+        watch_quantized(r, &xq);
+        r.watch_all(&sums);
+        r.watch_all(&y);
+        Ok(())
+    })
+    .of(T::ELEMENT)
+    .on(restrict)
+}
+
+/// A product on top of what is there.
+pub fn adding() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for method in METHODS {
+        for (mut rng, shape) in shapes(method.0) {
+            cases.extend([add::<f32>(&mut rng, method, shape), add::<f16>(&mut rng, method, shape)]);
+        }
+    }
+    cases.push(add::<f32>(&mut rng(34), INT8, (2, 16_387, 70)).device_only());
+    cases
+}
+
+fn add<T: Float>(rng: &mut StdRng, (method, layout, restrict): Method, shape: Shape) -> Case {
+    let (m, n, k) = shape;
+    let (x, w, base) = (floats(rng, m * k, 3.0), weights(rng, shape), half_floats(rng, m * n, 50.0));
+    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
+    let wanted = sums(&base, &products);
+    let base = convert::<T>(&base);
+    Case::near(format!("{m} × {n} × {k} {:?}, {method}", T::ELEMENT), wanted, move |r| {
+        let (x, w, y) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
+        let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
+        bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, bitnet_wgpu::Out::add(&y))?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .of(T::ELEMENT)
+    .on(restrict)
+}
+
+/// Scales by groups of columns, where a sum of floats remains.
+pub fn groups() -> Vec<Case> {
+    let shapes = [(1, 9, 256, 64), (3, 17, 200, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32)];
+    let random = crate::random_shapes("groups").into_iter().zip([16, 32, 64, 128].into_iter().cycle());
+    let all = shapes.into_iter().chain(random.map(|((m, n, k), size)| (m, n, k, size)));
+    (0u64..).zip(all).flat_map(|(i, (m, n, k, size))| [false, true].map(|add| grouped(&mut rng(i), (m, n, k), size, add))).collect()
+}
+
+fn grouped(rng: &mut StdRng, (m, n, k): Shape, size: usize, add: bool) -> Case {
+    let scales = Scales::Groups { size, scales: floats(rng, n * k.div_ceil(size), 1.0) };
+    let w = ternary_with(rng, n, k, scales);
+    let (x, base) = (floats(rng, m * k, 2.0), floats(rng, m * n, if add { 50.0 } else { 0.0 + f32::MIN_POSITIVE }));
+    let (dense, host) = (w.dequantize(), bitnet::quantize_activations_cpu(&x, m, k).unwrap());
+    let near = |(at, &base): (usize, &f32)| {
+        let (product, size) = exact_product(&dense, &host, &w, at);
+        let exact = product + if add { f64::from(base) } else { 0.0 };
+        // One rounding for each of at most k/16 words and one for each of the tree's levels, of sums of at most Σ|w·x|; and of the last sum.
+        let last = if add { 1.01 * U * exact.abs() } else { 0.0 };
+        Near { exact, error: 2.0 * U * size * (k.div_ceil(16) + 8) as f64 + last }
+    };
+    let wanted = base.iter().enumerate().map(near).collect();
+    let (name, (host, packed)) = (format!("{m} × {n} × {k}, groups of {size}, added {add}"), (host, w.clone()));
+    let case = Case::near(name, wanted, move |r| {
+        let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
+        let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
+        let y = if add { r.upload(&base, [m, n])? } else { r.output([m, n])? };
+        match add {
+            true => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, bitnet_wgpu::Out::add(&y))?,
+            false => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, &y)?,
+        }
+        r.watch_all(&y);
+        Ok(())
+    });
+    if add { case } else { case.twin(move || vec![Data::F32(bitnet::bitlinear_quantized_cpu(&host, &packed).unwrap())]) }
+}

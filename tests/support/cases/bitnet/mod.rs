@@ -1,0 +1,107 @@
+//! BitNet: quantisers and BitLinear.
+
+mod bitlinear;
+mod dequantize;
+mod gate_quantize;
+mod quantize_activations;
+mod quantize_weights;
+mod relu2_gate;
+mod rms_norm_quantize;
+
+use super::Family;
+use crate::{Data, Recorder};
+use bitnet_wgpu::{
+    PackedTernary,
+    bitnet::{HostActivations, Layout, QuantizedActivations},
+    f16,
+};
+
+pub const OPS: Family = &[
+    ("bitnet::bitlinear", bitlinear::cases),
+    ("bitnet::bitlinear_add", bitlinear::adding),
+    ("bitnet::bitlinear_groups", bitlinear::groups),
+    ("bitnet::dequantize_activations", dequantize::activations),
+    ("bitnet::dequantize_weights", dequantize::weights),
+    ("bitnet::gate_quantize", gate_quantize::cases),
+    ("bitnet::gate_norm_quantize", gate_quantize::with_norm),
+    ("bitnet::quantize_activations", quantize_activations::cases),
+    ("bitnet::quantize_weights", quantize_weights::cases),
+    ("bitnet::relu2_gate", relu2_gate::cases),
+    ("bitnet::rms_norm_quantize", rms_norm_quantize::cases),
+];
+
+const LAYOUTS: [Layout; 2] = [Layout::Int8, Layout::Half];
+
+/// Words of sixteen codes in a row, padded to whole vectors of four.
+fn row_words(features: usize) -> usize {
+    features.div_ceil(64) * 4
+}
+
+/// The codes of a row in the half layout as `wgsl/bitnet/half_planes.wgsl` describes it, or as bytes in order.
+fn pack(layout: Layout, codes: &[i8]) -> Vec<u32> {
+    let groups = row_words(codes.len()) * 4;
+    let mut row = vec![0; if layout == Layout::Half { 2 * groups } else { groups }];
+    for (i, &code) in codes.iter().enumerate() {
+        let (group, j) = (i / 4, i % 4);
+        if layout == Layout::Half {
+            let scaled = f16::from_f32(f32::from(code) / 4f32.powi(group as i32 % 4));
+            row[j % 2 * groups + group] |= u32::from(scaled.to_bits()) << (16 * (j / 2));
+        } else {
+            row[group] |= u32::from(code as u8) << (8 * j);
+        }
+    }
+    row
+}
+
+/// The codes that a row of words should hold; whether they do, packing them again will tell.
+fn unpack(layout: Layout, words: &[u32], features: usize) -> Vec<i8> {
+    let code = |i: usize| {
+        let (group, j) = (i / 4, i % 4);
+        if layout == Layout::Half {
+            let bits = words[j % 2 * (words.len() / 2) + group] >> (16 * (j / 2));
+            (f16::from_bits(bits as u16).to_f32() * 4f32.powi(group as i32 % 4)) as i8
+        } else {
+            (words[group] >> (8 * j)) as i8
+        }
+    };
+    (0..features).map(code).collect()
+}
+
+/// Σ code and Σ code·4^(5-f), where f is the field of a word that meets the code. Rows that are too long for the second sum let it wrap around:
+/// kernels that use it refuse them.
+fn sums(codes: &[i8]) -> [i32; 2] {
+    let sum = codes.iter().map(|&code| i32::from(code)).sum();
+    let weighted = codes.iter().enumerate().map(|(i, &code)| i32::from(code) * 4i32.pow(5 - i as u32 / 4 % 4));
+    [sum, weighted.fold(0, i32::wrapping_add)]
+}
+
+/// Activations as they must lie in memory: codes, scales, sums.
+fn quantized(x: &HostActivations, layout: Layout) -> Vec<Data> {
+    let rows = || (0..x.tokens).map(|token| x.row(token));
+    vec![
+        Data::U32(rows().flat_map(|row| pack(layout, row)).collect()),
+        Data::F32(x.scales.clone()),
+        Data::I32(rows().flat_map(sums).collect()),
+    ]
+}
+
+/// Watches what [`quantized`] gives.
+fn watch_quantized(r: &mut Recorder, x: &QuantizedActivations) {
+    let (codes, scales, sums) = x.tensors();
+    r.watch_all(codes);
+    r.watch_all(scales);
+    r.watch_all(sums);
+}
+
+/// A scale for every row, so that a wrong row shows.
+fn row_scales(scales: &[f32]) -> bitnet_wgpu::Scales {
+    bitnet_wgpu::Scales::Segments(scales.iter().map(|&scale| (1, scale)).collect())
+}
+
+/// What a matrix multiplies a token by, and by what the sums are divided: Σ and Σ|..| of the terms of an output, in `f64`.
+fn exact_product(dense: &[f32], x: &HostActivations, w: &PackedTernary, at: usize) -> (f64, f64) {
+    let (n, k) = (w.rows(), w.columns());
+    let terms = || dense[at % n * k..][..k].iter().zip(x.row(at / n)).map(|(&w, &x)| f64::from(w) * f64::from(x));
+    let scale = f64::from(x.scales[at / n]);
+    (terms().sum::<f64>() / scale, terms().map(f64::abs).sum::<f64>() / scale)
+}

@@ -1,0 +1,43 @@
+//! What devices are measured by; kernels that have no public function.
+
+use super::Family;
+use crate::{Case, Data};
+use bitnet_wgpu::{Kernel, catalog, params};
+
+pub const OPS: Family = &[("half_subnormals", half_subnormals), ("measure::read_bandwidth", read_bandwidth)];
+
+fn kernel(name: &str) -> &'static Kernel {
+    catalog().find(|kernel| kernel.name == name).expect("the kernel is in the catalog")
+}
+
+fn half_subnormals() -> Vec<Case> {
+    // Codes 1 and 2 in every field: Σ (1 + 2·2)·4^f·2^-24.
+    let y = 5.0 * 85.0 / 16_777_216.0;
+    let case = Case::exact("codes 1 and 2".to_owned(), vec![Data::F32(vec![y])], |r| {
+        let (word, y) = (r.upload(&[0x00aa_0055u32], [1])?, r.output::<f32>([1])?);
+        r.encoder.dispatch(kernel("half_subnormals"), &(), &[&word, &y], [1, 1, 1])?;
+        r.watch_all(&y);
+        Ok(())
+    });
+    vec![case]
+}
+
+params! { struct Params { quads: u32 } }
+
+fn read_bandwidth() -> Vec<Case> {
+    [1, 5, 3000, 20_000].map(|quads| reading(quads).device_only()).into()
+}
+
+/// Every thread's own: the exclusive or of the quads that it reads.
+fn reading(quads: usize) -> Case {
+    const THREADS: usize = 2 * 256;
+    let source: Vec<u32> = (0..4 * quads as u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+    let mut sink = vec![0; 4 * THREADS];
+    source.iter().enumerate().for_each(|(i, word)| sink[i % (4 * THREADS)] ^= word);
+    Case::exact(format!("{quads} quads"), vec![Data::U32(sink)], move |r| {
+        let (source, sink) = (r.upload(&source, [4 * quads])?, r.output::<u32>([4 * THREADS])?);
+        r.encoder.dispatch(kernel("read_bandwidth"), &Params { quads: quads as u32 }, &[&source, &sink], [2, 1, 1])?;
+        r.watch_all(&sink);
+        Ok(())
+    })
+}

@@ -1,0 +1,236 @@
+//! `src/ops/transformer/attention.rs`
+
+use super::cache::Slots;
+use crate::{Case, Data, Near, U, half_floats, rng, seed};
+use bitnet_wgpu::{
+    Element, Out,
+    transformer::{HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope_cpu},
+};
+use rand::RngExt;
+
+pub fn cases() -> Vec<Case> {
+    let fixed = [
+        (Slots::one(1, 1, 2, 0, 1), 1),
+        (Slots::one(2, 1, 6, 126, 1), 1),
+        (Slots::one(3, 1, 14, 127, 1), 2),
+        (Slots::one(4, 1, 32, 128, 1), 5),
+        (Slots::one(8, 1, 40, 299, 1), 3),
+        (Slots::one(8, 2, 40, 299, 1), 5),
+        // Shares of nothing.
+        (Slots::one(8, 2, 64, 299, 1), 40),
+        (Slots::one(5, 5, 128, 128, 1), 2),
+        (Slots::one(6, 2, 256, 40, 1), 1),
+        (Slots::one(2, 2, 256, 129, 2), 1),
+        // As many rows as the kernel for few takes, and one more.
+        (Slots::one(2, 1, 6, 126, 2), 1),
+        (Slots::one(1, 1, 40, 124, 5), 1),
+        // Tiles of rows that end in a run, and positions that some rows of a tile do not see.
+        (Slots::one(3, 1, 6, 120, 21), 2),
+        (Slots::one(3, 1, 14, 0, 129), 1),
+        (Slots::one(4, 2, 6, 120, 20), 5),
+        (Slots::one(8, 1, 32, 126, 3), 1),
+        (Slots::one(8, 1, 32, 297, 3), 2),
+        (Slots::one(2, 2, 256, 250, 11), 3),
+        (Slots::one(2, 1, 128, 0, 11).of(&[9, 0], 0, 2), 1),
+        (Slots::one(4, 1, 64, 0, 1).of(&[0, 128, 299, 5], 1, 3), 2),
+        (Slots::one(4, 2, 40, 0, 1).of(&[0, 5, 127, 128, 299], 0, 5), 2),
+        (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], 1, 2), 2),
+        (Slots::one(2, 1, 2, 0, 1).of(&[3, 3], 1, 0), 1),
+    ];
+    let fixed = (0u64..).zip(fixed).map(|(i, (slots, splits))| (rng(i), slots, splits));
+    let random = (0..20).map(|i| {
+        let mut rng = rng(1000 * seed() + i);
+        let (kv_heads, sharing) = (rng.random_range(1..4), rng.random_range(1..5));
+        let run = if rng.random_bool(0.5) { 1 } else { rng.random_range(1..20) };
+        let positions: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(0..300)).collect();
+        let slot = rng.random_range(0..positions.len());
+        let sequences = rng.random_range(1..=positions.len() - slot);
+        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run).of(&positions, slot, sequences);
+        let splits = rng.random_range(1..6);
+        (rng, slots, splits)
+    });
+    let mut cases = Vec::new();
+    for (mut rng, slots, splits) in fixed.chain(random.collect::<Vec<_>>()) {
+        for element in [Element::F32, Element::F16] {
+            let rows = half_floats(&mut rng, rows_len(&slots), 1.5);
+            cases.push(Attention { slots: slots.clone(), splits, element, rows, exact: false }.case("plain"));
+        }
+    }
+    cases.extend(huge_scores());
+    cases
+}
+
+/// Numbers of all tokens of all slots.
+fn rows_len(slots: &Slots) -> usize {
+    slots.positions.iter().map(|past| (past + slots.run) * slots.shape.row()).sum()
+}
+
+/// Exponentials of which overflow or vanish, unless it is those of differences.
+fn huge_scores() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for element in [Element::F32, Element::F16] {
+        for (run, splits) in [(1, 1), (1, 3), (5, 2)] {
+            let slots = Slots::one(4, 2, 64, 290, run);
+            // Whole numbers, products and sums of which are: 64·500² < 2^24, over 8.
+            let mut rows: Vec<f32> = half_floats(&mut rng(30), rows_len(&slots), 500.0).iter().map(|v| v.round()).collect();
+            // Values that tell which position won.
+            for row in rows.chunks_mut(slots.shape.row()) {
+                row[6 * 64..].iter_mut().for_each(|v| *v /= 512.0);
+            }
+            cases.push(Attention { slots, splits, element, rows, exact: true }.case("huge scores"));
+        }
+    }
+    // Scores up to 2^118 and down to -2^93 (-10^30 is less than any may be); equal ones share the weight.
+    for (key, query) in [(2f32.powi(60), 2f32.powi(60)), (-2f32.powi(50), 2f32.powi(45)), (2f32.powi(60), 0.0)] {
+        let slots = Slots::one(2, 1, 16, 200, 1);
+        let mut rows = half_floats(&mut rng(31), rows_len(&slots), 1.0);
+        for (token, row) in rows.chunks_mut(slots.shape.row()).enumerate() {
+            row[..3 * 16].fill(0.0);
+            (row[3], row[16 + 3], row[32 + 3]) = (query, -query.min(2f32.powi(30)), if token % 3 == 0 { key } else { key / 2.0 });
+        }
+        cases.push(Attention { slots, splits: 2, element: Element::F32, rows, exact: true }.case(&format!("keys of {key:e}")));
+    }
+    cases
+}
+
+#[derive(Clone)]
+struct Attention {
+    slots: Slots,
+    splits: usize,
+    element: Element,
+    /// Queries, keys and values of all tokens, slot after slot: `[heads + 2·kv_heads, D]` each.
+    rows: Vec<f32>,
+    /// Are scores exact in `f32`?
+    exact: bool,
+}
+
+impl Attention {
+    fn case(self, kind: &str) -> Case {
+        let Self { slots, splits, element, .. } = &self;
+        let (name, element) = (format!("{kind}, {slots:?} {element:?}, {splits} splits"), *element);
+        // Some are added to ones, as one share and as several.
+        let base = if (splits + slots.run) % 3 == 2 { 1.0f32 } else { 0.0 };
+        let on_base = |near: Near| {
+            let exact = near.exact + f64::from(base);
+            Near { exact, error: near.error + 1.01 * U * exact.abs() }
+        };
+        let wanted: Vec<Near> = self.wanted().into_iter().map(on_base).collect();
+        // A bound that shows something.
+        assert!(wanted.iter().all(|near| near.error < 0.1), "{name}");
+        let (twin, [qkv, keys, values]) = (self.clone(), self.data());
+        let caches = [keys, values];
+        let record = move |r: &mut crate::Recorder| {
+            let Self { slots, splits, element, .. } = &self;
+            let (cache, positions) = slots.upload(r, *element, &caches)?;
+            let qkv = r.upload(&qkv, [slots.tokens(), slots.shape.row()])?;
+            let shape = [slots.tokens(), slots.shape.heads * slots.shape.head_dim];
+            let new = NewTokens { sequence: slots.slot, run: slots.run, positions: &positions };
+            let y = if base == 0.0 {
+                attention(&mut r.encoder, &qkv, &new, &cache, *splits)?
+            } else {
+                let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
+                attention_into(&mut r.encoder, &qkv, &new, &cache, *splits, Out::add(&y))?;
+                y
+            };
+            r.watch_all(&y);
+            Ok(())
+        };
+        let case = Case::near(name, wanted, record).of(element);
+        let case = if twin.products() > 150_000 { case.device_only() } else { case };
+        case.twin(move || vec![Data::F32(twin.by_cpu().iter().map(|y| y + base).collect())])
+    }
+
+    /// A row of a slot's tokens.
+    fn row(&self, slot: usize, token: usize) -> &[f32] {
+        let (slots, row) = (&self.slots, self.slots.shape.row());
+        let before: usize = slots.positions[..slot].iter().map(|past| past + slots.run).sum();
+        &self.rows[(before + token) * row..][..row]
+    }
+
+    fn used(&self) -> std::ops::Range<usize> {
+        self.slots.slot..self.slots.slot + self.slots.sequences
+    }
+
+    /// New tokens, keys and values. What is not seen, of slots or of positions, must not count; what pads a head is 0.
+    fn data(&self) -> [Vec<f32>; 3] {
+        let (slots, shape) = (&self.slots, self.slots.shape);
+        let [mut keys, mut values] = [(); 2].map(|()| vec![f32::NAN; slots.cache_len()]);
+        let mut qkv = Vec::new();
+        for slot in self.used() {
+            for position in 0..slots.positions[slot] + slots.run {
+                let row = self.row(slot, position);
+                for (head, d) in (0..shape.kv_heads).flat_map(|head| (0..slots.padded()).map(move |d| (head, d))) {
+                    let number = |first: usize| if d < shape.head_dim { row[(first + head) * shape.head_dim + d] } else { 0.0 };
+                    keys[slots.key_at(slot, head, position, d)] = number(shape.heads);
+                    values[slots.value_at(slot, head, position, d)] = number(shape.heads + shape.kv_heads);
+                }
+                if position >= slots.positions[slot] {
+                    qkv.extend_from_slice(row);
+                }
+            }
+        }
+        [qkv, keys, values]
+    }
+
+    /// How many numbers are multiplied with keys.
+    fn products(&self) -> usize {
+        let positions: usize = self.used().map(|slot| self.slots.positions[slot] + self.slots.run).sum();
+        self.slots.run * positions * self.slots.shape.heads * self.slots.shape.head_dim
+    }
+
+    fn by_cpu(&self) -> Vec<f32> {
+        let one = |slot: usize| {
+            let past = self.slots.positions[slot];
+            let tokens: Vec<f32> = (0..past + self.slots.run).flat_map(|token| self.row(slot, token)).copied().collect();
+            // Turns nothing, so that the cache holds what keys and values are.
+            let angles = [1.0, 0.0].repeat((past + self.slots.run) * self.slots.shape.head_dim / 2);
+            let mut cache = HostKvCache::new(self.slots.shape).unwrap();
+            rope_cpu(&mut tokens.clone(), &angles, &mut cache).unwrap();
+            attention_cpu(&tokens[past * self.slots.shape.row()..], &cache).unwrap()
+        };
+        self.used().flat_map(one).collect()
+    }
+
+    /// What attention is, in `f64`, and by how much `f32` may miss it: for every output.
+    fn wanted(&self) -> Vec<Near> {
+        let shape = self.slots.shape;
+        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
+        let scale = f64::from((head_dim as f32).sqrt().recip());
+        let mut all = Vec::new();
+        for slot in self.used() {
+            let row = |token: usize, head: usize| &self.row(slot, token)[head * head_dim..][..head_dim];
+            for (token, head) in (0..self.slots.run).flat_map(|token| (0..heads).map(move |head| (token, head))) {
+                let (last, shared) = (self.slots.positions[slot] + token, head / (heads / kv_heads));
+                let q = row(last, head);
+                let terms =
+                    |position: usize| q.iter().zip(row(position, heads + shared)).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
+                let scores: Vec<f64> = (0..=last).map(|position| terms(position).sum()).collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                // A score strays by a rounding of q, of a product, and of less than D sums. What all scores have in common cancels out. Then
+                // there are a difference, which is off by U·|x|, and exp, by (3 + 2·|x|)·2U as WGSL has it, on the way from the score to the
+                // largest of its tile, from there to those of later tiles and of other shares: the |x| add up to that of the whole way; and a
+                // product each.
+                let steps = (last / 128 + 3) as f64;
+                let stray = |position: usize| {
+                    let score = if self.exact { 0.0 } else { terms(position).map(f64::abs).sum::<f64>() * (head_dim + 2) as f64 * U };
+                    (score + (5.0 * (largest - scores[position]) + 7.0 * steps) * U).exp_m1()
+                };
+                // Where a weight is nothing, so is what it strays.
+                let strays: Vec<f64> = (0..=last).map(|p| if weights[p] == 0.0 { 0.0 } else { weights[p] * stray(p) }).collect();
+                for d in 0..head_dim {
+                    let v = |position: usize| f64::from(row(position, heads + kv_heads + shared)[d]);
+                    let mean = |weights: &[f64], of: &dyn Fn(usize) -> f64| {
+                        (0..=last).map(|position| weights[position] * of(position)).sum::<f64>() / total
+                    };
+                    let exact = mean(&weights, &v);
+                    // Sums of weights and of weighted values in some order, their quotient (2.5 units), and weights that are flushed.
+                    let sums = 2.0 * (last + 12) as f64 * U * mean(&weights, &|p| v(p).abs()) + 1e-30;
+                    all.push(Near { exact, error: mean(&strays, &|p| v(p).abs() + exact.abs()) + sums });
+                }
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,53 @@
+//! `src/ops/transformer/dense_gemv.rs`
+
+use crate::{Case, DENSE, Data, Near, U, dense, floats, rng, shapes};
+use bitnet_wgpu::{DenseElement, Out, transformer};
+use rand::rngs::StdRng;
+
+pub fn cases() -> Vec<Case> {
+    let more = [(1, 5, 1280), (3, 32, 8), (4, 33, 15), (5, 67, 17), (1, 130, 257)];
+    let more = (0u64..).zip(more).map(|(i, shape)| (rng(i), shape));
+    let all = shapes("dense_gemv").chain(more).zip([false, false, true].into_iter().cycle());
+    all.flat_map(|((mut rng, shape), add)| DENSE.map(|element| case(&mut rng, element, shape, add))).collect()
+}
+
+fn case(rng: &mut StdRng, element: DenseElement, (m, n, k): (usize, usize, usize), add: bool) -> Case {
+    let (w, x) = (dense(rng, element, n, k), floats(rng, m * k, 2.0));
+    let rows: Vec<Vec<f32>> = (0..n).map(|row| w.row(row)).collect();
+    let near = |at: usize| {
+        let terms = || rows[at % n].iter().zip(&x[at / n * k..][..k]).map(|(&w, &x)| f64::from(w) * f64::from(x));
+        // A rounding for the product, less than k for additions in whatever order, one for the scale, and one for that of `row`.
+        Near { exact: terms().sum(), error: terms().map(f64::abs).sum::<f64>() * (k + 3) as f64 * U }
+    };
+    let wanted: Vec<Near> = (0..m * n).map(near).collect();
+    let packed = w.clone();
+    let base = add.then(|| floats(rng, m * n, 9.0));
+    // With what is added, the sum is rounded once more.
+    let total = |(i, near): (usize, &Near)| match &base {
+        Some(base) => {
+            let exact = near.exact + f64::from(base[i]);
+            Near { exact, error: near.error + 1.01 * U * exact.abs() }
+        }
+        None => *near,
+    };
+    let wanted = wanted.iter().enumerate().map(total).collect();
+    let (given, twin_base) = (x.clone(), base.clone());
+    Case::near(format!("{m} × {n} × {k} {element:?}, added {add}"), wanted, move |r| {
+        let (x, w) = (r.upload(&given, [m, k])?, w.upload(r.encoder.context())?);
+        let y = match &base {
+            Some(base) => {
+                let y = r.upload(base, [m, n])?;
+                transformer::dense_gemv_into(&mut r.encoder, &x, &w, Out::add(&y))?;
+                y
+            }
+            None => transformer::dense_gemv(&mut r.encoder, &x, &w)?,
+        };
+        r.watch_all(&y);
+        Ok(())
+    })
+    .twin(move || {
+        let mut y = if k == 0 { vec![0.0; m * n] } else { transformer::dense_gemv_cpu(&x, &packed).unwrap() };
+        y.iter_mut().zip(twin_base.iter().flatten()).for_each(|(y, base)| *y += base);
+        vec![Data::F32(y)]
+    })
+}

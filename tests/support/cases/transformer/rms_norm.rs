@@ -1,0 +1,58 @@
+//! `src/ops/transformer/rms_norm.rs`
+
+use crate::{Case, Data, activations, floats, random_shapes, rng, sums};
+use bitnet_wgpu::{Out, transformer};
+use rand::{RngExt, rngs::StdRng};
+
+const EPS: f32 = 1e-5;
+
+/// Rows of `x`, its columns, the first row that is asked for, and how many.
+type Shape = (usize, usize, usize, usize);
+
+pub fn cases() -> Vec<Case> {
+    let fixed: [Shape; 11] = [
+        (1, 1, 0, 1),
+        (2, 31, 1, 1),
+        (9, 257, 2, 7),
+        (5, 257, 0, 5),
+        (3, 1280, 0, 3),
+        (4, 8, 0, 4),
+        (4, 8, 4, 0),
+        (0, 8, 0, 0),
+        (7, 33, 3, 2),
+        (3, 2560, 0, 3),
+        (45, 19, 4, 40),
+    ];
+    let mut cases: Vec<_> = (0u64..).zip(fixed).flat_map(|(i, shape)| [case(&mut rng(i), shape), adding(&mut rng(i), shape)]).collect();
+    for (i, (m, _, k)) in (0..).zip(random_shapes("rms_norm")) {
+        let mut rng = rng(1000 * crate::seed() + i);
+        let first = rng.random_range(0..=m);
+        let tokens = rng.random_range(0..=m - first);
+        cases.push(case(&mut rng, (m, k, first, tokens)));
+    }
+    cases
+}
+
+fn case(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
+    let (x, gain) = (activations(rng, m, k), floats(rng, k, 2.0));
+    let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
+    let wanted = Data::F32(normed[first * k..][..tokens * k].to_vec());
+    Case::exact(format!("rows {first}.. of {m} × {k}, {tokens}"), vec![wanted], move |r| {
+        let (x, gain, y) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.output([tokens, k])?);
+        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, &y)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+}
+
+fn adding(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
+    let (x, gain, base) = (floats(rng, m * k, 3.0), floats(rng, k, 2.0), floats(rng, tokens * k, 9.0));
+    let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
+    let wanted = sums(&base, &normed[first * k..][..tokens * k]);
+    Case::near(format!("rows {first}.. of {m} × {k}, {tokens}, added"), wanted, move |r| {
+        let (x, gain, y) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
+        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, Out::add(&y))?;
+        r.watch_all(&y);
+        Ok(())
+    })
+}

@@ -1,0 +1,87 @@
+//! `src/ops/transformer/rope.rs`
+
+use super::cache::Slots;
+use crate::{Case, Data, Near, U, half_floats, rng, seed};
+use bitnet_wgpu::{
+    Element,
+    transformer::{NewTokens, rope, rope_angles},
+};
+use rand::{RngExt, rngs::StdRng};
+
+pub fn cases() -> Vec<Case> {
+    let fixed = [
+        Slots::one(1, 1, 2, 0, 1),
+        Slots::one(3, 1, 6, 4, 1),
+        Slots::one(4, 2, 14, 1, 5).capacity(7),
+        // The last tokens of the first run, and all of the second, have no room.
+        Slots::one(2, 2, 40, 0, 4).of(&[0, 7, 9, 3], 1, 2).capacity(9),
+        Slots::one(8, 2, 64, 0, 1).of(&[5, 5, 0, 32, 40], 2, 3).capacity(33),
+        Slots::one(6, 3, 32, 0, 11).of(&[0, 4], 0, 1).capacity(11),
+        Slots::one(6, 2, 64, 3, 13).capacity(17),
+        Slots::one(2, 1, 128, 0, 1).of(&[0], 0, 0),
+    ];
+    let fixed = (0u64..).zip(fixed).map(|(i, slots)| (rng(i), slots));
+    let random = (0..20).map(|i| {
+        let mut rng = rng(1000 * seed() + i);
+        let (kv_heads, sharing) = (rng.random_range(1..4), rng.random_range(1..4));
+        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..40), 0, rng.random_range(1..9));
+        let capacity = rng.random_range(1..40);
+        let positions: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..capacity + 3)).collect();
+        let slot = rng.random_range(0..positions.len());
+        let sequences = rng.random_range(1..=positions.len() - slot);
+        (rng, slots.of(&positions, slot, sequences).capacity(capacity))
+    });
+    let all = fixed.chain(random.collect::<Vec<_>>());
+    all.flat_map(|(mut rng, slots)| [Element::F32, Element::F16].map(|element| case(&mut rng, &slots, element))).collect()
+}
+
+fn case(rng: &mut StdRng, slots: &Slots, element: Element) -> Case {
+    let (name, slots) = (format!("{slots:?} {element:?}"), slots.clone());
+    let (heads, kv_heads, head_dim) = (slots.shape.heads, slots.shape.kv_heads, slots.shape.head_dim);
+    let (row, middle) = (slots.shape.row(), head_dim / 2);
+    let frequencies: Vec<f32> = (0..middle).map(|i| 100f32.powf(-(i as f32) / middle as f32)).collect();
+    let angles = rope_angles(&frequencies, slots.capacity);
+    let qkv = half_floats(rng, slots.tokens() * row, 5.0);
+    let caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 900.0));
+    // Nothing else may change.
+    let mut wanted = [&qkv, &caches[0], &caches[1]].map(|before| before.iter().map(|&v| (Near::exactly(v), true)).collect::<Vec<_>>());
+    for token in 0..slots.tokens() {
+        let (slot, position) = slots.place(token);
+        for (head, i) in (0..row / head_dim).flat_map(|head| (0..head_dim).map(move |i| (head, i))).filter(|_| position < slots.capacity) {
+            let start = token * row + head * head_dim;
+            let v = |i: usize| f64::from(qkv[start + i]);
+            let turn = |j: usize| f64::from(angles[(position * middle + i % middle) * 2 + j]);
+            let (a, b) = (v(i) * turn(0), if i < middle { -v(i + middle) } else { v(i - middle) } * turn(1));
+            // Two products and their sum are rounded, or fewer.
+            let turned = (Near { exact: a + b, error: 2.0 * U * (a.abs() + b.abs()) }, false);
+            if head < heads {
+                wanted[0][start + i] = turned;
+            } else if head < heads + kv_heads {
+                wanted[1][slots.key_at(slot, head - heads, position, i)] = turned;
+            } else {
+                wanted[2][slots.value_at(slot, head - heads - kv_heads, position, i)] = (Near::exactly(qkv[start + i]), true);
+            }
+        }
+    }
+    // Without tokens nothing is recorded, and there are no buffers to look at.
+    let cache_len = if slots.tokens() == 0 { 0 } else { slots.cache_len() };
+    wanted[1..].iter_mut().for_each(|cache| cache.truncate(cache_len));
+    let check = move |got: &[Data], _| {
+        got.iter().zip(&wanted).zip(["qkv", "keys", "values"]).try_for_each(|((got, wanted), what)| {
+            let copied = got.to_f32().iter().zip(wanted).position(|(&got, &(near, copied))| copied && f64::from(got) != near.exact);
+            let near = got.check_near(wanted.iter().map(|wanted| wanted.0));
+            near.and(copied.map_or(Ok(()), |at| Err(format!("number {at} has changed")))).map_err(|e| format!("{what}: {e}"))
+        })
+    };
+    let record = move |r: &mut crate::Recorder| {
+        let (cache, positions) = slots.upload(r, element, &caches)?;
+        let qkv = r.upload(&qkv, [slots.tokens(), row])?;
+        let angles = r.upload(&angles, [slots.capacity, middle, 2])?;
+        let new = NewTokens { sequence: slots.slot, run: slots.run, positions: &positions };
+        rope(&mut r.encoder, &qkv, &new, &angles, &cache)?;
+        r.watch_all(&qkv);
+        cache.tensors().into_iter().for_each(|buffer| r.watch(buffer, cache_len));
+        Ok(())
+    };
+    Case::new(name, record, check).of(element)
+}

@@ -1,0 +1,161 @@
+//! The ways to run a case.
+
+use crate::{
+    Case, Leeway, Recorded, context,
+    machine::{self, Text},
+};
+use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
+use msl_host::Order;
+use naga::{back::spv, valid::Capabilities};
+use std::sync::Arc;
+
+/// A way to run cases.
+#[derive(Clone, Copy)]
+pub enum Executor {
+    /// The CPU twins.
+    Twin,
+    /// The device under test, as some context on it; `None` where it has no such.
+    Device(fn() -> Option<Context>),
+    /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which hand-written Metal reaches its driver, where there is no
+    /// Metal.
+    Spirv,
+    /// The CPU, by compiled Metal text.
+    Host(Text),
+}
+
+/// All of them, by the names that trials have.
+pub const EXECUTORS: &[(&str, Executor)] = &[
+    ("cpu", Executor::Twin),
+    ("wgsl", Executor::Device(|| context().with_language(ShaderLanguage::Wgsl).ok())),
+    ("msl", Executor::Device(|| context().with_language(ShaderLanguage::Msl).ok())),
+    ("wgsl_without_subgroups", Executor::Device(without_subgroups)),
+    ("spirv", Executor::Spirv),
+    ("our_metal", Executor::Host(Text::Metal)),
+    ("naga_metal", Executor::Host(Text::Naga { subgroups: true })),
+    ("naga_metal_without_subgroups", Executor::Host(Text::Naga { subgroups: false })),
+];
+
+fn without_subgroups() -> Option<Context> {
+    let wgsl = context().with_language(ShaderLanguage::Wgsl).ok()?;
+    wgsl.capabilities().subgroups.then(|| wgsl.restricted(|c| c.subgroups = false))
+}
+
+/// The same declaration with what naga's SPIR-V writer makes of its WGSL.
+fn with_spirv(kernel: &Kernel, floats: &[(&'static str, Element)]) -> Kernel {
+    let variant = Variant { language: ShaderLanguage::Wgsl, subgroups: context().capabilities().subgroups, floats: floats.to_vec() };
+    let (module, info) = machine::parse(&kernel.text(&variant), Capabilities::all());
+    // As in the release pipelines of the library; else drivers compile for minutes.
+    let zero_initialize_workgroup_memory = spv::ZeroInitializeWorkgroupMemoryMode::None;
+    let options = spv::Options { lang_version: (1, 3), zero_initialize_workgroup_memory, force_loop_bounding: false, ..Default::default() };
+    let pipeline = spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: kernel.entry.to_owned() };
+    let words = spv::write_vec(&module, &info, &options, Some(&pipeline)).expect("naga writes SPIR-V");
+    // SAFETY: naga writes valid modules, and the kernels keep to their bounds, as the other executors show.
+    unsafe { kernel.with_spirv(words) }
+}
+
+/// The recorded dispatches once more, in SPIR-V.
+fn repeated_in_spirv(recorded: Recorded, context: &Context) -> Result<Recorded> {
+    let mut encoder = context.encoder("spirv");
+    for dispatch in recorded.recording.dispatches() {
+        encoder.repeat(&dispatch, &Arc::new(with_spirv(dispatch.kernel(), dispatch.floats())))?;
+    }
+    Ok(recorded.as_recorded(encoder.finish()))
+}
+
+/// Metal promises none of these orders. For sanitizers, which see more than the results, one will do.
+const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
+
+/// The most threadgroups of a case on the CPU: for runs under sanitizers, which take their time.
+fn threadgroups_limit() -> Option<u64> {
+    let limit = std::env::var("MSL_TEST_THREADGROUPS").ok()?;
+    Some(limit.parse().expect("MSL_TEST_THREADGROUPS is a number"))
+}
+
+impl Executor {
+    /// Can it run here at all?
+    pub fn is_here(self) -> bool {
+        match self {
+            Self::Twin => true,
+            Self::Device(context) => context().is_some(),
+            Self::Spirv => {
+                let features = context().device().features();
+                let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
+                vulkan && features.contains(wgpu::Features::PASSTHROUGH_SHADERS)
+            }
+            Self::Host(_) => cfg!(target_os = "linux"),
+        }
+    }
+
+    /// Runs a case and has it judged. Gives false for a case that it leaves to others.
+    ///
+    /// # Errors
+    /// How it failed.
+    pub fn run(self, case: &Case) -> Result<bool, String> {
+        match self {
+            Self::Twin => case.check_twin().transpose().map(|checked| checked.is_some()),
+            Self::Device(context) => on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded)),
+            Self::Spirv => on_device(case, context(), repeated_in_spirv),
+            Self::Host(text) => on_host(case, text),
+        }
+    }
+}
+
+fn on_device(case: &Case, context: &Context, change: fn(Recorded, &Context) -> Result<Recorded>) -> Result<bool, String> {
+    if case.f16 && !context.capabilities().f16 {
+        return Ok(false);
+    }
+    let context = context.restricted(case.restrict);
+    let run = |context: &Context| {
+        let recorded = case.record(context).and_then(|recorded| change(recorded, context)).map_err(|e| e.to_string())?;
+        let run = || {
+            let before = recorded.before()?;
+            recorded.write(&before)?;
+            recorded.recording.submit()?.wait()?;
+            Ok((before, recorded.read()?))
+        };
+        let (before, after) = run().map_err(|e: bitnet_wgpu::Error| e.to_string())?;
+        case.check(&recorded.watched(&before, &after)?, Leeway::NeighbouringHalf)?;
+        Ok::<_, String>(recorded)
+    };
+    let recorded = run(&context)?;
+    if let Some(limit) = recorded.folding(context.language()) {
+        run(&context.restricted(|c| c.max_workgroups = limit)).map_err(|e| format!("grid folded at {limit}: {e}"))?;
+    }
+    Ok(true)
+}
+
+fn on_host(case: &Case, text: Text) -> Result<bool, String> {
+    let wgsl = context().with_language(ShaderLanguage::Wgsl).expect("WGSL runs everywhere");
+    if case.device_only || case.f16 && !wgsl.capabilities().f16 {
+        return Ok(false);
+    }
+    let recorded = case.record(&wgsl.restricted(case.restrict)).map_err(|e| e.to_string())?;
+    let kernels = || recorded.recording.kernels();
+    let others = match text {
+        Text::Metal => kernels().all(|kernel| kernel.source(ShaderLanguage::Msl).is_none()),
+        Text::Naga { subgroups } => !subgroups && !kernels().any(Kernel::uses_subgroups),
+    };
+    let groups: u64 = recorded.recording.dispatches().map(|dispatch| machine::threadgroups(&dispatch, text, u32::MAX)).sum();
+    if others || threadgroups_limit().is_some_and(|limit| groups > limit) {
+        return Ok(false);
+    }
+    let before = recorded.before().map_err(|e| e.to_string())?;
+    let language = if text == Text::Metal { ShaderLanguage::Msl } else { ShaderLanguage::Wgsl };
+    let orders = match text {
+        _ if threadgroups_limit().is_some() => &ORDERS[..1],
+        Text::Metal => &ORDERS[..],
+        Text::Naga { .. } => &ORDERS[..2],
+    };
+    let folding = recorded.folding(language);
+    for (i, &order) in orders.iter().enumerate() {
+        // In turns as it is and folded, where it can be.
+        let limit = folding.filter(|_| i % 2 == 0).unwrap_or(65_535);
+        let run = || {
+            let mut memory = before.clone();
+            recorded.recording.dispatches().try_for_each(|dispatch| machine::run(&dispatch, &mut memory, text, order, limit))?;
+            case.check(&recorded.watched(&before, &memory)?, Leeway::None)
+        };
+        run().map_err(|e| format!("{order:?}, at most {limit} workgroups: {e}"))?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,126 @@
+//! The CPU twins, which are the oracles of `ops`, against definitions and transformers' choices.
+
+use bitnet_wgpu::{
+    Element, Error, PackedTernary, Scales, bitnet,
+    transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens},
+};
+use support::{U, activations, block_on, context, floats, rng, shapes, ternary};
+
+#[test]
+fn absmean_is_the_papers() {
+    // By hand: mean|W| = 0.75, so W·s = 2, -0.533.., 0.4, 0: +1, -1, 0, 0.
+    let packed = bitnet::quantize_weights_cpu(&[1.5f32, -0.4, 0.3, 0.0, 0.8, -1.5, 1.5, 0.0], 2, 4).unwrap();
+    assert_eq!(packed.to_values(), [1, -1, 0, 0, 1, -1, 1, 0]);
+    assert_eq!(packed.scales(), &bitnet_wgpu::Scales::Tensor(0.75));
+    // Ties go to even: 0.5·s = 0.5 -> 0 where the mean is 1.
+    let packed = bitnet::quantize_weights_cpu(&[0.5f32, 1.5, -0.5, -1.5], 1, 4).unwrap();
+    assert_eq!(packed.to_values(), [0, 1, 0, -1]);
+}
+
+#[test]
+fn rounding_is_to_even_and_scales_follow_pytorch() {
+    // Largest value 127: the scale is 127·(1/127), which is 1 but for the last bit, as in PyTorch.
+    let xq = bitnet::quantize_activations_cpu(&[127.0f32, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0], 1, 7).unwrap();
+    assert_eq!(xq.scales, [127.0 * (1.0f32 / 127.0)]);
+    assert_eq!(xq.codes, [127, 0, 2, 2, 0, -2, -127]);
+    // Below 1e-5 the scale stays.
+    let xq = bitnet::quantize_activations_cpu(&[1e-6f32], 1, 1).unwrap();
+    assert_eq!((xq.scales[0], xq.codes[0]), (127.0 * (1.0f32 / 1e-5), 13));
+}
+
+#[test]
+fn rope_cpu_turns_as_the_gpu() {
+    let context = context();
+    let (shape, mut rng) = (AttentionShape { heads: 4, kv_heads: 2, head_dim: 14 }, rng(28));
+    let frequencies: Vec<f32> = (0..7).map(|i| 10f32.powi(-i)).collect();
+    let angles = transformer::rope_angles(&frequencies, 13);
+    let (first, second) = (floats(&mut rng, 6 * shape.row(), 2.0), floats(&mut rng, 3 * shape.row(), 2.0));
+    let mut cache = HostKvCache::new(shape).unwrap();
+    let (mut cpu, gpu) = (second.clone(), context.upload(&second, [3, shape.row()]).unwrap());
+    transformer::rope_cpu(&mut first.clone(), &angles, &mut cache).unwrap();
+    transformer::rope_cpu(&mut cpu, &angles, &mut cache).unwrap();
+    assert_eq!(cache.len(), 9);
+    let gpu_cache = KvCache::new(context, shape, 1, 13, Element::F32).unwrap();
+    let mut encoder = context.encoder("test");
+    let positions = context.upload(&[6u32], [1]).unwrap();
+    transformer::rope(
+        &mut encoder,
+        &gpu,
+        &NewTokens { sequence: 0, run: 3, positions: &positions },
+        &context.upload(&angles, [13, 7, 2]).unwrap(),
+        &gpu_cache,
+    )
+    .unwrap();
+    let _ = encoder.submit().unwrap();
+    for (gpu, cpu) in block_on(gpu.read()).unwrap().chunks(shape.row()).zip(cpu.chunks(shape.row())) {
+        // Numbers below 2: two products and a sum, on each side.
+        assert!(gpu.iter().zip(cpu).take(4 * 14).all(|(g, c)| f64::from(g - c).abs() <= 4.0 * U * 4.0), "{gpu:?}, not {cpu:?}");
+    }
+    let beyond = transformer::rope_cpu(&mut floats(&mut rng, 5 * shape.row(), 1.0), &angles, &mut cache);
+    assert!(matches!(beyond, Err(Error::Invalid { .. })), "{beyond:?}");
+    assert!(matches!(transformer::rope_cpu(&mut [0.0; 3], &angles, &mut cache), Err(Error::Length { .. })));
+    cache.truncate(2);
+    assert_eq!(cache.len(), 2);
+}
+
+#[test]
+fn splits_keep_a_gpu_busy_and_have_work() {
+    assert_eq!(transformer::attention_splits(1, 1), 1);
+    assert_eq!(transformer::attention_splits(0, 0), 1);
+    assert_eq!(transformer::attention_splits(8, 4096), 32);
+    assert_eq!(transformer::attention_splits(64, 4096), 4);
+    assert_eq!(transformer::attention_splits(1000, 4096), 1);
+    assert_eq!(transformer::attention_splits(5, 129), 2);
+}
+
+#[test]
+fn norms_are_near_the_exact_ones() {
+    // Rows without overflow.
+    for (mut rng, (m, _, k)) in shapes("norms") {
+        let (x, gain, eps) = (floats(&mut rng, m * k, 4.0), floats(&mut rng, k, 2.0), 1e-5);
+        let normed = transformer::rms_norm_cpu(&x, &gain, eps).unwrap();
+        let quantized = bitnet::rms_norm_quantize_cpu(&x, m, &gain, eps).unwrap();
+        for token in 0..m {
+            let row = &x[token * k..][..k];
+            let mean = row.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / k as f64;
+            let exact: Vec<f64> =
+                row.iter().zip(&gain).map(|(&v, &g)| f64::from(v) / (mean + f64::from(eps)).sqrt() * f64::from(g)).collect();
+            // The mean and eps, halved by the root; then root, reciprocal and two products. Squares are summed exactly.
+            let stray = 6.0 * U;
+            for (got, exact) in normed[token * k..].iter().zip(&exact) {
+                assert!((f64::from(*got) - exact).abs() <= stray * exact.abs(), "{got}, not {exact}, of row {token} of {m} × {k}");
+            }
+            // The scale has three steps more, and a code two products.
+            let scale = 127.0 / exact.iter().fold(1e-5f64, |max, v| max.max(v.abs()));
+            assert!((f64::from(quantized.scales[token]) / scale - 1.0).abs() <= stray + 4.0 * U, "scale of row {token} of {m} × {k}");
+            for (&code, v) in quantized.row(token).iter().zip(&exact) {
+                assert!((f64::from(code) - v * scale).abs() <= 0.5 + 128.0 * (2.0 * stray + 5.0 * U), "{code} for {}", v * scale);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_not_finite_are_nan_and_alone() {
+    let mut rng = rng(7);
+    let w = ternary(&mut rng, 6, 40);
+    let clean = activations(&mut rng, 1, 40);
+    let expected = bitnet::bitlinear_cpu(&clean, 1, &w).unwrap();
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut x = clean.repeat(3);
+        x[40 + 17] = bad;
+        let y = bitnet::bitlinear_cpu(&x, 3, &w).unwrap();
+        assert!(y[6..12].iter().all(|v| v.is_nan()) && y[..6] == expected && y[12..] == expected, "{bad}: {y:?}");
+    }
+}
+
+#[test]
+fn segments_scale_their_own_rows() {
+    let mut rng = rng(5);
+    let parts = [37, 11, 11].map(|rows| ternary(&mut rng, rows, 80));
+    let fused = PackedTernary::concat(&parts.each_ref()).unwrap();
+    assert!(matches!(fused.scales(), Scales::Segments(segments) if segments.len() == 3));
+    let x = activations(&mut rng, 1, 80);
+    let separate: Vec<f32> = parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
+    assert_eq!(bitnet::bitlinear_cpu(&x, 1, &fused).unwrap(), separate);
+}
