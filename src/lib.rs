@@ -64,7 +64,7 @@ pub use gpu::{
 pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
-pub use ops::{CATALOG, bitnet, catalog, measure, tensor, transformer};
+pub use ops::{bitnet, catalog, measure, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},

@@ -1,7 +1,7 @@
 //! Do the shader texts match their declarations? Needs no GPU. And does the check find what it is for?
 
 use bitnet_wgpu::{
-    CATALOG, Context, Kernel, ShaderLanguage, catalog, contract,
+    Context, Kernel, ShaderLanguage, catalog, contract,
     kernel::{Binding, Needs, Params as _, Part, Source, Type::*, read, read_write},
     params, wgpu,
 };
@@ -26,7 +26,7 @@ fn every_variant_of_every_kernel_keeps_its_contract() {
 #[test]
 fn names_are_unique_and_stems_are_entry_points() {
     let mut names = HashSet::new();
-    for kernel in CATALOG.iter().copied().flatten() {
+    for kernel in catalog() {
         assert!(names.insert(kernel.name), "two kernels are named {}", kernel.name);
         for source in kernel.sources() {
             let path = source.parts.last().unwrap().path;

@@ -1,7 +1,7 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the matrix units. codes is [rows,
-// words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes 64 rows ×
-// 64 tokens, each SIMD-group a quarter of 32 × 32. 64 elements of every row and token are in threadgroup memory at a time as halves, in the half
-// layout's order on both sides.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the matrix units. codes is
+// [rows, words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes
+// 64 rows × 64 tokens, each SIMD-group a quarter of 32 × 32. 64 elements of every row and token are in threadgroup memory at a time as halves, in
+// the half layout's order on both sides.
 struct Params { uint rows, tokens, words, add; };
 
 // The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.

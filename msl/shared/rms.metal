@@ -4,7 +4,7 @@
 static inline uint2 to_limbs(uint bits, uint limb) {
     const uint significand = bits >= 0x800000u ? (bits & 0x7fffffu) | 0x800000u : 0u;
     const int shift = 154 - int(limb) - int(bits >> 23);
-    // Only a row that is not finite has shifts of 32 and more.
+    // Only in a row that is not finite would a shift to the left be of 32 bits or more.
     if (shift <= 0) return uint2(significand << uint(min(-shift, 31)), 0u);
     const uint rest = significand & ((1u << uint(min(shift, 31))) - 1u);
     const uint low = shift <= int(limb) ? rest << uint(int(limb) - shift) : rest >> uint(min(shift - int(limb), 31));

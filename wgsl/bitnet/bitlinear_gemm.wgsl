@@ -1,6 +1,6 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t. codes is [rows, words] words of
 // sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup of 16 × 16 threads computes TILE_X rows × TILE_Y
-// tokens, a thread 4 × 4 of them, 16 apart. STEP words of every row and token are in workgroup memory at a time, as tile_*.wgsl decodes them.
+// tokens, each thread 4 × 4 of them, 16 apart. STEP words of every row and token are in workgroup memory at a time, as tile_*.wgsl decodes them.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;

@@ -1,7 +1,7 @@
 // Quantises one row per workgroup: a = 127 / max(max|v|, 1e-5), code = clamp(round(v·a), -128, 127), ties to even. Beside the codes it writes the
-// scale a and two sums of the row: of the codes, and of the codes times 1024·4^-f, which BIAS in dot_biased.wgsl adds to a sum of products. A row
-// with an infinity or a NaN gets scale NaN and codes 0: its outputs are NaN, and no other row is touched. A kernel that includes this defines
-// `params.features`, `params.words` (words of 16 codes in a row), and
+// scale a and two sums of the row: of the codes, and of the codes times 1024·4^-f, which BIAS in dot_biased.wgsl adds to a sum of products.
+// A row with an infinity or a NaN gets scale NaN and codes 0: its outputs are NaN, and no other row is touched.
+// A kernel that includes this defines `params.features`, `params.words` (words of 16 codes in a row), and
 //     value(token, i)               the i-th number of the row
 //     store(token, quad, codes)     writes codes 4·quad .. 4·quad + 4 of the row in a layout
 fn quantize_row(token: u32, ids: Ids) {

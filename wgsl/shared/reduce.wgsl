@@ -1,5 +1,6 @@
 // Sums and maxima over a team (here a subgroup: the lanes that share a row of work) and over the whole workgroup, by subgroup operations.
-// reduce_portable.wgsl has the same functions without them. All threads of the workgroup must call them together; all get the result.
+// reduce_portable.wgsl has the same functions without them. All threads of the workgroup must call the group_ functions together, and the team_ sums
+// and exchanges in the same turns; all get the result.
 
 // A struct of its own: Tint, the compiler of Chromium, takes all members of a struct for non-uniform where one is.
 struct Group {
@@ -15,8 +16,8 @@ struct Ids {
     @builtin(subgroup_size) lanes: u32,
 }
 
-// Teams share pieces of work: in a turn, which starts at team_first and goes on by team_count, a team takes piece turn + team_offset. Here every
-// team counts its own turns.
+// Teams share pieces of work in turns: for turn = team_first, then team_count more each time, as long as turn is a piece, a team takes the piece
+// turn + team_offset, if there is one. Here teams need not wait for each other, so each starts with its own first piece.
 fn team_first(ids: Ids) -> u32 { return ids.subgroup; }
 fn team_offset(ids: Ids) -> u32 { return 0u; }
 fn team_count(ids: Ids) -> u32 { return ids.subgroups; }

@@ -12,8 +12,8 @@ struct Ids {
 
 const LANES: u32 = min(32u, THREADS);
 
-// Teams share pieces of work: in a turn, which starts at team_first and goes on by team_count, a team takes piece turn + team_offset. All teams take
-// the same number of turns, since they wait for each other.
+// Teams share pieces of work in turns: for turn = team_first, then team_count more each time, as long as turn is a piece, a team takes the piece
+// turn + team_offset, if there is one. Here teams wait for each other, so all take the same turns, with a piece or without.
 fn team_first(ids: Ids) -> u32 { return 0u; }
 fn team_offset(ids: Ids) -> u32 { return ids.local / LANES; }
 fn team_count(ids: Ids) -> u32 { return THREADS / LANES; }

@@ -1,14 +1,14 @@
 // 1 / sqrt(mean(v²) + eps) of a row, the same bits on every device: activations are quantised after it, and real ones often lie exactly between two
 // codes, where the last bit decides. Compensated float sums do not survive compilers that reassociate them, so squares are added as integers. Numbers
 // are scaled by a power of two, u = v·2^j with |u| < 4, and u² is cut into two limbs of `limb` bits, so few that their sums over a row fit into 32
-// bits. The root and the quotients are correctly rounded. A kernel that includes this defines `params.features`, `params.eps`, and `element(token,
-// i)`, the i-th number of the row.
+// bits. The root and the quotients are correctly rounded.
+// A kernel that includes this defines `params.features`, `params.eps`, and `element(token, i)`, the i-th number of the row.
 
 // The two limbs of a float in [0, 16), given as its bits.
 fn to_limbs(bits: u32, limb: u32) -> vec2<u32> {
     let significand = select(0u, (bits & 0x7fffffu) | 0x800000u, bits >= 0x800000u);
     let shift = 154 - i32(limb) - i32(bits >> 23u);
-    // Only a row that is not finite has shifts of 32 and more.
+    // Only in a row that is not finite would a shift to the left be of 32 bits or more.
     if shift <= 0 { return vec2<u32>(significand << u32(min(-shift, 31)), 0u); }
     let rest = significand & ((1u << u32(min(shift, 31))) - 1u);
     let fits = shift <= i32(limb);

@@ -2,8 +2,9 @@
 // `scale`·q·keys[p], by online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., 2205.14135). qkv and the caches are as in rope.wgsl.
 //
 // A key head serves heads / kv_heads query heads; these times the new tokens are its rows. A workgroup takes TILE_X rows of one key head and one of
-// `splits` shares of the positions. It writes y [splits, tokens, heads, head_dim], normalised within the share, and to y_weight [splits, tokens,
-// heads] each row's largest score and its sum of e^(s_p - largest), with which attention_combine.wgsl combines the shares.
+// `splits` shares of the positions. It writes y [splits, tokens, heads, head_dim], normalised within the share,
+// and to y_weight [splits, tokens, heads] each row's largest score and its sum of e^(s_p - largest), with which attention_combine.wgsl combines
+// the shares.
 struct Params { run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> positions: array<u32>;

@@ -6,7 +6,7 @@
 
 use super::{
     activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations},
-    bitlinear_kernels::{GroupedParams, Params},
+    bitlinear_kernels::{self, GroupedParams, Params},
     plan::plan,
     quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into},
 };
@@ -14,10 +14,13 @@ use crate::{
     element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::declaration::Kernel,
     shape::Shape,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups},
 };
 use rayon::prelude::*;
+
+pub(super) const KERNELS: &[&Kernel] = bitlinear_kernels::KERNELS;
 
 /// `x` `[.., k]` (`f32` or `f16`) times `w` `[n, k]`: quantises `x` per row and multiplies; `y` `[.., n]` has the type of `x`.
 ///

@@ -15,6 +15,10 @@ params! {
     pub struct GroupedParams { pub rows: u32, pub tokens: u32, pub words: u32, pub groups: u32, pub group_words: u32, pub add: u32 }
 }
 
+/// All of them.
+pub const KERNELS: &[&Kernel] =
+    &[&GEMV_INT8, &GEMV_INT8_TALL, &GEMV_HALF, &GEMV_HALF_SOFTWARE, &GEMV_BIASED, &GEMM_INT8, &GEMM_HALF, &GROUPED];
+
 const BINDINGS: &[Binding] =
     &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
 

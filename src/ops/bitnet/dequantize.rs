@@ -19,7 +19,7 @@ use crate::{
 params! { struct Weights { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, add: u32 } }
 params! { struct Activations { tokens: u32, features: u32, words: u32, add: u32 } }
 
-pub(super) static WEIGHTS: Kernel = Kernel::trusted(
+static WEIGHTS: Kernel = Kernel::trusted(
     "dequantize_weights",
     Weights::FIELDS,
     &[read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))],
@@ -35,7 +35,7 @@ const fn activations(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Activations::FIELDS, BINDINGS, sources).entry("dequantize_activations").flat()
 }
 
-pub(super) static ACTIVATIONS_INT8: Kernel = activations(
+static ACTIVATIONS_INT8: Kernel = activations(
     "dequantize_activations_int8",
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/unpack_int8", "bitnet/dequantize_activations"]),
@@ -43,7 +43,7 @@ pub(super) static ACTIVATIONS_INT8: Kernel = activations(
     ],
 );
 
-pub(super) static ACTIVATIONS_HALF: Kernel = activations(
+static ACTIVATIONS_HALF: Kernel = activations(
     "dequantize_activations_half",
     &[
         Source::wgsl(wgsl![
@@ -57,6 +57,8 @@ pub(super) static ACTIVATIONS_HALF: Kernel = activations(
         Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/layout_half", "bitnet/dequantize_activations"]),
     ],
 );
+
+pub(super) const KERNELS: &[&Kernel] = &[&WEIGHTS, &ACTIVATIONS_INT8, &ACTIVATIONS_HALF];
 
 /// Ternary weights as floats, `[rows, columns]`. The CPU twin is [`PackedTernary::dequantize`](crate::PackedTernary::dequantize).
 ///

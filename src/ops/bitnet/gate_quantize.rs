@@ -12,6 +12,7 @@ use crate::{
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
         source::{REDUCE, Work},
     },
     ops::rms::inverse_rms,
@@ -47,6 +48,9 @@ row_quantizer! {
     "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, WORK,
     wgsl ["shared/rms", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/rms", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 }
+
+pub(super) const KERNELS: &[&Kernel] =
+    &[&RELU2_INT8, &RELU2_HALF, &SILU_INT8, &SILU_HALF, &NORM_RELU2_INT8, &NORM_RELU2_HALF, &NORM_SILU_INT8, &NORM_SILU_HALF];
 
 /// The activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

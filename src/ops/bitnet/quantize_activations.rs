@@ -11,6 +11,7 @@ use crate::{
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
         source::{REDUCE, Work},
     },
     params,
@@ -25,6 +26,8 @@ row_quantizer! {
     INT8 = "quantize_activations_int8", HALF = "quantize_activations_half", "quantize_activations" in "bitnet/quantize_activations",
     Params, BINDINGS, Work::new(4, "elements", 20, 8), wgsl [], msl []
 }
+
+pub(super) const KERNELS: &[&Kernel] = &[&INT8, &HALF];
 
 /// Quantises every row of `x` `[.., k]` (`f32` or `f16`), in the layout that suits this device and k.
 ///

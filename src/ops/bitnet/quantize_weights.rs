@@ -26,7 +26,7 @@ const THREADS: usize = 256;
 /// Elements that one workgroup of `sum_abs` adds up.
 const CHUNK: usize = THREADS * THREADS;
 
-pub(super) static SUM_ABS: Kernel = Kernel::trusted(
+static SUM_ABS: Kernel = Kernel::trusted(
     "sum_abs",
     SumParams::FIELDS,
     &[read("w", Float("X")), read_write("sums", F32)],
@@ -43,7 +43,7 @@ pub(super) static SUM_ABS: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
+static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     "quantize_weights",
     Params::FIELDS,
     &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32)],
@@ -58,6 +58,8 @@ pub(super) static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     ],
 )
 .flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&SUM_ABS, &QUANTIZE_WEIGHTS];
 
 /// Quantises `w` `[rows, columns]` (`f32` or `f16`) with one scale for the tensor.
 ///

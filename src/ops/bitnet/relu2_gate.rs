@@ -8,8 +8,10 @@ use crate::{
     ops::frames::{Operand, elementwise, record_two, two_inputs},
 };
 
-pub(super) static RELU2_GATE: Kernel =
+static RELU2_GATE: Kernel =
     two_inputs("relu2_gate", elementwise!("frames/elementwise_2", wgsl["tensor/relu2", "bitnet/gate"], msl["tensor/relu2", "bitnet/gate"]));
+
+pub(super) const KERNELS: &[&Kernel] = &[&RELU2_GATE];
 
 /// `x` `[tokens, 2·features]` holds gate, then up, in every row; gives `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///

@@ -13,6 +13,7 @@ use crate::{
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
         source::{REDUCE, Work},
     },
     ops::rms::inverse_rms,
@@ -29,6 +30,8 @@ row_quantizer! {
     INT8 = "rms_norm_quantize_int8", HALF = "rms_norm_quantize_half", "rms_norm_quantize" in "bitnet/rms_norm_quantize",
     Params, BINDINGS, Work::new(4, "elements", 36, 16), wgsl ["shared/rms"], msl ["shared/rms"]
 }
+
+pub(super) const KERNELS: &[&Kernel] = &[&INT8, &HALF];
 
 /// Normalises every row of `x` `[.., k]` with `gain` `[k]` and quantises it, in the layout that suits this device and k.
 ///

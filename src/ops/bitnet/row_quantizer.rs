@@ -8,7 +8,7 @@ macro_rules! row_quantizer {
         $params:ty, $bindings:expr, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
     ) => {
         $(#[$meta])*
-        pub(in crate::ops::bitnet) static $int8: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
+        static $int8: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
             $int8_name,
             $entry,
             <$params as $crate::kernel::params::Params>::FIELDS,
@@ -29,7 +29,7 @@ macro_rules! row_quantizer {
             ],
         );
         $(#[$meta])*
-        pub(in crate::ops::bitnet) static $half: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
+        static $half: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
             $half_name,
             $entry,
             <$params as $crate::kernel::params::Params>::FIELDS,

@@ -8,7 +8,9 @@ use crate::{
     ops::frames::{Operand, elementwise, record_two, two_inputs},
 };
 
-pub(super) static MUL: Kernel = two_inputs("mul", elementwise!("frames/elementwise_2", wgsl["tensor/mul"], msl["tensor/mul"]));
+static MUL: Kernel = two_inputs("mul", elementwise!("frames/elementwise_2", wgsl["tensor/mul"], msl["tensor/mul"]));
+
+pub(super) const KERNELS: &[&Kernel] = &[&MUL];
 
 /// a·b for every element; `b` is broadcast to the shape of `a`: dimensions are aligned from the last on, and one of 1 serves for any.
 ///

@@ -15,13 +15,15 @@ use crate::{
 
 params! { struct Params { rows: u32, columns: u32, padded: u32 } }
 
-pub(super) static PAD_ROWS: Kernel = Kernel::trusted(
+static PAD_ROWS: Kernel = Kernel::trusted(
     "pad_rows",
     Params::FIELDS,
     &[read("x", Float("X")), read_write("y", Float("X"))],
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/pad_rows"]), Source::msl(msl!["shared/prelude", "tensor/pad_rows"])],
 )
 .flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&PAD_ROWS];
 
 /// `x` `[m, k]` with zeros after every row, `[m, columns]`.
 ///

@@ -8,11 +8,13 @@ use crate::{
     ops::frames::{elementwise, gradient, map, one_input, two_inputs},
 };
 
-pub(super) static RELU2: Kernel = one_input("relu2", elementwise!("frames/elementwise_1", wgsl["tensor/relu2"], msl["tensor/relu2"]));
-pub(super) static RELU2_BACKWARD: Kernel = two_inputs(
+static RELU2: Kernel = one_input("relu2", elementwise!("frames/elementwise_1", wgsl["tensor/relu2"], msl["tensor/relu2"]));
+static RELU2_BACKWARD: Kernel = two_inputs(
     "relu2_backward",
     elementwise!("frames/elementwise_2", wgsl["tensor/relu2", "frames/gradient"], msl["tensor/relu2", "frames/gradient"]),
 );
+
+pub(super) const KERNELS: &[&Kernel] = &[&RELU2, &RELU2_BACKWARD];
 
 /// relu(x)² of every element.
 ///

@@ -42,11 +42,11 @@ const fn rows(source: Source, rows: usize) -> Source {
 }
 
 /// One token at a time: few heads share keys.
-pub(super) static FEW: Kernel = kernel(
+static FEW: Kernel = kernel(
     "attention_few",
     &[rows(Source::wgsl(WGSL), FEW_ROWS).workgroup_bytes(8704), rows(Source::msl(MSL), FEW_ROWS).workgroup_bytes(8320)],
 );
-pub(super) static MANY: Kernel = kernel(
+static MANY: Kernel = kernel(
     "attention_many",
     // In Metal, scores of 8 rows by a position; in WGSL the loop that loads queries, a few times, has the dearest turn.
     &[
@@ -55,7 +55,7 @@ pub(super) static MANY: Kernel = kernel(
     ],
 );
 
-pub(super) static COMBINE: Kernel = Kernel::trusted(
+static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
     CombineParams::FIELDS,
     &[read("x", F32), read("x_weight", F32), read_write("y", F32)],
@@ -65,6 +65,8 @@ pub(super) static COMBINE: Kernel = Kernel::trusted(
     ],
 )
 .flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&FEW, &MANY, &COMBINE];
 
 /// Into how many shares the positions of a sequence are best split: one where rows alone keep a GPU busy, else one for every tile of positions,
 /// up to a number that a combining kernel reads at no cost. `workgroups` is how many there are without a split.

@@ -26,34 +26,36 @@ const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv")
 }
 
+pub(super) const KERNELS: &[&Kernel] = &[&DENSE_GEMV_F32, &DENSE_GEMV_F16, &DENSE_GEMV_BF16, &DENSE_GEMV_INT8];
+
 /// 32 lanes make four rows, for four tokens at a time; a turn of the loop takes 16 bytes of each row, `elements` of them.
 const fn gemv(source: Source, elements: u32) -> Source {
     let work = Work::new(16 * elements, "products", 4 * 16 + 4 * 4 * elements, 32 * elements);
     source.workgroup_size([256, 1, 1]).tile([32, 4, 1]).constants(&[("ROWS", 4)]).work(work)
 }
 
-pub(super) static DENSE_GEMV_F32: Kernel = kernel(
+static DENSE_GEMV_F32: Kernel = kernel(
     "dense_gemv_f32",
     &[
         gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"]), 4).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f32", "transformer/dense_gemv"]), 4),
     ],
 );
-pub(super) static DENSE_GEMV_F16: Kernel = kernel(
+static DENSE_GEMV_F16: Kernel = kernel(
     "dense_gemv_f16",
     &[
         gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"]), 8).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f16", "transformer/dense_gemv"]), 8),
     ],
 );
-pub(super) static DENSE_GEMV_BF16: Kernel = kernel(
+static DENSE_GEMV_BF16: Kernel = kernel(
     "dense_gemv_bf16",
     &[
         gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"]), 8).workgroup_bytes(1024),
         gemv(Source::msl(msl!["shared/prelude", "transformer/dense_bf16", "transformer/dense_gemv"]), 8),
     ],
 );
-pub(super) static DENSE_GEMV_INT8: Kernel = kernel(
+static DENSE_GEMV_INT8: Kernel = kernel(
     "dense_gemv_int8",
     &[
         gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"]), 16).workgroup_bytes(1024),

@@ -21,34 +21,36 @@ const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("embed").flat()
 }
 
-pub(super) static EMBED_F32: Kernel = kernel(
+static EMBED_F32: Kernel = kernel(
     "embed_f32",
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_f32", "transformer/embed"]),
         Source::msl(msl!["shared/prelude", "transformer/dense_f32", "transformer/embed"]),
     ],
 );
-pub(super) static EMBED_F16: Kernel = kernel(
+static EMBED_F16: Kernel = kernel(
     "embed_f16",
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_f16", "transformer/embed"]),
         Source::msl(msl!["shared/prelude", "transformer/dense_f16", "transformer/embed"]),
     ],
 );
-pub(super) static EMBED_BF16: Kernel = kernel(
+static EMBED_BF16: Kernel = kernel(
     "embed_bf16",
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_bf16", "transformer/embed"]),
         Source::msl(msl!["shared/prelude", "transformer/dense_bf16", "transformer/embed"]),
     ],
 );
-pub(super) static EMBED_INT8: Kernel = kernel(
+static EMBED_INT8: Kernel = kernel(
     "embed_int8",
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/dense_int8", "transformer/embed"]),
         Source::msl(msl!["shared/prelude", "transformer/dense_int8", "transformer/embed"]),
     ],
 );
+
+pub(super) const KERNELS: &[&Kernel] = &[&EMBED_F32, &EMBED_F16, &EMBED_BF16, &EMBED_INT8];
 
 /// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them
 /// on the host checks them.

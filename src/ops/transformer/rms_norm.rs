@@ -16,7 +16,7 @@ use crate::{
 
 params! { struct Params { tokens: u32, features: u32, first: u32, add: u32, eps: f32 } }
 
-pub(super) static RMS_NORM: Kernel = Kernel::trusted(
+static RMS_NORM: Kernel = Kernel::trusted(
     "rms_norm",
     Params::FIELDS,
     &[read("x", F32), read("gain", F32), read_write("y", F32)],
@@ -32,6 +32,8 @@ pub(super) static RMS_NORM: Kernel = Kernel::trusted(
     ],
 )
 .flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM];
 
 /// Every row of `x` `[m, k]` as x / sqrt(mean(x²) + eps) · gain.
 ///

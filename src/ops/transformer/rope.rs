@@ -15,7 +15,7 @@ use crate::{
 
 params! { struct Params { tokens: u32, run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
 
-pub(super) static ROPE: Kernel = Kernel::trusted(
+static ROPE: Kernel = Kernel::trusted(
     "rope",
     Params::FIELDS,
     &[
@@ -28,6 +28,8 @@ pub(super) static ROPE: Kernel = Kernel::trusted(
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/rope"]), Source::msl(msl!["shared/prelude", "transformer/rope"])],
 )
 .flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&ROPE];
 
 /// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the angle in `f32`. GPUs are not trusted with the sine
 /// of a large angle.

@@ -21,7 +21,7 @@ const fn run(source: Source) -> Source {
     source.workgroup_size([256, 1, 1]).tile([RUN as u32, 1, 1]).constants(&[("TURNS", 8)]).work(Work::new(1, "winner", 0, 0))
 }
 
-pub(super) static TOP_K: Kernel = Kernel::trusted(
+static TOP_K: Kernel = Kernel::trusted(
     "top_k",
     Params::FIELDS,
     &[read("logits", F32), read_write("top", F32), read_write("top_ids", U32)],
@@ -31,7 +31,7 @@ pub(super) static TOP_K: Kernel = Kernel::trusted(
     ],
 );
 
-pub(super) static TOP_K_MERGE: Kernel = Kernel::trusted(
+static TOP_K_MERGE: Kernel = Kernel::trusted(
     "top_k_merge",
     Params::FIELDS,
     &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
@@ -40,6 +40,8 @@ pub(super) static TOP_K_MERGE: Kernel = Kernel::trusted(
         run(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k_run", "transformer/top_k_merge"])).workgroup_bytes(128),
     ],
 );
+
+pub(super) const KERNELS: &[&Kernel] = &[&TOP_K, &TOP_K_MERGE];
 
 /// The largest logits of every row, largest first; ties by the lower id.
 #[derive(Clone, Debug)]

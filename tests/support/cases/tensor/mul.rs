@@ -32,9 +32,9 @@ pub fn cases() -> Vec<Case> {
     all.into_iter()
         .flat_map(|(mut rng, shape, other)| {
             [
-                case::<f32>(&mut rng, &shape, &other, false),
-                case::<f16>(&mut rng, &shape, &other, false),
-                case::<f32>(&mut rng, &other, &shape, true),
+                case::<f32>(&mut rng, [&shape, &other], &shape, false),
+                case::<f16>(&mut rng, [&shape, &other], &shape, false),
+                case::<f32>(&mut rng, [&other, &shape], &shape, true),
             ]
         })
         .collect()
@@ -64,9 +64,8 @@ fn element(index: usize, of: &[usize], own: &[usize]) -> usize {
     at
 }
 
-/// `a` and `b` of which the larger is the shape of the result; with `add`, on top of what is there.
-fn case<T: Float>(rng: &mut StdRng, a_dims: &[usize], b_dims: &[usize], add: bool) -> Case {
-    let y_dims = if a_dims.iter().product::<usize>() < b_dims.iter().product() || a_dims.len() < b_dims.len() { b_dims } else { a_dims };
+/// `a` · `b` for a result of shape `y`; with `add`, on top of what is there.
+fn case<T: Float>(rng: &mut StdRng, [a_dims, b_dims]: [&[usize]; 2], y_dims: &[usize], add: bool) -> Case {
     let len: usize = y_dims.iter().product();
     let of = |rng: &mut StdRng, dims: &[usize]| convert::<T>(&floats(rng, dims.iter().product(), 3.0));
     let (a, b, base) = (of(rng, a_dims), of(rng, b_dims), floats(rng, len, 9.0));
