@@ -10,9 +10,9 @@ pub mod machine;
 mod random;
 
 pub use case::{Case, Recorded, Recorder};
-pub use cases::{Op, ops};
+pub use cases::{By, Op, ops};
 pub use data::{Data, Leeway, Near, U};
-pub use executors::{EXECUTORS, Executor};
+pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use pollster::block_on;
 pub use random::*;
