@@ -22,6 +22,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
+    ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
