@@ -16,7 +16,7 @@ trait ModelDirectory: Sized {
 
 impl ModelDirectory for Directory {
     fn model(config: &str, file: &[u8]) -> Self {
-        let directory = Self::new();
+        let directory = Self::temporary();
         directory.write("config.json", config);
         directory.write("model.safetensors", file);
         directory
@@ -186,7 +186,7 @@ proptest! {
     /// Configurations and indices with bytes changed, cut out or put in.
     #[test]
     fn damaged_json_does_not_panic(edits in proptest::collection::vec((any::<prop::sample::Index>(), "[0-9a-z{}\\[\\]\",:.-]", 0..3u8), 1..4), which in 0..3usize) {
-        let directory = Directory::new();
+        let directory = Directory::temporary();
         let index = json!({"weight_map": {"x.weight": "a.safetensors"}}).to_string();
         let mut files = [("config.json", OFFLINE.clone()), ("model.safetensors.index.json", index), ("generation_config.json", r#"{"eos_token_id":[2,9]}"#.into())];
         let text = &mut files[which].1;
@@ -405,7 +405,7 @@ fn tensors_have_the_shapes_that_are_asked_for() {
 
 #[test]
 fn sharded_checkpoints_are_read() {
-    let directory = Directory::new();
+    let directory = Directory::temporary();
     let write = |name: &str, bytes: &[u8]| fs::write(directory.0.join(name), bytes).unwrap();
     write("config.json", config(json!({})).as_bytes());
     write("a.safetensors", &file(&[("x.weight", "BF16", &[1], &bf16(&[1.0]))]));
@@ -492,7 +492,7 @@ fn masters() -> Directory {
 #[test]
 fn packed_models_read_back_equal() {
     use bitnet_wgpu::formats::write_packed;
-    let (input, output, again) = (masters(), Directory::new(), Directory::new());
+    let (input, output, again) = (masters(), Directory::temporary(), Directory::temporary());
     let source = input.open().unwrap();
     let mut seen = Vec::new();
     write_packed(&source, &output.0, false, |tensor| seen.push(tensor.clone())).unwrap();
@@ -528,7 +528,7 @@ fn packed_models_read_back_equal() {
 #[test]
 fn models_that_cannot_be_packed_leave_nothing_behind() {
     use bitnet_wgpu::formats::write_packed;
-    let output = Directory::new();
+    let output = Directory::temporary();
     let model = Directory::model(&config(json!({})), &file(&[("model.norm.weight", "BF16", &[1], &bf16(&[1.0]))]));
     let error = write_packed(&model.open().unwrap(), &output.0, false, |_| {}).unwrap_err();
     assert!(error.to_string().contains("no tensor `model.layers.0.self_attn.q_proj.weight`"), "{error}");

@@ -268,7 +268,7 @@ impl Maker {
 }
 
 fn open_bytes(bytes: &[u8]) -> Result<Gguf> {
-    let directory = Directory::new();
+    let directory = Directory::temporary();
     // The mapping outlives the name.
     Gguf::open(directory.write("model.gguf", bytes))
 }
@@ -394,7 +394,7 @@ proptest! {
 }
 
 fn read_everything(bytes: &[u8]) {
-    let directory = Directory::new();
+    let directory = Directory::temporary();
     let path = directory.write("model.gguf", bytes);
     if let Ok(file) = GgufFile::open(&path) {
         for key in file.keys() {
@@ -426,7 +426,7 @@ fn headers_that_stop_anywhere_are_refused() {
     );
     let bytes = model.bytes();
     assert!(open_bytes(&bytes).is_ok());
-    let directory = Directory::new();
+    let directory = Directory::temporary();
     for length in 0..bytes.len() {
         let path = directory.write("model.gguf", &bytes[..length]);
         match Gguf::open(&path) {

@@ -15,7 +15,7 @@ use std::{
     path::PathBuf,
 };
 use support::{
-    Case, Leeway, Op, context, floats,
+    By, Case, Leeway, Op, context, floats,
     machine::{self, Memory, Text},
     ops, rng, ternary,
 };
@@ -121,7 +121,12 @@ fn layer(rows: usize, columns: usize, restrict: fn(&mut Capabilities)) -> Case {
 fn write_folder() {
     let folder = PathBuf::from(std::env::var("MSL_CUDA_FOLDER").expect("MSL_CUDA_FOLDER is set by tests/msl-host/cuda/run"));
     let mut made = Folder::default();
-    ops().iter().flat_map(Op::cases).filter(|case| !case.device_only).for_each(|case| made.add_case(case, false));
+    ops()
+        .iter()
+        .filter(|op| op.by != By::Device)
+        .flat_map(Op::cases)
+        .filter(|case| !case.device_only)
+        .for_each(|case| made.add_case(case, false));
     for (rows, columns) in TIMED {
         made.add_case(&layer(rows, columns, |c| c.software = false), true);
         made.add_case(&layer(rows, columns, |c| c.half_subnormals = false), true);

@@ -3,25 +3,34 @@
 use bitnet_wgpu::{Kernel, ShaderLanguage, catalog, kernel::Variant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::HashSet;
-use support::{EXECUTORS, Executor, Op, context, ops, seed};
+use support::{EXECUTORS, Executor, Op, context, ops, seed, threadgroups_limit};
 
 fn main() {
-    let here: Vec<_> = EXECUTORS.iter().filter(|(_, executor)| executor.is_here()).collect();
-    let trial = |op: &'static Op, &&(name, executor): &&(&str, Executor)| {
-        Trial::test(format!("{}::{name}", op.name), move || run(op, executor)).with_ignored_flag(false)
+    let trial = |op: &'static Op, name: &str, executor: Executor| Trial::test(format!("{}::{name}", op.name), move || run(op, executor));
+    let of_op = |op: &'static Op| {
+        EXECUTORS.iter().filter(|(_, executor)| executor.runs(op)).map(move |&(name, executor)| trial(op, name, executor))
     };
-    let mut trials: Vec<_> = ops().iter().flat_map(|op| here.iter().map(move |executor| trial(op, executor))).collect();
+    let mut trials: Vec<_> = ops().iter().flat_map(of_op).collect();
     trials.push(Trial::test("every_kernel_and_variant_has_a_case", every_kernel_and_variant_has_a_case));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 fn run(op: &Op, executor: Executor) -> Result<(), Failed> {
-    let failures: Vec<_> = op.cases().iter().filter_map(|case| executor.run(case).err().map(|e| format!("{}: {e}", case.name))).collect();
-    if failures.is_empty() {
-        return Ok(());
+    let (mut ran, mut failures) = (0, Vec::new());
+    for case in op.cases() {
+        match executor.run(case) {
+            Ok(run) => ran += usize::from(run),
+            Err(error) => failures.push(format!("{}: {error}", case.name)),
+        }
     }
-    let (count, shown) = (failures.len(), failures[..failures.len().min(5)].join("\n"));
-    Err(format!("{count} of {} cases, TEST_SEED={}:\n{shown}", op.cases().len(), seed()).into())
+    if !failures.is_empty() {
+        let shown = failures[..failures.len().min(5)].join("\n");
+        return Err(format!("{} of {} cases, TEST_SEED={}:\n{shown}", failures.len(), op.cases().len(), seed()).into());
+    }
+    if ran == 0 && threadgroups_limit().is_none() {
+        return Err("no case runs".into());
+    }
+    Ok(())
 }
 
 /// Cases that an emulated GPU can run count only, and what a device of this kind has.

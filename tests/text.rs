@@ -4,7 +4,7 @@ use bitnet_wgpu::model::{Message, TextStream, Tokenizer};
 use bitnet_wgpu::{Error, Result, formats::GgufVocabulary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fs, sync::LazyLock};
 use support::Golden;
 
@@ -35,31 +35,22 @@ fn streamed(mut stream: TextStream, ids: &[u32]) -> String {
 }
 
 /// A copy of the shipped tokenizer that is gone with the test.
-struct Directory(PathBuf);
+struct Directory(support::files::Directory);
 
 impl Directory {
     fn new() -> Self {
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bitnet-wgpu-text-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        fs::copy(Path::new(TALES).join("tokenizer.json"), path.join("tokenizer.json")).unwrap();
-        Self(path)
+        let directory = support::files::Directory::temporary();
+        directory.write("tokenizer.json", fs::read(Path::new(TALES).join("tokenizer.json")).unwrap());
+        Self(directory)
     }
 
     fn with(self, file: &str, content: &Value) -> Self {
-        fs::write(self.0.join(file), content.to_string()).unwrap();
+        self.0.write(file, content.to_string());
         self
     }
 
     fn open(&self) -> Result<Tokenizer> {
-        Tokenizer::from_directory(&self.0)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Tokenizer::from_directory(&self.0.0)
     }
 }
 
@@ -168,7 +159,7 @@ fn damaged_files_are_errors() {
     tokenizer(&|json| json["post_processor"]["processors"][1]["special_tokens"] = json!({}));
     tokenizer(&|json| json["post_processor"]["processors"][1]["single"] = json!([{ "Sequence": { "id": "B", "type_id": 0 } }]));
     let cut = Directory::new();
-    fs::write(cut.0.join("generation_config.json"), "{").unwrap();
+    cut.0.write("generation_config.json", "{");
     message(cut.open());
 }
 
@@ -361,7 +352,7 @@ fn a_template_may_be_one_of_several_or_a_file() {
     let several = json!({ "chat_template": [{ "name": "tool_use", "template": "T" }, { "name": "default", "template": "D" }] });
     let directory = Directory::new().with("tokenizer_config.json", &several);
     assert_eq!(directory.open().unwrap().chat_text(&[], false).unwrap(), "D");
-    fs::write(directory.0.join("chat_template.jinja"), "F").unwrap();
+    directory.0.write("chat_template.jinja", "F");
     assert_eq!(directory.open().unwrap().chat_text(&[], false).unwrap(), "F");
     let gguf = GgufVocabulary { chat_template: Some("G".into()), ..byte_level() };
     assert_eq!(Tokenizer::from_gguf(&gguf).unwrap().chat_text(&[], false).unwrap(), "G");

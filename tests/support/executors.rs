@@ -1,7 +1,7 @@
 //! The ways to run a case.
 
 use crate::{
-    Case, Leeway, Recorded, context,
+    By, Case, Leeway, Op, Recorded, context,
     machine::{self, Text},
 };
 use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
@@ -19,7 +19,7 @@ pub enum Executor {
     /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which hand-written Metal reaches its driver, where there is no
     /// Metal.
     Spirv,
-    /// The CPU, by compiled Metal text.
+    /// The CPU, by compiled Metal text; naga's with and without subgroup operations.
     Host(Text),
 }
 
@@ -32,7 +32,6 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
     ("spirv", Executor::Spirv),
     ("our_metal", Executor::Host(Text::Metal)),
     ("naga_metal", Executor::Host(Text::Naga { subgroups: true })),
-    ("naga_metal_without_subgroups", Executor::Host(Text::Naga { subgroups: false })),
 ];
 
 fn without_subgroups() -> Option<Context> {
@@ -66,23 +65,23 @@ fn repeated_in_spirv(recorded: Recorded, context: &Context) -> Result<Recorded> 
 const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
 
 /// The most threadgroups of a case on the CPU: for runs under sanitizers, which take their time.
-fn threadgroups_limit() -> Option<u64> {
+pub fn threadgroups_limit() -> Option<u64> {
     let limit = std::env::var("MSL_TEST_THREADGROUPS").ok()?;
     Some(limit.parse().expect("MSL_TEST_THREADGROUPS is a number"))
 }
 
 impl Executor {
-    /// Can it run here at all?
-    pub fn is_here(self) -> bool {
+    /// Can it run an op here at all?
+    pub fn runs(self, op: &Op) -> bool {
         match self {
-            Self::Twin => true,
+            Self::Twin => op.by == By::KernelsAndTwin,
             Self::Device(context) => context().is_some(),
             Self::Spirv => {
                 let features = context().device().features();
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
                 vulkan && features.contains(wgpu::Features::PASSTHROUGH_SHADERS)
             }
-            Self::Host(_) => cfg!(target_os = "linux"),
+            Self::Host(_) => op.by != By::Device && cfg!(target_os = "linux"),
         }
     }
 
@@ -131,23 +130,23 @@ fn on_host(case: &Case, text: Text) -> Result<bool, String> {
     }
     let recorded = case.record(&wgsl.restricted(case.restrict)).map_err(|e| e.to_string())?;
     let kernels = || recorded.recording.kernels();
-    let others = match text {
-        Text::Metal => kernels().all(|kernel| kernel.source(ShaderLanguage::Msl).is_none()),
-        Text::Naga { subgroups } => !subgroups && !kernels().any(Kernel::uses_subgroups),
-    };
+    let others = text == Text::Metal && kernels().all(|kernel| kernel.source(ShaderLanguage::Msl).is_none());
     let groups: u64 = recorded.recording.dispatches().map(|dispatch| machine::threadgroups(&dispatch, text, u32::MAX)).sum();
     if others || threadgroups_limit().is_some_and(|limit| groups > limit) {
         return Ok(false);
     }
     let before = recorded.before().map_err(|e| e.to_string())?;
     let language = if text == Text::Metal { ShaderLanguage::Msl } else { ShaderLanguage::Wgsl };
-    let orders = match text {
-        _ if threadgroups_limit().is_some() => &ORDERS[..1],
-        Text::Metal => &ORDERS[..],
-        Text::Naga { .. } => &ORDERS[..2],
+    let runs = match text {
+        Text::Metal => ORDERS.map(|order| (text, order)).to_vec(),
+        Text::Naga { .. } => {
+            let portable = kernels().any(Kernel::uses_subgroups).then_some((Text::Naga { subgroups: false }, ORDERS[1]));
+            [(text, ORDERS[0]), (text, ORDERS[1])].into_iter().chain(portable).collect()
+        }
     };
+    let runs = if threadgroups_limit().is_some() { &runs[..1] } else { &runs[..] };
     let folding = recorded.folding(language);
-    for (i, &order) in orders.iter().enumerate() {
+    for (i, &(text, order)) in runs.iter().enumerate() {
         // In turns as it is and folded, where it can be.
         let limit = folding.filter(|_| i % 2 == 0).unwrap_or(65_535);
         let run = || {
@@ -155,7 +154,7 @@ fn on_host(case: &Case, text: Text) -> Result<bool, String> {
             recorded.recording.dispatches().try_for_each(|dispatch| machine::run(&dispatch, &mut memory, text, order, limit))?;
             case.check(&recorded.watched(&before, &memory)?, Leeway::None)
         };
-        run().map_err(|e| format!("{order:?}, at most {limit} workgroups: {e}"))?;
+        run().map_err(|e| format!("{text:?}, {order:?}, at most {limit} workgroups: {e}"))?;
     }
     Ok(true)
 }

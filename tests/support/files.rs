@@ -6,7 +6,8 @@ use std::{fs, path::PathBuf};
 pub struct Directory(pub PathBuf);
 
 impl Directory {
-    pub fn new() -> Self {
+    /// An empty one.
+    pub fn temporary() -> Self {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("bitnet-wgpu-{}-{number}", std::process::id()));

@@ -11,9 +11,9 @@ pub mod machine;
 mod random;
 
 pub use case::{Case, Recorded, Recorder};
-pub use cases::{Op, ops};
+pub use cases::{By, Op, ops};
 pub use data::{Data, Leeway, Near, U, sums};
-pub use executors::{EXECUTORS, Executor};
+pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use layouts::{gate_quantize_as, quantize_as, rms_norm_quantize_as};
 pub use pollster::block_on;

@@ -1,10 +1,10 @@
 //! What devices are measured by; kernels that have no public function.
 
-use super::Family;
+use super::{By::*, Family};
 use crate::{Case, Data};
 use bitnet_wgpu::{Kernel, catalog, params};
 
-pub const OPS: Family = &[("half_subnormals", half_subnormals), ("measure::read_bandwidth", read_bandwidth)];
+pub const OPS: Family = &[("half_subnormals", Kernels, half_subnormals), ("measure::read_bandwidth", Device, read_bandwidth)];
 
 fn kernel(name: &str) -> &'static Kernel {
     catalog().find(|kernel| kernel.name == name).expect("the kernel is in the catalog")
@@ -25,7 +25,7 @@ fn half_subnormals() -> Vec<Case> {
 params! { struct Params { quads: u32 } }
 
 fn read_bandwidth() -> Vec<Case> {
-    [1, 5, 3000, 20_000].map(|quads| reading(quads).device_only()).into()
+    [1, 5, 3000, 20_000].map(reading).into()
 }
 
 /// Every thread's own: the exclusive or of the quads that it reads.

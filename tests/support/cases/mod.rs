@@ -8,13 +8,26 @@ mod transformer;
 use crate::Case;
 use std::sync::{LazyLock, OnceLock};
 
-/// The ops of a family, by the names that trials have.
-type Family = &'static [(&'static str, fn() -> Vec<Case>)];
+/// The ops of a family: the names that trials have, by what they are tried, and their cases.
+type Family = &'static [(&'static str, By, fn() -> Vec<Case>)];
+
+/// By what an op is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Its kernels: the CPU twin is the oracle, or there is none.
+    Kernels,
+    /// Its kernels and its CPU twin: the oracle is in `f64`, with bounds for both.
+    KernelsAndTwin,
+    /// Its kernels, but not on an emulated GPU.
+    Device,
+}
 
 /// An op and its cases.
 pub struct Op {
     /// Its family and name.
     pub name: &'static str,
+    /// By what it is tried.
+    pub by: By,
     make: fn() -> Vec<Case>,
     made: OnceLock<Vec<Case>>,
 }
@@ -30,7 +43,7 @@ impl Op {
 pub fn ops() -> &'static [Op] {
     static OPS: LazyLock<Vec<Op>> = LazyLock::new(|| {
         let all = [bitnet::OPS, tensor::OPS, transformer::OPS, measure::OPS].concat();
-        all.into_iter().map(|(name, make)| Op { name, make, made: OnceLock::new() }).collect()
+        all.into_iter().map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() }).collect()
     });
     &OPS
 }

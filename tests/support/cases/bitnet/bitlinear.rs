@@ -28,9 +28,8 @@ pub fn cases() -> Vec<Case> {
     for method in METHODS {
         for (mut rng, shape) in shapes(method.0).chain([(rng(1), (2, 9, 2560))]) {
             let (x, w) = (wild_activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
-            // Halves of finite numbers, some of whose products are not.
-            let tame: Vec<f32> = activations(&mut rng, shape.0, shape.2).iter().map(|v| v.clamp(-6e4, 6e4)).collect();
-            cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &tame, &w)]);
+            let halves = tame(&activations(&mut rng, shape.0, shape.2));
+            cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &halves, &w)]);
         }
         // Every number of tokens from GEMV to GEMM.
         for m in 0..=20 {
@@ -59,13 +58,13 @@ pub fn cases() -> Vec<Case> {
     for k in [65, 300] {
         let (mut rng, shape) = (rng(10), (2, 16_387, k));
         let (x, w) = (activations(&mut rng, 2, k), weights(&mut rng, shape));
-        cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &convert_back(&x), &w).device_only()]);
+        cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
     }
     cases
 }
 
 /// Finite in `f16`.
-fn convert_back(x: &[f32]) -> Vec<f32> {
+fn tame(x: &[f32]) -> Vec<f32> {
     x.iter().map(|v| v.clamp(-6e4, 6e4)).collect()
 }
 
@@ -130,13 +129,21 @@ pub fn groups() -> Vec<Case> {
     let shapes = [(1, 9, 256, 64), (3, 17, 200, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32)];
     let random = crate::random_shapes("groups").into_iter().zip([16, 32, 64, 128].into_iter().cycle());
     let all = shapes.into_iter().chain(random.map(|((m, n, k), size)| (m, n, k, size)));
-    (0u64..).zip(all).flat_map(|(i, (m, n, k, size))| [false, true].map(|add| grouped(&mut rng(i), (m, n, k), size, add))).collect()
+    (0u64..)
+        .zip(all)
+        .flat_map(|(i, (m, n, k, size))| {
+            let shape = (m, n, k);
+            [false, true]
+                .into_iter()
+                .flat_map(move |add| [grouped::<f32>(&mut rng(i), shape, size, add), grouped::<f16>(&mut rng(i), shape, size, add)])
+        })
+        .collect()
 }
 
-fn grouped(rng: &mut StdRng, (m, n, k): Shape, size: usize, add: bool) -> Case {
+fn grouped<T: Float>(rng: &mut StdRng, (m, n, k): Shape, size: usize, add: bool) -> Case {
     let scales = Scales::Groups { size, scales: floats(rng, n * k.div_ceil(size), 1.0) };
     let w = ternary_with(rng, n, k, scales);
-    let (x, base) = (floats(rng, m * k, 2.0), floats(rng, m * n, if add { 50.0 } else { 0.0 + f32::MIN_POSITIVE }));
+    let (x, base) = (floats(rng, m * k, 2.0), half_floats(rng, m * n, 50.0));
     let (dense, host) = (w.dequantize(), bitnet::quantize_activations_cpu(&x, m, k).unwrap());
     let near = |(at, &base): (usize, &f32)| {
         let (product, size) = exact_product(&dense, &host, &w, at);
@@ -146,17 +153,19 @@ fn grouped(rng: &mut StdRng, (m, n, k): Shape, size: usize, add: bool) -> Case {
         Near { exact, error: 2.0 * U * size * (k.div_ceil(16) + 8) as f64 + last }
     };
     let wanted = base.iter().enumerate().map(near).collect();
-    let (name, (host, packed)) = (format!("{m} × {n} × {k}, groups of {size}, added {add}"), (host, w.clone()));
+    let (name, (host, packed)) = (format!("{m} × {n} × {k} {:?}, groups of {size}, added {add}", T::ELEMENT), (host, w.clone()));
+    let base = convert::<T>(&base);
     let case = Case::near(name, wanted, move |r| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
-        let y = if add { r.upload(&base, [m, n])? } else { r.output([m, n])? };
+        let y = if add { r.upload(&base, [m, n])? } else { r.output::<T>([m, n])? };
         match add {
             true => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, bitnet_wgpu::Out::add(&y))?,
             false => bitnet::bitlinear_quantized_into(&mut r.encoder, &xq, &w, &y)?,
         }
         r.watch_all(&y);
         Ok(())
-    });
+    })
+    .of(T::ELEMENT);
     if add { case } else { case.twin(move || vec![Data::F32(bitnet::bitlinear_quantized_cpu(&host, &packed).unwrap())]) }
 }

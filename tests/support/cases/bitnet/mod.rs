@@ -8,7 +8,7 @@ mod quantize_weights;
 mod relu2_gate;
 mod rms_norm_quantize;
 
-use super::Family;
+use super::{By::*, Family};
 use crate::{Data, Recorder};
 use bitnet_wgpu::{
     PackedTernary,
@@ -17,17 +17,18 @@ use bitnet_wgpu::{
 };
 
 pub const OPS: Family = &[
-    ("bitnet::bitlinear", bitlinear::cases),
-    ("bitnet::bitlinear_add", bitlinear::adding),
-    ("bitnet::bitlinear_groups", bitlinear::groups),
-    ("bitnet::dequantize_activations", dequantize::activations),
-    ("bitnet::dequantize_weights", dequantize::weights),
-    ("bitnet::gate_quantize", gate_quantize::cases),
-    ("bitnet::gate_norm_quantize", gate_quantize::with_norm),
-    ("bitnet::quantize_activations", quantize_activations::cases),
-    ("bitnet::quantize_weights", quantize_weights::cases),
-    ("bitnet::relu2_gate", relu2_gate::cases),
-    ("bitnet::rms_norm_quantize", rms_norm_quantize::cases),
+    ("bitnet::bitlinear", Kernels, bitlinear::cases),
+    ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
+    ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
+    ("bitnet::dequantize_activations", Kernels, dequantize::activations),
+    ("bitnet::dequantize_weights", Kernels, dequantize::weights),
+    ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
+    ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
+    ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
+    ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
+    ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
+    ("bitnet::relu2_gate", Kernels, relu2_gate::cases),
+    ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 
 const LAYOUTS: [Layout; 2] = [Layout::Int8, Layout::Half];

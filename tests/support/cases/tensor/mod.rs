@@ -4,6 +4,7 @@ mod mul;
 mod pad_rows;
 mod relu2;
 
-use super::Family;
+use super::{By::Kernels, Family};
 
-pub const OPS: Family = &[("tensor::mul", mul::cases), ("tensor::pad_rows", pad_rows::cases), ("tensor::relu2", relu2::cases)];
+pub const OPS: Family =
+    &[("tensor::mul", Kernels, mul::cases), ("tensor::pad_rows", Kernels, pad_rows::cases), ("tensor::relu2", Kernels, relu2::cases)];

@@ -8,13 +8,13 @@ mod rms_norm;
 mod rope;
 mod top_k;
 
-use super::Family;
+use super::{By::*, Family};
 
 pub const OPS: Family = &[
-    ("transformer::attention", attention::cases),
-    ("transformer::dense_gemv", dense_gemv::cases),
-    ("transformer::embed", embed::cases),
-    ("transformer::rms_norm", rms_norm::cases),
-    ("transformer::rope", rope::cases),
-    ("transformer::top_k", top_k::cases),
+    ("transformer::attention", KernelsAndTwin, attention::cases),
+    ("transformer::dense_gemv", KernelsAndTwin, dense_gemv::cases),
+    ("transformer::embed", Kernels, embed::cases),
+    ("transformer::rms_norm", Kernels, rms_norm::cases),
+    ("transformer::rope", Kernels, rope::cases),
+    ("transformer::top_k", Kernels, top_k::cases),
 ];
