@@ -148,7 +148,7 @@ pub struct Recorded {
 const POISON: u8 = 0xee;
 
 impl Recorded {
-    /// The buffers of all dispatches as they are before the first, by number. What is an output only holds [`POISON`].
+    /// The buffers of all dispatches as they are before the first, by number. What is an output only holds 0xee bytes.
     pub fn before(&self) -> Result<Memory> {
         let mut memory = Memory::new();
         for dispatch in self.recording.dispatches() {
