@@ -12,7 +12,7 @@ use support::{
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
 fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
-    // Kernels that are meant for processors that play a GPU have no Metal text.
+    // Kernels for software adapters have no Metal text.
     let context = context().restricted(|c| c.software = false);
     let model = Model::load(&context, directory).unwrap();
     let (recording, logits) = model.record_prompt(ids).unwrap();

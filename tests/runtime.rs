@@ -155,19 +155,6 @@ fn what_does_not_fit_the_device_is_refused() {
 }
 
 #[test]
-fn a_folded_grid_computes_the_same() {
-    let narrow = context().restricted(|c| c.max_workgroups = 40);
-    let x: Vec<f32> = (0..1000).map(|i| (i as f32).sin()).collect();
-    let mut encoder = narrow.encoder("folded");
-    let w = bitnet::quantize_weights(&mut encoder, &narrow.upload(&x, [100, 10]).unwrap()).unwrap();
-    let dense = bitnet::dequantize_weights::<f32>(&mut encoder, &w).unwrap();
-    let xq = bitnet::quantize_activations(&mut encoder, &narrow.upload(&x, [100, 10]).unwrap()).unwrap();
-    let _ = encoder.submit().unwrap();
-    assert_eq!(block_on(dense.read()).unwrap(), bitnet::quantize_weights_cpu(&x, 100, 10).unwrap().dequantize());
-    assert_eq!(block_on(xq.read()).unwrap(), bitnet::quantize_activations_cpu(&x, 100, 10).unwrap());
-}
-
-#[test]
 fn languages_that_cannot_run_are_refused() {
     assert!(context().with_language(ShaderLanguage::Wgsl).is_ok());
     let metal = context().capabilities().languages.contains(&ShaderLanguage::Msl);

@@ -153,7 +153,7 @@ impl Recorded {
         Self { recording, ..self }
     }
 
-    /// The buffers of all dispatches as they are before the first, by number. What is an output only holds [`POISON`].
+    /// The buffers of all dispatches as they are before the first, by number. What is an output only holds `POISON`.
     pub fn before(&self) -> Result<Memory> {
         let mut memory = Memory::new();
         for dispatch in self.recording.dispatches() {
