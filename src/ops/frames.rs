@@ -184,13 +184,13 @@ pub fn map<X: Float, Y: Float>(
 }
 
 /// The gradient of an op with one input: `dy` and `dx` have the shape of `x`.
-pub fn gradient<T: Float>(
+pub fn gradient<X: Float, Y: Float>(
     encoder: &mut Encoder,
     op: &'static str,
     kernel: &'static Kernel,
-    x: &Tensor<T>,
-    dy: &Tensor<T>,
-    dx: Out<'_, T>,
+    x: &Tensor<X>,
+    dy: &Tensor<X>,
+    dx: Out<'_, Y>,
 ) -> Result<()> {
     let shape = x.shape();
     if dy.shape() != shape {

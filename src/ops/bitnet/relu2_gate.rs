@@ -28,7 +28,7 @@ pub fn relu2_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tens
 ///
 /// # Errors
 /// As [`relu2_gate`]; [`Error::Shape`] if the output does not fit.
-pub fn relu2_gate_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, f32>>) -> Result<()> {
+pub fn relu2_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
     let (op, y) = ("relu2_gate", y.into());
     let (tokens, columns) = x.shape().as_matrix();
     if !columns.is_multiple_of(2) {

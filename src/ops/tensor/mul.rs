@@ -26,7 +26,7 @@ pub fn mul<T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>) -> Res
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if they do not fit; what [`Encoder::dispatch`] reports.
-pub fn mul_into<'y, T: Float>(encoder: &mut Encoder, a: &Tensor<T>, b: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn mul_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, a: &Tensor<X>, b: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
     let y = y.into();
     let shape = y.tensor().shape();
     let (a, b) = (Operand::broadcast("mul", "a", a, shape)?, Operand::broadcast("mul", "b", b, shape)?);

@@ -30,7 +30,7 @@ pub fn relu2<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if it has another shape.
-pub fn relu2_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn relu2_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
     map(encoder, "relu2", &RELU2, x, y.into())
 }
 
@@ -48,7 +48,12 @@ pub fn relu2_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tenso
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if `dy` or the output has another shape than `x`.
-pub fn relu2_backward_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>, dx: impl Into<Out<'y, T>>) -> Result<()> {
+pub fn relu2_backward_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    dy: &Tensor<X>,
+    dx: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     gradient(encoder, "relu2_backward", &RELU2_BACKWARD, x, dy, dx.into())
 }
 

@@ -1,7 +1,8 @@
 //! `src/ops/tensor/mul.rs`
 
+use super::in_both_forms;
 use crate::{Case, Data, convert, floats, rng, seed, sums};
-use bitnet_wgpu::{Float, Out, Shape, f16, tensor};
+use bitnet_wgpu::{Element, Float, Out, Shape, f16, tensor};
 use rand::{RngExt, rngs::StdRng};
 
 pub fn cases() -> Vec<Case> {
@@ -31,11 +32,7 @@ pub fn cases() -> Vec<Case> {
     }
     all.into_iter()
         .flat_map(|(mut rng, shape, other)| {
-            [
-                case::<f32>(&mut rng, [&shape, &other], &shape, false),
-                case::<f16>(&mut rng, [&shape, &other], &shape, false),
-                case::<f32>(&mut rng, [&other, &shape], &shape, true),
-            ]
+            [case::<f32, f16>(&mut rng, [&shape, &other]), case::<f16, f32>(&mut rng, [&shape, &other]), added(&mut rng, [&other, &shape])]
         })
         .collect()
 }
@@ -64,33 +61,39 @@ fn element(index: usize, of: &[usize], own: &[usize]) -> usize {
     at
 }
 
-/// `a` · `b` for a result of shape `y`; with `add`, on top of what is there.
-fn case<T: Float>(rng: &mut StdRng, [a_dims, b_dims]: [&[usize]; 2], y_dims: &[usize], add: bool) -> Case {
-    let len: usize = y_dims.iter().product();
+/// The operands, and the products at the elements of a result.
+fn products<T: Float>(rng: &mut StdRng, [a_dims, b_dims]: [&[usize]; 2], y_dims: &[usize]) -> (Vec<T>, Vec<T>, Vec<f32>) {
     let of = |rng: &mut StdRng, dims: &[usize]| convert::<T>(&floats(rng, dims.iter().product(), 3.0));
-    let (a, b, base) = (of(rng, a_dims), of(rng, b_dims), floats(rng, len, 9.0));
+    let (a, b) = (of(rng, a_dims), of(rng, b_dims));
     let product = |i: usize| -> f32 {
         let (a, b): (f32, f32) = (a[element(i, y_dims, a_dims)].into(), b[element(i, y_dims, b_dims)].into());
         a * b
     };
-    let products: Vec<f32> = (0..len).map(product).collect();
-    let (a_shape, b_shape, y_shape) = (shape(a_dims), shape(b_dims), shape(y_dims));
-    let name = format!("{a_shape} · {b_shape} {:?}, added {add}", T::ELEMENT);
-    let wanted = Data::floats(T::ELEMENT, &products);
-    if !add {
-        return Case::exact(name, vec![wanted], move |r| {
-            let (a, b) = (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?);
-            let y = tensor::mul(&mut r.encoder, &a, &b)?;
-            r.watch_all(&y);
-            Ok(())
-        })
-        .of(T::ELEMENT);
-    }
-    Case::near(name, sums(&base, &products), move |r| {
-        let (a, b, y) = (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?, r.upload(&convert::<T>(&base), y_shape)?);
+    let products = (0..y_dims.iter().product()).map(product).collect();
+    (a, b, products)
+}
+
+/// `b` broadcast to the shape of `a`.
+fn case<X: Float, Y: Float>(rng: &mut StdRng, [a_dims, b_dims]: [&[usize]; 2]) -> Case {
+    let (a, b, y) = products::<X>(rng, [a_dims, b_dims], a_dims);
+    let (a_shape, b_shape) = (shape(a_dims), shape(b_dims));
+    let name = format!("{a_shape} · {b_shape} {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    Case::exact(name, vec![Data::floats(X::ELEMENT, &y), Data::floats(Y::ELEMENT, &y)], move |r| {
+        let (a, b) = (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?);
+        in_both_forms::<X, Y>(r, |e| tensor::mul(e, &a, &b), |e, y| tensor::mul_into(e, &a, &b, y))
+    })
+    .of(Element::F16)
+}
+
+/// On top of what is there.
+fn added(rng: &mut StdRng, [a_dims, b_dims]: [&[usize]; 2]) -> Case {
+    let (a, b, y) = products::<f32>(rng, [a_dims, b_dims], b_dims);
+    let base = floats(rng, y.len(), 9.0);
+    let (a_shape, b_shape) = (shape(a_dims), shape(b_dims));
+    Case::near(format!("{a_shape} · {b_shape}, added"), sums(&base, &y), move |r| {
+        let (a, b, y) = (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?, r.upload(&base, b_shape)?);
         tensor::mul_into(&mut r.encoder, &a, &b, Out::add(&y))?;
         r.watch_all(&y);
         Ok(())
     })
-    .of(T::ELEMENT)
 }
