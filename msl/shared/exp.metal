@@ -1,4 +1,4 @@
-// e^x for x <= 0, within 2 units in the last place. wgsl/shared/exp.wgsl says how.
+// e^x for x <= 0, within 2 units in the last place; within 2 + |x| of them where the compiler reorders sums. wgsl/shared/exp.wgsl says how.
 static inline float exp_negative(float x) {
     const float n = rint(max(x, -87.0f) * 1.442695041f);
     const float r = fma(n, -1.42860677e-6f, fma(n, -0.693145752f, x));

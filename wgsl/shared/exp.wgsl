@@ -1,5 +1,5 @@
-// e^x for x <= 0, within 2 units in the last place on every device; Vulkan allows 3 + 2·|x|. x = n·ln 2 + r, and e^r is its Taylor series, whose
-// remainder is below 2^-26 for |r| <= ln 2 / 2.
+// e^x for x <= 0, within 2 units in the last place. Drivers may reorder sums (Mesa joins the two parts of ln 2): then within 2 + |x| of them;
+// Vulkan's own is allowed 3 + 2·|x|. x = n·ln 2 + r, and e^r is its Taylor series, whose remainder is below 2^-26 for |r| <= ln 2 / 2.
 fn exp_negative(x: f32) -> f32 {
     let n = round(max(x, -87.0) * 1.442695041);
     // ln 2 in two parts. The larger has few bits, so that n times it is exact.

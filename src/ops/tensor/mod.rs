@@ -3,5 +3,6 @@
 pub(crate) mod mul;
 pub(crate) mod pad_rows;
 pub(crate) mod relu2;
+pub(crate) mod silu;
 
-family!(mul, pad_rows, relu2);
+family!(mul, pad_rows, relu2, silu);

@@ -3,13 +3,18 @@
 mod mul;
 mod pad_rows;
 mod relu2;
+mod silu;
 
-use super::{By::Kernels, Family};
+use super::{By::*, Family};
 use crate::Recorder;
 use bitnet_wgpu::{Encoder, Float, Result, Tensor};
 
-pub const OPS: Family =
-    &[("tensor::mul", Kernels, mul::cases), ("tensor::pad_rows", Kernels, pad_rows::cases), ("tensor::relu2", Kernels, relu2::cases)];
+pub const OPS: Family = &[
+    ("tensor::mul", Kernels, mul::cases),
+    ("tensor::pad_rows", Kernels, pad_rows::cases),
+    ("tensor::relu2", Kernels, relu2::cases),
+    ("tensor::silu", KernelsAndTwin, silu::cases),
+];
 
 /// An op in its two forms: into a tensor that it allocates, of the input's type, and into one of another type.
 fn in_both_forms<X: Float, Y: Float>(
