@@ -17,6 +17,8 @@ pub struct Case {
     pub name: String,
     /// Are there tensors of `f16`, which not every device has?
     pub f16: bool,
+    /// Are its outputs known to the bit?
+    pub exact: bool,
     /// Is it too much work for an emulated GPU?
     pub device_only: bool,
     /// What the device is to be taken for, where that decides between kernels.
@@ -34,7 +36,7 @@ impl Case {
         check: impl Fn(&[Data], Leeway) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         let (record, check) = (Box::new(record), Box::new(check));
-        Self { name, f16: false, device_only: false, restrict: |_| (), record, check, twin: None }
+        Self { name, f16: false, exact: false, device_only: false, restrict: |_| (), record, check, twin: None }
     }
 
     /// A case whose outputs are known to the bit.
@@ -43,7 +45,7 @@ impl Case {
             let mut pairs = got.iter().zip(&wanted).enumerate();
             pairs.try_for_each(|(i, (got, want))| got.check(want, leeway).map_err(|e| format!("output {i}: {e}")))
         };
-        Self::new(name, record, check)
+        Self { exact: true, ..Self::new(name, record, check) }
     }
 
     /// A case whose only output lies within derived bounds.
