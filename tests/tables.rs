@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{ShaderLanguage, catalog};
 use std::{collections::BTreeSet, fmt::Write as _, fs};
-use support::{By, Op, context, ops, repository};
+use support::{Op, context, ops, repository};
 
 /// What stands in a document between `<!-- name: begin -->` and `<!-- name: end -->` is `wanted`.
 fn check(document: &str, name: &str, wanted: &str) {
@@ -33,19 +33,18 @@ fn kernels(op: &Op) -> Vec<&'static str> {
 
 #[test]
 fn kernels_of_the_readme() {
-    let mut table = "| op | its kernels (*italic*: in WGSL only) | checked against | by |\n| --- | --- | --- | --- |\n".to_owned();
+    let mut table = "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n".to_owned();
     for op in ops() {
         let has_metal = |name: &str| catalog().any(|kernel| kernel.name == name && kernel.source(ShaderLanguage::Msl).is_some());
         let shown: Vec<_> =
             kernels(op).into_iter().map(|name| if has_metal(name) { format!("`{name}`") } else { format!("*`{name}`*") }).collect();
-        let oracle = if op.by == By::KernelsAndTwin { "64-bit floats, as is its CPU twin" } else { "its CPU twin or its definition" };
         let exact = op.cases().iter().filter(|case| case.exact).count();
         let by = match exact {
             0 => "derived bounds",
             all if all == op.cases().len() => "equal bits",
             _ => "equal bits, or derived bounds",
         };
-        writeln!(table, "| `{}` | {} | {oracle} | {by} |", op.name, shown.join(", ")).unwrap();
+        writeln!(table, "| `{}` | {} | {by} |", op.name, shown.join(", ")).unwrap();
     }
     check("README.md", "kernels", &table);
 }
