@@ -1,4 +1,4 @@
-//! BitLinear over the layers of a 2B model, in both layouts, and on the CPU beside a plain loop. `cargo bench --bench bitlinear`
+//! BitLinear over the layers of a 2B model, in both layouts, and on the CPU beside a plain loop. `cargo bench -p bitnet-wgpu-benches --bench bitlinear`
 
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};

@@ -1,4 +1,4 @@
-//! What the host pays: recording, submitting, reading back. `cargo bench --bench overhead`
+//! What the host pays: recording, submitting, reading back. `cargo bench -p bitnet-wgpu-benches --bench overhead`
 
 use bitnet_wgpu::{bitnet, bitnet::Layout};
 use criterion::{Criterion, criterion_group, criterion_main};

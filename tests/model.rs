@@ -1,18 +1,18 @@
 //! A real model against transformers: layer by layer, last logits, greedy tokens, perplexity; on the GPU, with and without subgroup operations, and
-//! on the processor. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
+//! on the CPU. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
 
 use bitnet_wgpu::model::{GenerateOptions, Model};
 use serde_json::Value;
 use support::{Golden, block_on, context, contexts, real_model};
 
-/// The model on the GPU, in every way that the device can be used or in the way that it is by choice, and on the processor.
+/// The model on the GPU, in every way that the device can be used or in the way that it is by choice, and on the CPU.
 fn models(every_gpu: bool) -> Vec<(String, Model)> {
     let on_gpu = |context: &bitnet_wgpu::Context| {
         let engine = format!("{context:?}, subgroups {}", context.capabilities().subgroups);
         (engine, Model::load(context, real_model()).unwrap())
     };
     let mut models: Vec<_> = if every_gpu { contexts() } else { vec![context().clone()] }.iter().map(on_gpu).collect();
-    models.push(("the processor".into(), Model::load_cpu(real_model()).unwrap()));
+    models.push(("the CPU".into(), Model::load_cpu(real_model()).unwrap()));
     models
 }
 

@@ -15,7 +15,7 @@ fn directory(name: &str) -> PathBuf {
     support::data("models").join(name)
 }
 
-/// A model on the GPU, with and without subgroup operations, in each layout of activations, and on the processor.
+/// A model on the GPU, with and without subgroup operations, in each layout of activations, and on the CPU.
 fn engines(name: &str) -> Vec<(String, Model)> {
     let mut models = Vec::new();
     for context in contexts() {
@@ -25,7 +25,7 @@ fn engines(name: &str) -> Vec<(String, Model)> {
             models.push((engine, Model::load(&context, directory(name)).unwrap()));
         }
     }
-    models.push((format!("{name} on the processor"), Model::load_cpu(directory(name)).unwrap()));
+    models.push((format!("{name} on the CPU"), Model::load_cpu(directory(name)).unwrap()));
     models
 }
 

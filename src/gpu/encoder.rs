@@ -85,6 +85,9 @@ impl Encoder {
             let (expected, found) = (declared(&step.kernel), declared(&kernel));
             return Err(Error::Signature { kernel: kernel.name, what: "declaration", expected, found });
         }
+        if !dispatch.context.same_device(&self.context) {
+            return Err(Error::OtherDevice { kernel: kernel.name, binding: kernel.bindings.first().map_or("", |binding| binding.name) });
+        }
         let (params, floats, bound) = (step.params.clone(), step.floats.clone(), step.bound.clone());
         self.steps.push(Step::new(&self.context, kernel, params, step.extent, floats, bound)?);
         Ok(())

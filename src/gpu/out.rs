@@ -7,7 +7,7 @@ use crate::{
     shape::Shape,
 };
 
-/// A tensor of the caller that an op writes, or adds its result to. Every op that makes floats has two forms: `op(..)` allocates its result,
+/// A tensor of the caller that an op writes, or adds its result to. Ops that make floats have two forms: `op(..)` allocates its result,
 /// `op_into(.., out)` takes one of these; a `&Tensor` stands for [`Out::set`].
 ///
 /// ```no_run

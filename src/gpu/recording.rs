@@ -135,7 +135,7 @@ impl Recording {
 /// One dispatch of a [`Recording`].
 #[derive(Clone, Copy)]
 pub struct Dispatch<'a> {
-    context: &'a Context,
+    pub(super) context: &'a Context,
     pub(super) step: &'a Step,
 }
 

@@ -126,8 +126,9 @@ impl Kernel {
         self
     }
 
-    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when it runs; it is compiled once for the same text,
-    /// and nothing is leaked. Workgroup size, tile and constants are those of the first source.
+    /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when it runs. It is compiled once for the same text,
+    /// and the compiled kernel is kept as long as the device. Workgroup size, tile and constants are those of the first source; for a kernel that is
+    /// [`flat`](Self::flat), the text brings its own `flat_group`.
     pub fn with_text(&self, text: impl Into<Arc<str>>) -> Self {
         let source = Source { language: ShaderLanguage::Wgsl, parts: &[], ..*self.default_source() };
         Self { trusted: false, sources: Sources::Brought(source, Code::Text(text.into())), ..self.clone() }
@@ -136,7 +137,7 @@ impl Kernel {
     /// The same declaration with SPIR-V, which is handed to the driver as it is.
     ///
     /// # Safety
-    /// The module must be valid, have the declared entry point, bindings (group 0) and push constants, and keep to the bounds of its buffers:
+    /// The module must be valid, have the declared entry point, bindings (group 0) and immediates, and keep to the bounds of its buffers:
     /// nothing checks it.
     #[allow(unsafe_code)]
     pub unsafe fn with_spirv(&self, words: impl Into<Arc<[u32]>>) -> Self {

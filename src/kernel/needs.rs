@@ -11,7 +11,8 @@ pub const MSL_LANES: [u32; 2] = [32, 32];
 pub struct Needs {
     /// wgpu features, experimental ones (cooperative matrices) among them.
     pub features: wgpu::Features,
-    /// Fewest and most lanes of a subgroup, where it uses subgroup operations.
+    /// Fewest and most lanes of a subgroup, where it uses subgroup operations. A device outside of them is taken for one without
+    /// ([`Capabilities::subgroups`](crate::Capabilities::subgroups)), and runs the variant without.
     pub lanes: Option<[u32; 2]>,
     /// Bytes of immediates.
     pub immediate_bytes: u32,

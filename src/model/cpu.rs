@@ -1,4 +1,4 @@
-//! The model on the processor: the CPU twins of the GPU's kernels, on all cores.
+//! The model on the CPU: the CPU twins of the GPU's kernels, on all cores.
 
 use super::{
     engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
@@ -146,6 +146,6 @@ impl EngineSession for CpuSession {
     }
 
     fn record(&self, _: &[u32]) -> Result<(Recording, Tensor<f32>)> {
-        Err(Error::Invalid { op: "model", what: "nothing is recorded on the processor".into() })
+        Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
     }
 }

@@ -24,7 +24,7 @@ pub struct SessionOptions {
 pub(super) trait Engine: Send + Sync {
     fn config(&self) -> &ModelConfig;
 
-    /// The device; none for the processor.
+    /// The device; none for the CPU.
     fn context(&self) -> Option<&Context>;
 
     /// Empty sequences. The options have been checked.

@@ -46,7 +46,7 @@ impl Model {
         Self::load_with(Some(context), path, LoadOptions::default())
     }
 
-    /// Loads a model to compute on the processor, without any GPU.
+    /// Loads a model to compute on the CPU, without any GPU.
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -54,7 +54,7 @@ impl Model {
         Self::load_with(None, path, LoadOptions::default())
     }
 
-    /// Loads a model to a GPU, or for the processor without a context.
+    /// Loads a model to a GPU, or for the CPU without a context.
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -121,7 +121,7 @@ impl Model {
         self.tokenizer.as_ref().ok_or_else(|| Error::Tokenizer { message: "the model came without one; it takes ids".into() })
     }
 
-    /// The device that it is on; none for the processor.
+    /// The device that it is on; none for the CPU.
     pub fn context(&self) -> Option<&Context> {
         self.engine.context()
     }
@@ -259,7 +259,7 @@ impl Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let c = self.config();
-        let device = self.context().map_or("processor", |context| &context.capabilities().adapter);
+        let device = self.context().map_or("CPU", |context| &context.capabilities().adapter);
         write!(f, "Model({}, {} layers × {}, on {device})", c.architecture, c.layers, c.hidden)
     }
 }

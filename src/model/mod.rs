@@ -1,4 +1,4 @@
-//! Whole models: load a BitNet checkpoint, generate text, score text; on a GPU or on the processor.
+//! Whole models: load a BitNet checkpoint, generate text, score text; on a GPU or on the CPU.
 //!
 //! ```no_run
 //! use bitnet_wgpu::{Context, model::{GenerateOptions, Model}};

@@ -84,14 +84,14 @@ struct Row {
 }
 
 impl Row {
-    /// Of gates, then ups. In units of 2^-24, exp strays by 2·(3 + 2·|x|), |x| at most 10, as WGSL has it; then come a sum, a quotient (5) and a
+    /// Of gates, then ups. In units of 2^-24, exp strays by 4 + 2·|x| where sums are reordered, |x| at most 10; then come a sum, a quotient (5) and a
     /// product; and the three steps of the scale. A norm strays by half of 1 for the mean and 1 for eps, then root, reciprocal, and the two products
     /// of a value (squares are summed exactly), and by what its values do once more.
     fn new(row: &[f32], gain: Option<&[f32]>) -> Self {
         let (gates, ups) = row.split_at(row.len() / 2);
         let silu = |v: f64| v / (1.0 + (-v).exp());
         let exact: Vec<f64> = gates.iter().zip(ups).map(|(&gate, &up)| silu(gate.into()) * f64::from(up)).collect();
-        let gated = 53.0 * U;
+        let gated = 31.0 * U;
         let Some(gain) = gain else { return Self { exact, stray: gated + 3.0 * U } };
         let mean = exact.iter().map(|v| v * v).sum::<f64>() / exact.len() as f64;
         let rms = (mean + f64::from(EPS)).sqrt();
