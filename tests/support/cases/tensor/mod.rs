@@ -3,6 +3,7 @@
 mod mul;
 mod pad_rows;
 mod relu2;
+mod sigmoid;
 mod silu;
 
 use super::{By::*, Family};
@@ -13,6 +14,7 @@ pub const OPS: Family = &[
     ("tensor::mul", Kernels, mul::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),
     ("tensor::relu2", Kernels, relu2::cases),
+    ("tensor::sigmoid", KernelsAndTwin, sigmoid::cases),
     ("tensor::silu", KernelsAndTwin, silu::cases),
 ];
 
