@@ -5,7 +5,10 @@ use crate::{
     error::Result,
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::declaration::Kernel,
-    ops::frames::{elementwise, gradient, map, one_input, two_inputs},
+    ops::{
+        frames::{elementwise, gradient, map, one_input, two_inputs},
+        tensor::sigmoid::sigmoid_cpu,
+    },
 };
 
 static SILU: Kernel = one_input(
@@ -70,17 +73,11 @@ pub fn silu_backward_into<'y, X: Float, Y: Float>(
 
 /// The CPU twin of [`silu`]: within a few units in the last place, for exponentials differ.
 pub fn silu_cpu(x: f32) -> f32 {
-    x * sigmoid(x)
+    x * sigmoid_cpu(x)
 }
 
 /// The CPU twin of [`silu_backward`]: close, as [`silu_cpu`].
 pub fn silu_backward_cpu(x: f32, dy: f32) -> f32 {
-    let s = sigmoid(x);
+    let s = sigmoid_cpu(x);
     dy * (s * x.mul_add(1.0 - s, 1.0))
-}
-
-/// 1 / (1 + e^-x), by an exponential that cannot overflow.
-fn sigmoid(x: f32) -> f32 {
-    let e = (-x.abs()).exp();
-    (if x >= 0.0 { 1.0 } else { e }) / (1.0 + e)
 }
