@@ -152,6 +152,13 @@ fn what_does_not_fit_the_device_is_refused() {
     let w = ternary(&mut rng(1), 300, 4).upload(&narrow).unwrap();
     let error = bitnet::bitlinear(&mut narrow.encoder("grid"), &x, &w).unwrap_err();
     assert!(matches!(error, Error::Grid { limit: 2, .. }), "{error}");
+    // What a kernel declares beyond the device's limits: bytes of workgroup memory.
+    const WIDE_TEXT: &[Part] = &[Part::new("wide", "@compute @workgroup_size(1) fn wide() {}")];
+    static WIDE: Kernel =
+        Kernel::new("wide", &[], &[read_write("y", U32)], &[Source::wgsl(WIDE_TEXT).workgroup_size([1, 1, 1]).workgroup_bytes(1 << 30)]);
+    let y = context().upload(&[1u32], [1]).unwrap();
+    let error = context().encoder("wide").dispatch(&WIDE, &(), &[&y], [1, 1, 1]).unwrap_err();
+    assert!(matches!(error, Error::Limit { what: "wide", name: "max_compute_workgroup_storage_size", needed: 0x4000_0000, .. }), "{error}");
 }
 
 #[test]

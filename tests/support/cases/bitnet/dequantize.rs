@@ -1,9 +1,9 @@
 //! `src/ops/bitnet/dequantize.rs`
 
 use super::{LAYOUTS, row_scales};
-use crate::{Case, Data, floats, shapes, ternary_with, wild_activations};
+use crate::{Case, Data, Recorder, convert, floats, shapes, sums, ternary_with, wild_activations};
 use bitnet_wgpu::{
-    Float, Out, PackedTernary, Scales,
+    Float, Out, PackedTernary, Result, Scales, Tensor,
     bitnet::{self, HostActivations, Layout},
     f16,
 };
@@ -22,19 +22,15 @@ pub fn activations() -> Vec<Case> {
 
 fn of_activations<T: Float>(x: &[f32], host: &HostActivations, layout: Layout) -> Case {
     let (x, tokens, features) = (x.to_vec(), host.tokens, host.features);
-    let y = Data::floats(T::ELEMENT, &host.dequantize());
-    Case::exact(format!("{tokens} × {features} {:?}, {layout:?}", T::ELEMENT), vec![y.clone(), y], move |r| {
+    let name = format!("{tokens} × {features} {:?}, {layout:?}", T::ELEMENT);
+    case::<T>(name, host.dequantize(), move |r, z| {
         let x = r.upload(&x, [tokens, features])?;
         let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
         let y = bitnet::dequantize_activations::<T>(&mut r.encoder, &xq)?;
-        // On top of what is there: nothing.
-        let z = r.upload(&vec![T::from_f32(-0.0); tokens * features], [tokens, features])?;
+        let z = r.upload(z, [tokens, features])?;
         bitnet::dequantize_activations_into(&mut r.encoder, &xq, Out::add(&z))?;
-        r.watch_all(&y);
-        r.watch_all(&z);
-        Ok(())
+        Ok((y, z))
     })
-    .of(T::ELEMENT)
 }
 
 pub fn weights() -> Vec<Case> {
@@ -54,16 +50,37 @@ pub fn weights() -> Vec<Case> {
 }
 
 fn of_weights<T: Float>(w: &PackedTernary, size: Option<usize>) -> Case {
-    let (w, y) = (w.clone(), Data::floats(T::ELEMENT, &w.dequantize()));
-    Case::exact(format!("{} × {} {:?}, groups of {size:?}", w.rows(), w.columns(), T::ELEMENT), vec![y.clone(), y], move |r| {
+    let w = w.clone();
+    let name = format!("{} × {} {:?}, groups of {size:?}", w.rows(), w.columns(), T::ELEMENT);
+    case::<T>(name, w.dequantize(), move |r, z| {
+        let z = r.upload(z, [w.rows(), w.columns()])?;
         let w = w.upload(r.encoder.context())?;
         let y = bitnet::dequantize_weights::<T>(&mut r.encoder, &w)?;
-        // On top of what is there: nothing.
-        let z = r.upload(&vec![T::from_f32(-0.0); w.rows() * w.columns()], [w.rows(), w.columns()])?;
         bitnet::dequantize_weights_into(&mut r.encoder, &w, Out::add(&z))?;
+        Ok((y, z))
+    })
+}
+
+/// `record` makes the numbers in a tensor of their own, and adds them to what it is given.
+fn case<T: Float>(
+    name: String,
+    numbers: Vec<f32>,
+    record: impl Fn(&mut Recorder, &[T]) -> Result<(Tensor<T>, Tensor<T>)> + Send + Sync + 'static,
+) -> Case {
+    let base = vec![1.5; numbers.len()];
+    let (y, z) = (Data::floats(T::ELEMENT, &numbers), sums(&base, &numbers));
+    let check = move |got: &[Data], leeway| {
+        got[0].check(&y, leeway)?;
+        got[1].check_near(z.iter().copied()).map_err(|e| format!("added: {e}"))
+    };
+    let base = convert::<T>(&base);
+    let record = move |r: &mut Recorder| {
+        let (y, z) = record(r, &base)?;
         r.watch_all(&y);
         r.watch_all(&z);
         Ok(())
-    })
-    .of(T::ELEMENT)
+    };
+    let mut case = Case::new(name, record, check).of(T::ELEMENT);
+    case.exact = true;
+    case
 }
