@@ -38,8 +38,19 @@ fn team_sum_f32(v: f32, ids: Ids) -> f32 { return subgroupAdd(v); }
 // One number per subgroup, which has at least four lanes.
 var<workgroup> scratch: array<u32, (THREADS + 3u) / 4u>;
 
-// Every lane reads every part. With a second subgroupMax instead, NVIDIA's compiler (580.159) makes the maximum of top_k 0xffffffff.
 fn group_max_u32(v: u32, ids: Ids) -> u32 {
+    let part = subgroupMax(v);
+    if ids.lane == 0u { scratch[ids.subgroup] = part; }
+    workgroupBarrier();
+    var total = 0u;
+    for (var i = ids.lane; i < ids.subgroups; i += ids.lanes) { total = max(total, scratch[i]); }
+    workgroupBarrier();
+    return subgroupMax(total);
+}
+
+// The same, but every lane reads every part. NVIDIA's compiler (580.159) makes the second subgroupMax above 0xffffffff in top_k; where subgroups are
+// small, this takes longer.
+fn group_max_by_reads_u32(v: u32, ids: Ids) -> u32 {
     let part = subgroupMax(v);
     if ids.lane == 0u { scratch[ids.subgroup] = part; }
     workgroupBarrier();

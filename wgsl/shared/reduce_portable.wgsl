@@ -73,3 +73,5 @@ fn group_max_u32(v: u32, ids: Ids) -> u32 {
     workgroupBarrier();
     return total;
 }
+
+fn group_max_by_reads_u32(v: u32, ids: Ids) -> u32 { return group_max_u32(v, ids); }

@@ -20,11 +20,11 @@ fn write_winners(key: ptr<function, array<u32, TURNS>>, id: ptr<function, array<
     for (var round = 0u; round < params.k; round += 1u) {
         var best = 0u;
         for (var u = 0u; u < TURNS; u += 1u) { best = max(best, (*key)[u]); }
-        best = group_max_u32(best, ids);
+        best = group_max_by_reads_u32(best, ids);
         // The lowest id has the highest complement.
         var lowest = 0u;
         for (var u = 0u; u < TURNS; u += 1u) { if (*key)[u] == best { lowest = max(lowest, ~(*id)[u]); } }
-        let winner = ~group_max_u32(lowest, ids);
+        let winner = ~group_max_by_reads_u32(lowest, ids);
         for (var u = 0u; u < TURNS; u += 1u) { if (*key)[u] == best && (*id)[u] == winner { (*key)[u] = 0u; } }
         if ids.local == 0u {
             let output = (group.id.y * group.count.x + group.id.x) * params.k + round;
