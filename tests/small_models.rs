@@ -327,7 +327,7 @@ fn models_and_generations_move_between_threads() {
     assert!(runs.iter().all(|run| *run == runs[0]));
 }
 
-/// A file of each architecture, in I2_S, TQ1_0, TQ2_0 and others: the engines agree. (That the weights are those of the file, tests/gguf.rs says.)
+/// A file of each architecture, in I2_S, TQ1_0, TQ2_0 and others: the engines agree. (That the weights are those of the file, tests/gguf says.)
 #[test]
 fn gguf_models_run_alike_on_every_engine() {
     for name in ["bitnet-b1.58", "bitnet-25", "bitnet", "llama"] {

@@ -4,30 +4,37 @@
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        params::Params as _,
+        params::{Fields, Params, Scalar::U32},
         source::Source,
     },
-    params,
     shape::Shape,
 };
 
-params! {
-    pub struct OneParams {
-        length: u32, rank: u32, n0: u32, n1: u32, n2: u32, add: u32,
-        a_offset: u32, a0: u32, a1: u32, a2: u32, a3: u32,
-    }
+/// Parameters of `W` words: those of the output, then five for each input.
+#[repr(transparent)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct FrameParams<const W: usize>([u32; W]);
+const ONE_INPUT: usize = 11;
+const TWO_INPUTS: usize = 16;
+
+impl<const W: usize> Params for FrameParams<W> {
+    const FIELDS: Fields = FIELDS.split_at(W).0;
 }
-params! {
-    pub struct TwoParams {
-        length: u32, rank: u32, n0: u32, n1: u32, n2: u32, add: u32,
-        a_offset: u32, a0: u32, a1: u32, a2: u32, a3: u32,
-        b_offset: u32, b0: u32, b1: u32, b2: u32, b3: u32,
-    }
-}
+
+#[rustfmt::skip]
+const FIELDS: Fields = &[
+    ("length", U32), ("rank", U32), ("n0", U32), ("n1", U32), ("n2", U32), ("add", U32),
+    ("a_offset", U32), ("a0", U32), ("a1", U32), ("a2", U32), ("a3", U32),
+    ("b_offset", U32), ("b0", U32), ("b1", U32), ("b2", U32), ("b3", U32),
+];
 
 /// The sources of an elementwise op: its parts between those of the frame.
 macro_rules! elementwise {
@@ -43,13 +50,13 @@ pub(super) use elementwise;
 /// A kernel with one input, `sources` made with "frames/elementwise_1".
 pub const fn one_input(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("a", Float("X")), read_write("y", Float("Y"))];
-    Kernel::trusted(name, OneParams::FIELDS, BINDINGS, sources).entry("elementwise_1").flat()
+    Kernel::trusted(name, FrameParams::<ONE_INPUT>::FIELDS, BINDINGS, sources).entry("elementwise_1").flat()
 }
 
 /// A kernel with two inputs, `sources` made with "frames/elementwise_2".
 pub const fn two_inputs(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
-    Kernel::trusted(name, TwoParams::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
+    Kernel::trusted(name, FrameParams::<TWO_INPUTS>::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
 }
 
 /// An input: which elements of a tensor belong to those of the output.
@@ -113,30 +120,26 @@ fn join(dims: &[usize], operands: &[&[usize]]) -> (Vec<usize>, Vec<Vec<usize>>) 
     (joined, strides)
 }
 
-/// The i-th number as a parameter; numbers that a rank does not have are not read.
-fn word(numbers: &[usize], i: usize) -> u32 {
-    numbers.get(i).copied().unwrap_or(1) as u32
-}
-
-/// Records a kernel of [`one_input`].
-fn record_one<X: Float, Y: Float>(encoder: &mut Encoder, kernel: &'static Kernel, a: &Operand<'_, X>, y: Out<'_, Y>) -> Result<()> {
+/// Records a kernel of [`one_input`] or [`two_inputs`]; all inputs are for the dimensions of `y`.
+fn record<const W: usize, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    inputs: &[&Operand<'_, X>],
+    y: Out<'_, Y>,
+) -> Result<()> {
     let length = y.tensor().len();
-    let (n, strides) = join(&a.dims, &[&a.strides]);
-    let s = &strides[0];
-    let params = OneParams {
-        length: length as u32,
-        rank: n.len() as u32,
-        n0: word(&n, 0),
-        n1: word(&n, 1),
-        n2: word(&n, 2),
-        add: y.adds().into(),
-        a_offset: a.offset as u32,
-        a0: word(s, 0),
-        a1: word(s, 1),
-        a2: word(s, 2),
-        a3: word(s, 3),
-    };
-    encoder.dispatch(kernel, &params, &[a.tensor, y.tensor()], [length, 1, 1])
+    let strides: Vec<&[usize]> = inputs.iter().map(|input| &*input.strides).collect();
+    let (n, strides) = join(&inputs[0].dims, &strides);
+    // Numbers that a rank does not have are not read.
+    let word = |numbers: &[usize], i: usize| numbers.get(i).copied().unwrap_or(1) as u32;
+    let of_output = [length as u32, n.len() as u32, word(&n, 0), word(&n, 1), word(&n, 2), y.adds().into()];
+    let of_input = |(input, s): (&&Operand<'_, X>, &Vec<usize>)| [input.offset as u32, word(s, 0), word(s, 1), word(s, 2), word(s, 3)];
+    let mut params = FrameParams([0; W]);
+    let words = of_output.into_iter().chain(inputs.iter().zip(&strides).flat_map(of_input));
+    params.0.iter_mut().zip(words).for_each(|(param, word)| *param = word);
+    let mut bindings: Vec<&dyn Bind> = inputs.iter().map(|input| input.tensor as &dyn Bind).collect();
+    bindings.push(y.tensor());
+    encoder.dispatch(kernel, &params, &bindings, [length, 1, 1])
 }
 
 /// Records a kernel of [`two_inputs`]; both operands are for the dimensions of `y`.
@@ -147,28 +150,7 @@ pub fn record_two<X: Float, Y: Float>(
     b: &Operand<'_, X>,
     y: Out<'_, Y>,
 ) -> Result<()> {
-    let length = y.tensor().len();
-    let (n, strides) = join(&a.dims, &[&a.strides, &b.strides]);
-    let (s, t) = (&strides[0], &strides[1]);
-    let params = TwoParams {
-        length: length as u32,
-        rank: n.len() as u32,
-        n0: word(&n, 0),
-        n1: word(&n, 1),
-        n2: word(&n, 2),
-        add: y.adds().into(),
-        a_offset: a.offset as u32,
-        a0: word(s, 0),
-        a1: word(s, 1),
-        a2: word(s, 2),
-        a3: word(s, 3),
-        b_offset: b.offset as u32,
-        b0: word(t, 0),
-        b1: word(t, 1),
-        b2: word(t, 2),
-        b3: word(t, 3),
-    };
-    encoder.dispatch(kernel, &params, &[a.tensor, b.tensor, y.tensor()], [length, 1, 1])
+    record::<TWO_INPUTS, X, Y>(encoder, kernel, &[a, b], y)
 }
 
 /// An op with one input: `y` has the shape of `x`.
@@ -180,7 +162,7 @@ pub fn map<X: Float, Y: Float>(
     y: Out<'_, Y>,
 ) -> Result<()> {
     y.check_shape(op, x.shape())?;
-    record_one(encoder, kernel, &Operand::broadcast(op, "x", x, x.shape())?, y)
+    record::<ONE_INPUT, X, Y>(encoder, kernel, &[&Operand::broadcast(op, "x", x, x.shape())?], y)
 }
 
 /// The gradient of an op with one input: `dy` and `dx` have the shape of `x`.

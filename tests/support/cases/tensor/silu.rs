@@ -1,43 +1,19 @@
-//! `src/ops/tensor/silu.rs`. Exponentials differ, so it is judged in `f64`, with what `f32` may stray.
+//! `src/ops/tensor/silu.rs`
 
-use super::in_both_forms;
-use crate::{Case, Data, Near, U, convert, floats, shapes};
-use bitnet_wgpu::{Element, Float, f16, tensor};
+use super::{Smooth, in_both_forms};
+use crate::{Case, Near, U};
+use bitnet_wgpu::{Float, f16, tensor};
 
 pub fn cases() -> Vec<Case> {
-    let all = shapes("silu").flat_map(|(mut rng, (m, _, k))| {
-        let (mut x, dy) = (floats(&mut rng, m * k, 9.0), floats(&mut rng, m * k, 3.0));
-        // Far out σ is 1 or nothing; at ±80 no result is subnormal yet.
-        x.iter_mut().zip([-80.0, 0.0, 80.0, -0.0, -30.0, 30.0]).for_each(|(x, far)| *x = far);
-        [case::<f32, f16>(&x, &dy, [m, k]), case::<f16, f32>(&x, &dy, [m, k])]
-    });
-    all.collect()
+    Smooth::all("silu").flat_map(|data| [case::<f32, f16>(&data), case::<f16, f32>(&data)]).collect()
 }
 
-fn case<X: Float, Y: Float>(x: &[f32], dy: &[f32], shape: [usize; 2]) -> Case {
-    let (x, dy) = (convert::<X>(x), convert::<X>(dy));
-    let numbers: Vec<(f32, f32)> = x.iter().zip(&dy).map(|(&x, &dy)| (x.into(), dy.into())).collect();
-    let wanted: Vec<(Near, Near)> = numbers.iter().map(|&(x, dy)| near(x.into(), dy.into())).collect();
-    let check = move |got: &[Data], _| {
-        // The op in both forms, then its gradient; of the twin one each.
-        let (y, dx) = got.split_at(got.len() / 2);
-        y.iter().try_for_each(|y| y.check_near(wanted.iter().map(|near| near.0)))?;
-        dx.iter().try_for_each(|dx| dx.check_near(wanted.iter().map(|near| near.1)))
-    };
-    Case::new(
-        format!("{shape:?} {:?} to {:?}", X::ELEMENT, Y::ELEMENT),
-        move |r| {
-            let (x, dy) = (r.upload(&x, shape)?, r.upload(&dy, shape)?);
-            in_both_forms::<X, Y>(r, |e| tensor::silu(e, &x), |e, y| tensor::silu_into(e, &x, y))?;
-            in_both_forms::<X, Y>(r, |e| tensor::silu_backward(e, &x, &dy), |e, dx| tensor::silu_backward_into(e, &x, &dy, dx))
-        },
-        check,
-    )
-    .twin(move || {
-        let twin = |of: fn((f32, f32)) -> f32| Data::F32(numbers.iter().copied().map(of).collect());
-        vec![twin(|(x, _)| tensor::silu_cpu(x)), twin(|(x, dy)| tensor::silu_backward_cpu(x, dy))]
+fn case<X: Float, Y: Float>(data: &Smooth) -> Case {
+    let twin = |x, dy| (tensor::silu_cpu(x), tensor::silu_backward_cpu(x, dy));
+    data.case::<X, Y>(near, twin, |r, x, dy| {
+        in_both_forms::<X, Y>(r, |e| tensor::silu(e, x), |e, y| tensor::silu_into(e, x, y))?;
+        in_both_forms::<X, Y>(r, |e| tensor::silu_backward(e, x, dy), |e, dx| tensor::silu_backward_into(e, x, dy, dx))
     })
-    .of(Element::F16)
 }
 
 /// silu and its gradient. `f32` misses e^-|x| by 4 + 2·|x| of U where sums are reordered, and of that σ by the share 1 - σ; its own sum and quotient
