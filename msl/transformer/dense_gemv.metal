@@ -1,6 +1,6 @@
-// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes, which dense_*.metal unpacks; x has
-// as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A threadgroup computes TILE_X rows × TILE_Y tokens, a SIMD-group
-// ROWS rows: each lane takes every 32nd block of them.
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes,
+// which dense_*.metal unpacks; x has as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A threadgroup computes TILE_X
+// rows × TILE_Y tokens, a SIMD-group ROWS rows: each lane takes every 32nd block of them.
 struct Params { uint rows, tokens, blocks, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -34,13 +34,16 @@ kernel void dense_gemv(
     }
     for (uint c = 0; c < TILE_Y; ++c) {
         if (token0 + c >= params.tokens) continue;
+        // Lane r takes the sum of row r, so that all rows are written, or added to, at once.
+        float own = 0.0f;
         for (uint r = 0; r < ROWS; ++r) {
             const float sum = simd_sum(acc[r][c]);
-            const uint row = row0 + r;
-            if (lane != 0 || row >= params.rows) continue;
-            const uint at = (token0 + c) * params.rows + row;
-            const float product = sum * table_scale[row];
-            y[at] = params.add != 0 ? y[at] + product : product;
+            own = lane == r ? sum : own;
         }
+        const uint row = row0 + lane;
+        if (lane >= ROWS || row >= params.rows) continue;
+        const uint at = (token0 + c) * params.rows + row;
+        const float product = own * table_scale[row];
+        y[at] = params.add != 0 ? y[at] + product : product;
     }
 }

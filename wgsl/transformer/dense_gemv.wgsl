@@ -1,6 +1,6 @@
-// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes, which dense_*.wgsl unpacks; x has
-// as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a team ROWS
-// rows at a time: each lane takes every lanes-th block of them.
+// y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes,
+// which dense_*.wgsl unpacks; x has as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A workgroup computes TILE_X rows
+// × TILE_Y tokens, a team of at least eight lanes ROWS rows at a time: each lane takes every lanes-th block of them.
 struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
@@ -33,14 +33,17 @@ fn dense_gemv(group: Group, ids: Ids) {
         }
         for (var c = 0u; c < TILE_Y; c += 1u) {
             if token0 + c < params.tokens {
+                // Lane r takes the sum of row r, so that all rows are written, or added to, at once.
+                var own = 0.0;
                 for (var r = 0u; r < ROWS; r += 1u) {
                     let sum = team_sum_f32(acc[r][c], ids);
-                    let row = row0 + r;
-                    if lane == 0u && first < TILE_X && row < params.rows {
-                        let at = (token0 + c) * params.rows + row;
-                        let product = sum * table_scale[row];
-                        if params.add != 0u { y[at] += product; } else { y[at] = product; }
-                    }
+                    if lane == r { own = sum; }
+                }
+                let row = row0 + lane;
+                if lane < ROWS && first < TILE_X && row < params.rows {
+                    let at = (token0 + c) * params.rows + row;
+                    let product = own * table_scale[row];
+                    if params.add != 0u { y[at] += product; } else { y[at] = product; }
                 }
             }
         }
