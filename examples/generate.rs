@@ -48,6 +48,9 @@ struct Arguments {
     /// Continue after an end-of-text token
     #[arg(long)]
     ignore_eos: bool,
+    /// End the text at this string, which is left out; may be given several times
+    #[arg(long)]
+    stop: Vec<String>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     json: bool,
@@ -55,9 +58,9 @@ struct Arguments {
 
 impl Arguments {
     fn options(&self) -> GenerateOptions {
-        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed };
+        let sampling = Sampling::GREEDY.temperature(self.temperature).top_k(self.top_k).top_p(self.top_p).seed(self.seed);
         let sampling = if self.greedy { Sampling::GREEDY } else { sampling };
-        GenerateOptions { max_tokens: self.max_tokens, sampling, ignore_eos: self.ignore_eos, ..Default::default() }
+        GenerateOptions::default().max_tokens(self.max_tokens).sampling(sampling).ignore_eos(self.ignore_eos).stop(&self.stop)
     }
 
     fn prompt(&self, model: &Model) -> Result<Vec<u32>> {
@@ -84,27 +87,25 @@ fn generate(model: &Model, prompt: &[u32], options: &GenerateOptions, show: bool
     let start = Instant::now();
     let mut generation = model.generate_ids(prompt, options)?;
     let (mut ids, mut text, mut prefill) = (Vec::new(), String::new(), Duration::ZERO);
-    for token in generation.by_ref() {
+    for token in &mut generation {
         let token = token?;
         if ids.is_empty() {
             prefill = start.elapsed();
         }
         ids.push(token.id);
-        if show {
-            say(&token.text);
-        }
         text += &token.text;
+        if show && !say(&token.text) {
+            break;
+        }
     }
     let decode = start.elapsed() - prefill;
     Ok(Generated { ids, text, stop: generation.stop(), prefill, decode })
 }
 
-/// Prints without buffering; ends the program quietly if standard output is closed.
-fn say(text: &str) {
+/// Prints without buffering; false if standard output is closed.
+fn say(text: &str) -> bool {
     let mut out = std::io::stdout();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
-    }
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 fn run() -> Result<()> {
@@ -120,7 +121,7 @@ fn run() -> Result<()> {
     }
     // Kernels are compiled at their first use. A short run first keeps that out of the timing.
     if options.max_tokens > 0 {
-        generate(&model, &prompt, &GenerateOptions { max_tokens: 3, ..options }, false)?;
+        generate(&model, &prompt, &options.clone().max_tokens(3), false)?;
     }
     let generated = generate(&model, &prompt, &options, !arguments.json)?;
     let rate = |tokens: usize, time: Duration| if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() };

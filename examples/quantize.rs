@@ -15,6 +15,9 @@ struct Arguments {
     /// Directory for the packed model
     #[arg(long)]
     output: PathBuf,
+    /// Quantise float weights, though nothing says that the model was trained for it
+    #[arg(long)]
+    quantize: bool,
     /// Overwrite an existing model in the output directory
     #[arg(long)]
     force: bool,
@@ -31,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> bitnet_wgpu::Result<()> {
-    let checkpoint = Checkpoint::open(&arguments.input)?;
+    let checkpoint = Checkpoint::open(&arguments.input)?.with_quantize(arguments.quantize);
     let bar = ProgressBar::new(checkpoint.names().len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} {eta}") {
         bar.set_style(style);

@@ -2,6 +2,7 @@
 
 /// The element types a [`Tensor`](crate::Tensor) can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Element {
     /// 32-bit float.
     F32,

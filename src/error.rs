@@ -68,7 +68,10 @@ pub enum Error {
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 
     // --- run time
-    /// The device reported an error (out of memory, validation, internal).
+    /// The device has no memory left.
+    #[error("out of GPU memory in {during}: {message}")]
+    OutOfMemory { during: String, message: String },
+    /// The device reported an error (validation, internal).
     #[error("GPU error in {during}: {message}")]
     Gpu { during: String, message: String },
     /// Results could not be read back: the device was lost.
@@ -79,6 +82,9 @@ pub enum Error {
     /// A file could not be opened or mapped.
     #[error("{}: {source}", path.display())]
     Io { path: std::path::PathBuf, source: std::io::Error },
+    /// A model file is sound, and needs what this crate does not do, or what the caller has not allowed.
+    #[error("{}: {message}", path.display())]
+    Unsupported { path: std::path::PathBuf, message: String },
     /// A model file is damaged, hostile, or not what it should be.
     #[error("{}: {message}", path.display())]
     Format { path: std::path::PathBuf, message: String },
@@ -90,4 +96,56 @@ pub enum Error {
     /// There is no chat template, or it is wrong or refuses the messages.
     #[error("chat template: {message}")]
     ChatTemplate { message: String },
+}
+
+/// What can be done about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is no device that will do: compute on the CPU, or install a driver.
+    NoDevice,
+    /// The call was wrong: an argument is out of its domain, or does not fit the others.
+    Invalid,
+    /// The call or the file is sound, and this crate or this device does not do it.
+    Unsupported,
+    /// A file is damaged, hostile, or not what it should be.
+    Damaged,
+    /// A file could not be opened or read.
+    Io,
+    /// There is not enough memory, or a tensor is larger than the device can hold: free some, or take a smaller model or context.
+    OutOfMemory,
+    /// The device was lost: open another.
+    Lost,
+    /// A shader did not build, or the device reported an error that it should not: a bug of this crate, of a kernel of the caller's, or of a driver.
+    Internal,
+}
+
+impl Error {
+    /// What can be done about it.
+    ///
+    /// ```
+    /// use bitnet_wgpu::{ErrorKind, formats};
+    /// assert_eq!(formats::open("no/such/model").err().map(|error| error.kind()), Some(ErrorKind::Io));
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoAdapter { .. } | Self::NoDevice { .. } => ErrorKind::NoDevice,
+            Self::Shape { .. }
+            | Self::Length { .. }
+            | Self::ElementType { .. }
+            | Self::Signature { .. }
+            | Self::Aliasing { .. }
+            | Self::OtherDevice { .. }
+            | Self::Context { .. }
+            | Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::MissingFeature { .. } | Self::Limit { .. } | Self::Language { .. } | Self::Grid { .. } | Self::Unsupported { .. } => {
+                ErrorKind::Unsupported
+            }
+            Self::TooLarge { .. } | Self::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
+            Self::Readback(_) => ErrorKind::Lost,
+            Self::Io { .. } => ErrorKind::Io,
+            Self::Format { .. } | Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Damaged,
+        }
+    }
 }

@@ -31,6 +31,7 @@
 //! | see what takes time | [`Recording::profile`], [`measure`] |
 //! | add a kernel | [`kernel`], [`contract`] |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -52,7 +53,7 @@ mod weights;
 #[doc(hidden)]
 pub use bytemuck;
 pub use element::{Element, ElementType, Float};
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
     capabilities::Capabilities,
     context::Context,
@@ -73,3 +74,8 @@ pub use weights::{
     ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
 };
 pub use wgpu;
+
+/// The programs of the README, run as tests.
+#[cfg(all(doctest, feature = "models"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

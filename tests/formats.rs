@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     DenseElement, Error, PackedTernary, Result, Scales, bitnet,
-    formats::{Activation, Checkpoint, ModelConfig, ModelFile, RopeScaling, SafeTensors, ScaleRule},
+    formats::{Activation, Checkpoint, ModelConfig, ModelFile, Problem, RopeScaling, SafeTensors, ScaleRule},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -94,8 +94,8 @@ fn float_masters_are_quantised() {
 fn error(config: &str, file: &[u8]) -> String {
     let directory = Directory::model(config, file);
     match directory.open().and_then(|checkpoint| checkpoint.linear("l")) {
-        Err(error @ Error::Format { .. }) => error.to_string(),
-        other => panic!("no format error: {other:?}"),
+        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => error.to_string(),
+        other => panic!("no error of the file: {other:?}"),
     }
 }
 
@@ -225,50 +225,30 @@ fn the_shipped_model_opens() {
     assert_eq!(norm.tensor("model.norm.weight").unwrap().to_f32().unwrap().len(), 512);
 }
 
-fn read_config(keys: Value) -> Result<ModelConfig, String> {
+fn read_config(keys: Value) -> Result<ModelConfig, Problem> {
     ModelConfig::from_json(&serde_json::from_str(&config(keys)).unwrap())
 }
 
 #[test]
 fn configurations_are_read() {
     let bitnet = read_config(json!({})).unwrap();
-    let expected = ModelConfig {
-        architecture: "bitnet".into(),
-        hidden: 64,
-        intermediate: 128,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        vocab: 100,
-        context: 2048,
-        eps: 1e-5,
-        rope_theta: 500_000.0,
-        rope_scaling: RopeScaling::None,
-        activation: Activation::Relu2,
-        sub_norms: true,
-        tied_head: false,
-        bos: Some(1),
-        eos: vec![2],
-    };
+    let mut expected = bitnet.clone();
+    expected.architecture = "bitnet".into();
+    (expected.hidden, expected.intermediate, expected.layers, expected.vocab, expected.context) = (64, 128, 2, 100, 2048);
+    (expected.heads, expected.kv_heads, expected.head_dim) = (4, 2, 16);
+    (expected.eps, expected.rope_theta, expected.rope_scaling) = (1e-5, 500_000.0, RopeScaling::None);
+    (expected.activation, expected.sub_norms, expected.tied_head) = (Activation::Relu2, true, false);
+    (expected.bos, expected.eos) = (Some(1), vec![2]);
     assert_eq!(bitnet, expected);
     let llama = read_config(json!({
         "model_type": "llama", "num_key_value_heads": null, "head_dim": 32, "tie_word_embeddings": true, "eos_token_id": [3, 4],
         "rms_norm_eps": 1e-6, "max_position_embeddings": 77, "torch_dtype": "bfloat16", "dtype": 3,
     }));
-    let expected = ModelConfig {
-        architecture: "llama".into(),
-        kv_heads: 4,
-        head_dim: 32,
-        context: 77,
-        eps: 1e-6,
-        rope_theta: 10_000.0,
-        activation: Activation::Silu,
-        sub_norms: false,
-        tied_head: true,
-        eos: vec![3, 4],
-        ..expected
-    };
+    expected.architecture = "llama".into();
+    (expected.kv_heads, expected.head_dim, expected.context) = (4, 32, 77);
+    (expected.eps, expected.rope_theta) = (1e-6, 10_000.0);
+    (expected.activation, expected.sub_norms, expected.tied_head) = (Activation::Silu, false, true);
+    expected.eos = vec![3, 4];
     assert_eq!(llama.unwrap(), expected);
     // What the class assumes may be beyond a small vocabulary: then there is no such token.
     let defaults = read_config(json!({"bos_token_id": null, "eos_token_id": null})).unwrap();
@@ -306,7 +286,7 @@ fn rotary_parameters_are_read_in_both_spellings() {
         (json!({"rope_theta": 1e300}), "rope_theta"),
         (json!({"rope_theta": "10000"}), "rope_theta"),
     ] {
-        let error = rope(keys).unwrap_err();
+        let error = rope(keys).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 }
@@ -317,7 +297,7 @@ fn impossible_configurations_are_refused() {
         ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"];
     for key in sizes {
         for absurd in [json!(0), json!(-1), json!(1.5), json!("64"), json!([]), json!((1 << 24) + 1), json!(u64::MAX)] {
-            let error = read_config(json!({ key: absurd })).unwrap_err();
+            let error = read_config(json!({ key: absurd })).unwrap_err().to_string();
             assert!(error.contains(key), "{key}: {error}");
         }
     }
@@ -343,10 +323,68 @@ fn impossible_configurations_are_refused() {
         (json!({"eos_token_id": -1}), "-1 is no token id"),
         (json!({"eos_token_id": 1u64 << 40}), "no token id"),
     ] {
-        let error = read_config(keys.clone()).unwrap_err();
+        let error = read_config(keys.clone()).unwrap_err().to_string();
         assert!(error.contains(words), "{keys}: {error}");
     }
-    assert!(ModelConfig::from_json(&json!([])).unwrap_err().contains("object"));
+    assert!(ModelConfig::from_json(&json!([])).unwrap_err().to_string().contains("object"));
+}
+
+/// What is known and not done is told apart from what is wrong.
+#[test]
+fn sound_models_that_cannot_run_are_unsupported() {
+    for keys in [
+        json!({"model_type": "qwen3"}),
+        json!({"hidden_act": "gelu"}),
+        json!({"attention_bias": true}),
+        json!({"quantization_config": {"use_rms_norm": true}}),
+        json!({"partial_rotary_factor": 0.5}),
+        json!({"rope_scaling": {"type": "yarn", "factor": 2}}),
+        json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}),
+    ] {
+        let directory = Directory::model(&config(keys.clone()), &file(&[]));
+        assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }), "{keys}");
+    }
+    let directory = Directory::model(&config(json!({"quantization_config": {"linear_class": "other"}})), &file(&[]));
+    assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }));
+    let wrong = Directory::model(&config(json!({"hidden_size": 0})), &file(&[]));
+    assert!(matches!(wrong.open().unwrap_err(), Error::Format { .. }));
+}
+
+/// Float weights: of three values, of more; in models that say that they were trained so, and in others.
+#[test]
+fn float_weights_are_never_quantised_unasked() {
+    let scale = 0.40625f32;
+    let unpacked: Vec<f32> = [1.0, -1.0, 0.0, 0.0, -1.0, 0.0].map(|v| v * scale).to_vec();
+    let masters = [0.5f32, -0.25, 0.125, 0.0, 1.0, -0.5];
+    let tensors = file(&[("unpacked.weight", "BF16", &[2, 3], &bf16(&unpacked)), ("masters.weight", "BF16", &[2, 3], &bf16(&masters))]);
+    let open = |keys: Value| Directory::model(&config(keys), &tensors).open().unwrap();
+    let quantized = |weights: &[f32]| bitnet::quantize_weights_cpu(weights, 2, 3).unwrap();
+    let own = PackedTernary::from_values(2, 3, &[1, -1, 0, 0, -1, 0], Scales::Tensor(scale)).unwrap();
+    for trained in [
+        json!({}),
+        json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}),
+        json!({"model_type": "llama", "weight_bits": 1}),
+        json!({"model_type": "llama", "architectures": ["BitNetForCausalLM"]}),
+    ] {
+        let model = open(trained.clone());
+        assert_eq!(model.linear("unpacked").unwrap(), own, "{trained}");
+        assert_eq!(model.linear("masters").unwrap(), quantized(&masters), "{trained}");
+    }
+    // As transformers: in this mode layers quantise whatever they hold.
+    let online = open(json!({"quantization_config": {"quant_method": "bitnet", "quantization_mode": "online"}}));
+    assert_eq!(online.linear("unpacked").unwrap(), quantized(&unpacked));
+    for plain in [json!({"model_type": "llama"}), json!({"model_type": "llama", "quantization_config": {"quant_method": "awq"}})] {
+        let model = open(plain.clone());
+        assert_eq!(model.linear("unpacked").unwrap(), own, "{plain}");
+        match model.linear("masters") {
+            Err(error @ Error::Unsupported { .. }) => {
+                let text = error.to_string();
+                assert!(text.contains("`masters.weight`") && text.contains("LoadOptions::quantize"), "{text}");
+            }
+            other => panic!("{plain}: {other:?}"),
+        }
+        assert_eq!(model.with_quantize(true).linear("masters").unwrap(), quantized(&masters), "{plain}");
+    }
 }
 
 fn bf16(values: &[f32]) -> Vec<u8> {
@@ -399,7 +437,7 @@ fn tensors_have_the_shapes_that_are_asked_for() {
     ];
     for (result, words) in refused {
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::Format { .. }) && error.to_string().contains(words), "{error}");
+        assert!(matches!(error, Error::Format { .. } | Error::Unsupported { .. }) && error.to_string().contains(words), "{error}");
     }
 }
 

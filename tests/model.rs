@@ -85,8 +85,8 @@ fn greedy_tokens_are_those_of_transformers() {
         for (prompt, info) in report["prompts"].as_array().unwrap().iter().enumerate() {
             let safe = info["safe_steps"].as_u64().unwrap() as usize;
             let ids = golden.ids(&format!("prompt{prompt}.ids"));
-            let options = GenerateOptions { max_tokens: 64, ignore_eos: true, ..Default::default() };
-            let generated: Vec<_> = model.generate_ids(&ids, &options).unwrap().map(|token| token.unwrap().id).collect();
+            let options = GenerateOptions::default().max_tokens(64).ignore_eos(true);
+            let generated: Vec<_> = model.generate_ids(&ids, &options).unwrap().into_iter().map(|token| token.unwrap().id).collect();
             let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
             assert_eq!(generated.len(), 64);
             assert_eq!(generated[..safe], wanted[..safe], "prompt {prompt} on {engine}");

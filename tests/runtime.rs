@@ -5,7 +5,10 @@ use bitnet_wgpu::{
     kernel::{Params as _, Part, Source, Type::*, read, read_write},
     params, wgpu,
 };
-use std::{future::Future, thread};
+use std::{
+    future::{Future, IntoFuture as _},
+    thread,
+};
 use support::{block_on, context, rng, ternary};
 
 params! { struct AddParams { length: u32, addend: u32 } }
@@ -292,6 +295,114 @@ fn an_apps_own_device_will_do() {
     let (device, queue) = open(features - wgpu::Features::IMMEDIATES, limits);
     let error = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap_err();
     assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::IMMEDIATES, .. }), "{error}");
+}
+
+/// A buffer as an app makes it.
+fn app_buffer(context: &Context, bytes: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+    context.device().create_buffer(&wgpu::BufferDescriptor { label: Some("app"), size: bytes, usage, mapped_at_creation: false })
+}
+
+const SHARED: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
+#[test]
+fn an_apps_buffers_are_tensors() {
+    let context = block_on(Context::new()).unwrap();
+    let (a, b) = (app_buffer(&context, 16, SHARED), app_buffer(&context, 64, SHARED));
+    context.queue().write_buffer(&a, 0, bytemuck_words(&[1, 2, 3]));
+    let before = context.pool_stats();
+    {
+        let x = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
+        let y = Tensor::<u32>::from_buffer(&context, b.clone(), [3]).unwrap();
+        assert_eq!(x.buffer(), &a);
+        let mut encoder = context.encoder("app");
+        add(&mut encoder, &x, &y, 5).unwrap();
+        block_on(encoder.submit().unwrap().into_future()).unwrap();
+        assert_eq!(context.pool_stats(), before, "nothing was allocated, and nothing copied");
+        assert_eq!(block_on(y.read()).unwrap(), [6, 7, 8]);
+        // One buffer is one buffer, in however many tensors.
+        let again = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
+        assert!(matches!(add(&mut context.encoder("alias"), &x, &again, 1), Err(Error::Aliasing { .. })));
+    }
+    let free = context.pool_stats().free_bytes;
+    let others: Vec<_> = (0..4).map(|_| context.upload(&[9u32; 16], [16]).unwrap()).collect();
+    assert!(others.iter().all(|tensor| tensor.buffer() != &a && tensor.buffer() != &b), "it never comes into the pool ({free} bytes)");
+}
+
+fn bytemuck_words(words: &[u32]) -> &[u8] {
+    bitnet_wgpu::bytemuck::cast_slice(words)
+}
+
+#[test]
+fn buffers_that_will_not_do_are_refused() {
+    let context = context();
+    let take = |buffer: wgpu::Buffer, len: usize| Tensor::<u32>::from_buffer(context, buffer, [len]).map(drop);
+    let words = |result: Result<()>| match result {
+        Err(Error::Invalid { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert!(words(take(app_buffer(context, 16, SHARED), 5)).contains("takes 20 bytes; the buffer has 16"));
+    assert!(words(take(app_buffer(context, 4, SHARED), 1)).contains("takes 16 bytes; the buffer has 4"));
+    assert!(words(take(app_buffer(context, 16, wgpu::BufferUsages::COPY_SRC), 4)).contains("STORAGE"));
+    let huge = Tensor::<u32>::from_buffer(context, app_buffer(context, 16, SHARED), [1 << 40]).map(drop);
+    assert!(matches!(huge, Err(Error::TooLarge { .. })));
+    // What a buffer's usage does not allow is an error where it is asked for.
+    let closed = Tensor::<u32>::from_buffer(context, app_buffer(context, 16, wgpu::BufferUsages::STORAGE), [4]).unwrap();
+    assert!(matches!(block_on(closed.read()), Err(Error::Gpu { .. })));
+    assert!(matches!(closed.write(&[1; 4]), Err(Error::Gpu { .. })));
+    // Two devices of one instance.
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
+    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
+    let (required_features, required_limits) = Context::device_needs(&adapter);
+    let open = || {
+        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits: required_limits.clone(), ..Default::default() };
+        let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
+        block_on(Context::from_wgpu(&adapter, device, queue)).unwrap()
+    };
+    let (one, other) = (open(), open());
+    let foreign = Tensor::<u32>::from_buffer(&one, app_buffer(&other, 16, SHARED), [4]).map(drop);
+    assert!(matches!(&foreign, Err(Error::Gpu { .. })), "{foreign:?}");
+}
+
+#[test]
+fn a_recording_joins_an_apps_encoder() {
+    let context = context();
+    let y = Tensor::<u32>::zeros(context, [1000]).unwrap();
+    let mut command = context.device().create_command_encoder(&Default::default());
+    {
+        let x = context.upload(&[7u32; 1000], [1000]).unwrap();
+        let between = app_buffer(context, 4000, SHARED);
+        let middle = Tensor::<u32>::from_buffer(context, between.clone(), [1000]).unwrap();
+        let mut first = context.encoder("first");
+        add(&mut first, &x, &middle, 1).unwrap();
+        first.finish().encode(&mut command);
+        // The app's own work between: it clears the second half.
+        command.clear_buffer(&between, 2000, None);
+        let mut second = context.encoder("second");
+        add(&mut second, &middle, &y, 1).unwrap();
+        second.finish().encode(&mut command);
+    }
+    // What was recorded is dropped; fresh tensors must not get its buffers before it has run.
+    let others: Vec<_> = (0..8).map(|_| context.upload(&[99u32; 1000], [1000]).unwrap()).collect();
+    context.queue().submit([command.finish()]);
+    let got = block_on(y.read()).unwrap();
+    assert!(got[..500].iter().all(|&v| v == 9) && got[500..].iter().all(|&v| v == 1), "{got:?}");
+    drop(others);
+}
+
+#[test]
+fn a_submission_can_be_awaited() {
+    let context = context();
+    let (x, y) = (context.upload(&[1u32], [1]).unwrap(), Tensor::zeros(context, [1]).unwrap());
+    block_on(async {
+        for i in 0..20 {
+            let mut encoder = context.encoder("awaited");
+            add(&mut encoder, &x, &y, i)?;
+            encoder.submit()?.await?;
+        }
+        assert_eq!(y.read().await?, [20]);
+        Ok::<_, Error>(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each example uses its part")]
 
 use bitnet_wgpu::{
-    Context, Error, Result, ShaderLanguage,
+    Context, Result, ShaderLanguage,
     formats::I2sLayout,
     model::{LoadOptions, Model},
 };
@@ -31,19 +31,25 @@ pub struct ModelArgs {
     /// The shader language; the default is the device's own.
     #[arg(long)]
     pub language: Option<Language>,
-    /// Compute on the processor.
-    #[arg(long)]
+    /// Compute on the CPU.
+    #[arg(long, conflicts_with_all = ["gpu", "language"])]
     pub cpu: bool,
+    /// Compute on the GPU, even a software one, which is slower than the CPU.
+    #[arg(long)]
+    pub gpu: bool,
     /// Keep the head in 8 bits.
     #[arg(long)]
     pub int8_head: bool,
+    /// Quantise float weights, though nothing says that the model was trained for it.
+    #[arg(long)]
+    pub quantize: bool,
     /// How I2_S tensors of a GGUF file lie.
     #[arg(long, default_value = "x86")]
     pub i2s: I2s,
 }
 
 impl ModelArgs {
-    /// Loads the model, to the processor where there is no GPU, with a progress bar for those that take their time.
+    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time.
     pub fn load(&self) -> Result<Model> {
         let context = self.context()?;
         let style = ProgressStyle::with_template("loading {bar:30} {pos}/{len} layers").unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -57,7 +63,8 @@ impl ModelArgs {
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
         };
-        let options = LoadOptions { int8_head: self.int8_head, i2s_layout, progress: Some(&mut progress) };
+        let options =
+            LoadOptions::default().int8_head(self.int8_head).quantize(self.quantize).i2s_layout(i2s_layout).progress(&mut progress);
         let model = Model::load_with(context.as_ref(), &self.model, options);
         bar.finish_and_clear();
         model
@@ -67,17 +74,17 @@ impl ModelArgs {
         if self.cpu {
             return Ok(None);
         }
-        let context = match pollster::block_on(Context::new()) {
-            Err(Error::NoAdapter { reason, .. }) if std::env::var_os("WGPU_ADAPTER_NAME").is_none() => {
-                eprintln!("no GPU driver ({reason}): computing on the processor");
-                return Ok(None);
-            }
-            context => context?,
+        let context = if self.gpu || self.language.is_some() {
+            Some(pollster::block_on(Context::new())?)
+        } else {
+            let (context, why) = pollster::block_on(Context::preferred())?;
+            eprintln!("computing on {why}");
+            context
         };
-        match self.language {
-            None => Ok(Some(context)),
-            Some(Language::Wgsl) => context.with_language(ShaderLanguage::Wgsl).map(Some),
-            Some(Language::Msl) => context.with_language(ShaderLanguage::Msl).map(Some),
+        match (context, self.language) {
+            (Some(context), Some(Language::Wgsl)) => context.with_language(ShaderLanguage::Wgsl).map(Some),
+            (Some(context), Some(Language::Msl)) => context.with_language(ShaderLanguage::Msl).map(Some),
+            (context, _) => Ok(context),
         }
     }
 }
@@ -86,7 +93,7 @@ impl ModelArgs {
 pub fn device(model: &Model) -> (String, String) {
     match model.context() {
         Some(context) => (context.capabilities().adapter.clone(), format!("{:?}", context.language()).to_lowercase()),
-        None => ("processor".into(), "rust".into()),
+        None => ("CPU".into(), "rust".into()),
     }
 }
 

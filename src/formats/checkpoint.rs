@@ -3,13 +3,14 @@
 use super::{
     config::{self, ModelConfig},
     json::read_json,
+    masters::Masters,
     model_file::ModelFile,
+    problem::{Problem, unsupported},
     safetensors::TensorBytes,
     shards::Shards,
 };
 use crate::{
     error::{Error, Result},
-    ops::bitnet,
     weights::{
         dense::{DenseElement, PackedDense},
         ternary::{packed::PackedTernary, scales::Scales},
@@ -35,6 +36,7 @@ pub struct Checkpoint {
     json: Value,
     config: ModelConfig,
     rule: ScaleRule,
+    masters: Masters,
 }
 
 /// Tensor names in transformers, and the same tensors' names in older checkpoints (1bitLLM).
@@ -45,23 +47,29 @@ impl Checkpoint {
     /// generation_config.json are added. Files are memory-mapped and must not be truncated while the checkpoint is in use.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`].
+    /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`].
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
         let path = directory.join("config.json");
         let json = read_json(&path)?;
-        let format = |message: String| Error::Format { path: path.clone(), message };
-        let rule = scale_rule(&json).map_err(format)?;
-        let mut config = ModelConfig::from_json(&json).map_err(format)?;
+        let rule = scale_rule(&json).map_err(|problem| problem.at(&path))?;
+        let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
+        let masters = masters(&json);
         for id in generation_eos(&directory, config.vocab)? {
             if !config.eos.contains(&id) {
                 config.eos.push(id);
             }
         }
         let shards = Shards::open(&directory)?;
-        let mut checkpoint = Self { directory, shards, json, config, rule };
+        let mut checkpoint = Self { directory, shards, json, config, rule, masters };
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
         Ok(checkpoint)
+    }
+
+    /// The same checkpoint, with linear layers quantised that are in floats, though nothing says that the model was trained for it.
+    #[must_use]
+    pub fn with_quantize(self, quantize: bool) -> Self {
+        Self { masters: self.masters.or_quantize(quantize), ..self }
     }
 
     /// The directory.
@@ -102,14 +110,15 @@ impl Checkpoint {
         self.names().iter().filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned)).collect()
     }
 
-    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are; float
-    /// weights are quantised by their absmean. The tensor's type decides which they are, not `quantization_mode`.
+    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are floats
+    /// with only the values -a, 0 and a; other floats are quantised by their absmean, in a model that was trained so: one of `model_type` `bitnet`, with a
+    /// BitNet `quantization_config`, or as 1bitLLM's say it.
     ///
     /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
     ///
     /// # Errors
-    /// [`Error::Format`] for a missing tensor, a wrong type or shape, a bias, code 3 (not ternary), or a scale that is not finite and
-    /// positive.
+    /// [`Error::Format`] for a missing tensor, a wrong shape, code 3 (not ternary), or a scale that is not finite and positive;
+    /// [`Error::Unsupported`] for another type, a bias, or floats of a model that was not trained for ternary weights.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, None)
     }
@@ -122,14 +131,14 @@ impl Checkpoint {
     fn read(&self, name: &str, rows: Option<usize>) -> Result<PackedTernary> {
         let weight = self.tensor(&format!("{name}.weight"))?;
         if self.shards.contains(&format!("{name}.bias")) {
-            return Err(weight.error("has a bias; layers with biases are not supported"));
+            return Err(weight.unsupported("has a bias; layers with biases are not supported"));
         }
         let (stored_rows, columns) = weight.matrix()?;
         if columns == 0 {
             return Err(weight.error("has no columns"));
         }
         if weight.dtype != Dtype::U8 {
-            return self.quantize(name, &weight, rows.unwrap_or(stored_rows));
+            return self.ternary(name, &weight, rows.unwrap_or(stored_rows));
         }
         let rows = rows.unwrap_or(stored_rows.saturating_mul(4));
         if rows.div_ceil(4) != stored_rows {
@@ -140,8 +149,8 @@ impl Checkpoint {
         matrix.map_err(|e| weight.error(format!("is not a packed ternary matrix: {e}")))
     }
 
-    /// Quantises float master weights to ternary codes, with their absmean as the scale.
-    fn quantize(&self, name: &str, weight: &TensorBytes<'_>, rows: usize) -> Result<PackedTernary> {
+    /// The ternary matrix of float weights.
+    fn ternary(&self, name: &str, weight: &TensorBytes<'_>, rows: usize) -> Result<PackedTernary> {
         let (stored_rows, columns) = weight.matrix()?;
         if rows != stored_rows {
             return Err(weight.error(format!("has {stored_rows} rows, not {rows}")));
@@ -150,7 +159,7 @@ impl Checkpoint {
         if self.shards.contains(&format!("{name}.weight_scale")) {
             return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
-        bitnet::quantize_weights_cpu(&masters, rows, columns).map_err(|e| weight.error(format!("cannot be quantised: {e}")))
+        self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))
     }
 
     fn beta(&self, name: &str) -> Result<f32> {
@@ -210,19 +219,36 @@ impl ModelFile for Checkpoint {
             Dtype::F32 => DenseElement::F32,
             Dtype::F16 => DenseElement::F16,
             Dtype::BF16 => DenseElement::Bf16,
-            other => return Err(tensor.error(format!("is {other:?}; F32, BF16 or F16 is needed"))),
+            other => return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
         PackedDense::from_bytes(element, rows, columns, tensor.bytes).map_err(|e| tensor.error(e))
     }
 }
 
-fn scale_rule(json: &Value) -> Result<ScaleRule, String> {
+/// Does config.json say that the model was trained for ternary weights?
+fn masters(json: &Value) -> Masters {
+    let quantization = &json["quantization_config"];
+    let architectures = json["architectures"].as_array().map_or(&[][..], Vec::as_slice);
+    let bitnet = json["model_type"] == "bitnet"
+        || quantization["quant_method"] == "bitnet"
+        || quantization["linear_class"].is_string()
+        // 1bitLLM
+        || json["weight_bits"] == 1
+        || architectures.iter().any(|name| name.as_str().is_some_and(|name| name.starts_with("BitNet") || name.starts_with("Bitnet")));
+    match quantization["quantization_mode"].as_str() {
+        Some("online") => Masters::Online,
+        _ if bitnet => Masters::Quantize,
+        _ => Masters::Refuse,
+    }
+}
+
+fn scale_rule(json: &Value) -> Result<ScaleRule, Problem> {
     let class = &json["quantization_config"]["linear_class"];
     match class.as_str() {
         Some("autobitlinear") => Ok(ScaleRule::Multiply),
         Some("bitlinear") => Ok(ScaleRule::Divide),
         None if class.is_null() => Ok(ScaleRule::Divide),
-        _ => Err(format!("unknown linear_class {class}")),
+        _ => unsupported(format!("linear_class {class} is not supported; \"autobitlinear\" and \"bitlinear\" are")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A model's configuration, and reading it from config.json.
 
+use super::problem::{Problem, unsupported};
 use serde_json::{Map, Value};
 
 /// The largest dimension that is accepted; larger ones are taken for damage.
@@ -9,6 +10,7 @@ const MOST_LAYERS: usize = 4096;
 
 /// The activation function of the feed-forward block's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Activation {
     /// relu(x)²: BitNet b1.58 2B4T.
     Relu2,
@@ -18,6 +20,7 @@ pub enum Activation {
 
 /// How rotary frequencies are scaled for a context longer than the one the model was trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// Not scaled.
     None,
@@ -38,6 +41,7 @@ pub enum RopeScaling {
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ModelConfig {
     /// The architecture's name in the file (`bitnet`, `llama`, `bitnet-b1.58`, ...).
     pub architecture: String,
@@ -80,14 +84,14 @@ impl ModelConfig {
     /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist.
     ///
     /// # Errors
-    /// A message that names the key: a size that is missing or out of range, or a model graph that is not supported.
-    pub fn from_json(json: &Value) -> Result<Self, String> {
+    /// A message that names the key: a size that is missing or out of range; a model graph that is not supported.
+    pub fn from_json(json: &Value) -> Result<Self, Problem> {
         let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let architecture = json.text("model_type")?.ok_or("has no model_type")?;
         let defaults = match architecture {
             "bitnet" => &BITNET,
             "llama" => &LLAMA,
-            other => return Err(format!("model_type `{other}` is not supported; `bitnet` and `llama` are")),
+            other => return unsupported(format!("model_type `{other}` is not supported; `bitnet` and `llama` are")),
         };
         check_graph(json)?;
         let (hidden, heads) = (json.size("hidden_size", None)?, json.size("num_attention_heads", None)?);
@@ -116,7 +120,7 @@ impl ModelConfig {
             bos: json.token("bos_token_id", defaults.bos)?,
             eos,
         };
-        config.known_tokens(defaults).checked()
+        Ok(config.known_tokens(defaults).checked()?)
     }
 
     /// Drops default BOS and EOS ids that are beyond the vocabulary: transformers writes its defaults into every config.json, even for a
@@ -169,11 +173,11 @@ impl ModelConfig {
 }
 
 impl Activation {
-    fn from_name(name: &str) -> Result<Self, String> {
+    fn from_name(name: &str) -> Result<Self, Problem> {
         match name {
             "relu2" => Ok(Self::Relu2),
             "silu" => Ok(Self::Silu),
-            other => Err(format!("hidden_act `{other}` is not supported; `relu2` and `silu` are")),
+            other => unsupported(format!("hidden_act `{other}` is not supported; `relu2` and `silu` are")),
         }
     }
 }
@@ -204,19 +208,19 @@ static BITNET: Defaults = Defaults { activation: "relu2", sub_norms: true, theta
 static LLAMA: Defaults = Defaults { activation: "silu", sub_norms: false, theta: 10_000.0, eps: 1e-6, bos: 1, eos: 2 };
 
 /// Refuses options that would change the model's graph.
-fn check_graph(json: Keys<'_>) -> Result<(), String> {
+fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     for key in ["attention_bias", "mlp_bias"] {
         if json.flag(key)? {
-            return Err(format!("{key} is not supported: only layers without biases are"));
+            return unsupported(format!("{key} is not supported: only layers without biases are"));
         }
     }
     let quantization = json.get("quantization_config").and_then(Value::as_object);
     if quantization.map_or(Ok(false), |quantization| Keys(quantization).flag("use_rms_norm"))? {
-        return Err("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are".into());
+        return unsupported("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are");
     }
     match json.float("partial_rotary_factor", 1.0)? {
         1.0 => Ok(()),
-        part => Err(format!("partial_rotary_factor {part} is not supported: only rotation of whole heads is")),
+        part => unsupported(format!("partial_rotary_factor {part} is not supported: only rotation of whole heads is")),
     }
 }
 
@@ -227,7 +231,7 @@ struct Rope {
 
 impl Rope {
     /// Reads either spelling: `rope_theta` and `rope_scaling`, or `rope_parameters` with everything.
-    fn from_json(json: Keys<'_>, defaults: &Defaults) -> Result<Self, String> {
+    fn from_json(json: Keys<'_>, defaults: &Defaults) -> Result<Self, Problem> {
         let theta = json.float("rope_theta", defaults.theta)?;
         if let Some(parameters) = json.object("rope_parameters")? {
             return Ok(Self { theta: parameters.float("rope_theta", theta)?, scaling: Self::scaling(parameters)? });
@@ -236,9 +240,9 @@ impl Rope {
         Ok(Self { theta, scaling: scaling? })
     }
 
-    fn scaling(json: Keys<'_>) -> Result<RopeScaling, String> {
+    fn scaling(json: Keys<'_>) -> Result<RopeScaling, Problem> {
         if let Some((key, _)) = json.0.iter().find(|(_, value)| value.is_object()) {
-            return Err(format!("separate rotary parameters for `{key}` are not supported"));
+            return unsupported(format!("separate rotary parameters for `{key}` are not supported"));
         }
         let kind = json.text("rope_type")?.or(json.text("type")?).unwrap_or("default");
         match kind {
@@ -250,7 +254,7 @@ impl Rope {
                 high: json.needed("high_freq_factor")?,
                 context: json.needed("original_max_position_embeddings")?,
             }),
-            other => Err(format!("rotary scaling `{other}` is not supported; `default`, `linear` and `llama3` are")),
+            other => unsupported(format!("rotary scaling `{other}` is not supported; `default`, `linear` and `llama3` are")),
         }
     }
 }

@@ -10,8 +10,10 @@ pub(crate) mod config;
 pub(crate) mod gguf;
 mod json;
 mod mapped;
+mod masters;
 pub(crate) mod model_file;
 pub(crate) mod open;
+mod problem;
 pub(crate) mod safetensors;
 mod shards;
 pub(crate) mod tensors;
@@ -29,5 +31,6 @@ pub use gguf::{
 };
 pub use model_file::ModelFile;
 pub use open::{Kind, kind, open};
+pub use problem::Problem;
 pub use safetensors::{SafeTensors, TensorBytes};
 pub use write::{WrittenTensor, write_packed};

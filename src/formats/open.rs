@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// How a model is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kind {
     /// A directory as transformers writes it; [`Checkpoint::open`] reads it.
     Directory(PathBuf),

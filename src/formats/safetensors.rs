@@ -1,6 +1,6 @@
 //! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
-use super::mapped;
+use super::{mapped, problem::Problem};
 use crate::error::{Error, Result};
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -109,7 +109,7 @@ impl TensorBytes<'_> {
             Dtype::F32 => Ok(self.bytes.par_chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
             Dtype::BF16 => Ok(pairs().map(|bits| bf16::from_bits(bits).to_f32()).collect()),
             Dtype::F16 => Ok(pairs().map(|bits| f16::from_bits(bits).to_f32()).collect()),
-            other => Err(self.error(format!("is {other:?}; F32, BF16 or F16 is needed"))),
+            other => Err(self.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),
         }
     }
 
@@ -126,6 +126,14 @@ impl TensorBytes<'_> {
 
     /// An error about this tensor.
     pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
-        Error::Format { path: self.path.to_owned(), message: format!("`{}` {message}", self.name) }
+        self.problem(Problem::Damaged(message.to_string()))
+    }
+
+    pub(super) fn unsupported(&self, message: impl std::fmt::Display) -> Error {
+        self.problem(Problem::Unsupported(message.to_string()))
+    }
+
+    pub(super) fn problem(&self, problem: Problem) -> Error {
+        problem.map(|message| format!("`{}` {message}", self.name)).at(self.path)
     }
 }

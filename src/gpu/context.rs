@@ -156,6 +156,24 @@ impl Context {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
+    /// Refuses a buffer of another device.
+    pub(super) fn check_own(&self, buffer: &wgpu::Buffer) -> Result<()> {
+        let device = &self.shared.device;
+        let ty = wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Storage { read_only: true },
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        };
+        let entry = wgpu::BindGroupLayoutEntry { binding: 0, visibility: wgpu::ShaderStages::COMPUTE, ty, count: None };
+        let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size: wgpu::BufferSize::new(16) });
+        let bind = || {
+            let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &[entry] });
+            let entries = [wgpu::BindGroupEntry { binding: 0, resource }];
+            let _ = device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries });
+        };
+        guarded(device, || "taking a buffer of the app's".into(), bind)
+    }
+
     pub(super) fn allocate(&self, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
         self.shared.pool.get(&self.shared.device, bytes, usage, label)
     }
@@ -191,6 +209,11 @@ impl Context {
             self.shared.queue.submit([encoder.finish()])
         };
         guarded(device, || format!("`{label}`"), encode)
+    }
+
+    /// Completes when a submission is done.
+    pub(super) fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.shared.poll.done(index)
     }
 
     /// Has the poll thread see to the callbacks of a submission. Only reads need it: two threads that wait for one submission take a

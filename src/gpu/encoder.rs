@@ -14,7 +14,6 @@ use crate::{
         params::Params,
     },
 };
-use std::sync::Arc;
 
 /// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
 pub struct Encoder {
@@ -131,7 +130,7 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
             (Type::Float(_), _) => return mismatch("f32 or f16"),
         }
         for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {
-            if i != j && binding.access == Access::ReadWrite && Arc::ptr_eq(b.buffer, o.buffer) {
+            if i != j && binding.access == Access::ReadWrite && ***b.buffer == ***o.buffer {
                 return Err(Error::Aliasing { kernel: name, written: binding.name, other: other.name });
             }
         }

@@ -49,6 +49,27 @@ impl Context {
         Self::from_wgpu(&adapter, device, queue).await
     }
 
+    /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU where
+    /// that is faster, because there is no adapter, or only a software one. An adapter or a backend that the environment names is always taken.
+    ///
+    /// # Errors
+    /// As [`Context::new`], but for [`Error::NoAdapter`] where the environment names none.
+    pub async fn preferred() -> Result<(Option<Self>, String)> {
+        let named = ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].into_iter().find(|name| std::env::var_os(name).is_some());
+        let context = match Self::new().await {
+            Err(Error::NoAdapter { reason, .. }) if named.is_none() => {
+                return Ok((None, format!("the CPU, as there is no GPU driver: {reason}")));
+            }
+            context => context?,
+        };
+        let adapter = &context.capabilities().adapter;
+        Ok(match named {
+            Some(name) => (Some(context.clone()), format!("{adapter}, as {name} says")),
+            None if context.capabilities().software => (None, format!("the CPU, as {adapter} is a software adapter, which is slower")),
+            None => (Some(context.clone()), adapter.clone()),
+        })
+    }
+
     /// The features and limits to request for a device that is to be handed to [`Context::from_wgpu`]: all that this crate
     /// can use of what `adapter` offers.
     pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {

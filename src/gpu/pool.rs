@@ -39,11 +39,18 @@ impl State {
     }
 }
 
-/// A buffer that goes back to its pool when dropped. Whoever records work on it holds a clone of its `Arc` until the work
+/// A buffer that goes back to its pool, if it has one, when dropped. Whoever records work on it holds a clone of its `Arc` until the work
 /// is submitted: a buffer that came back too early would be handed out and overwritten before the recorded work runs.
 pub struct Pooled {
     buffer: wgpu::Buffer,
     home: Weak<Pool>,
+}
+
+impl Pooled {
+    /// A buffer that belongs to somebody else, and to no pool.
+    pub fn foreign(buffer: wgpu::Buffer) -> Self {
+        Self { buffer, home: Weak::new() }
+    }
 }
 
 impl std::ops::Deref for Pooled {

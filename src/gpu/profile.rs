@@ -10,6 +10,7 @@ use std::{fmt, time::Duration};
 
 /// Where a time comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Clock {
     /// The GPU's timestamps, at the bounds of a compute pass.
     Gpu,

@@ -3,6 +3,7 @@
 use super::{
     context::Context,
     pipeline::Pipeline,
+    poll,
     pool::Pooled,
     readback,
     scopes::guarded,
@@ -13,7 +14,7 @@ use crate::{
     error::{Error, Result},
     kernel::declaration::{Kernel, KernelRef},
 };
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
 /// Recorded work: plain data that can be run again and again. It holds on to the buffers it names.
 pub struct Recording {
@@ -116,6 +117,33 @@ impl Recording {
         Ok(tensor.read_after(self.label, &|encoder| self.encode_pass(encoder)))
     }
 
+    /// Puts it, as one compute pass, into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by those
+    /// after it. The app finishes and submits the encoder. Its buffers are kept until that work is done.
+    ///
+    /// ```
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::{Context, tensor};
+    ///
+    /// let context = pollster::block_on(Context::new())?;
+    /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
+    /// let mut recorded = context.encoder("relu²");
+    /// let y = tensor::relu2(&mut recorded, &x)?;
+    ///
+    /// let mut encoder = context.device().create_command_encoder(&Default::default());
+    /// // The app's own passes may go here ...
+    /// recorded.finish().encode(&mut encoder);
+    /// // ... and here, on y.buffer().
+    /// context.queue().submit([encoder.finish()]);
+    /// assert_eq!(pollster::block_on(y.read())?, [1.0, 0.0, 9.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
+        self.encode_pass(encoder);
+        let kept: Vec<_> = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer.clone()).collect();
+        encoder.on_submitted_work_done(move || drop(kept));
+    }
+
     fn encode_pass(&self, encoder: &mut wgpu::CommandEncoder) {
         let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
         encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
@@ -197,7 +225,7 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-/// Work that was handed to the GPU. It can be dropped: reads wait for what was submitted before them.
+/// Work that was handed to the GPU: await it, wait for it, or drop it (reads wait for what was submitted before them).
 pub struct Submission {
     context: Context,
     index: wgpu::SubmissionIndex,
@@ -207,9 +235,16 @@ impl Submission {
     /// Blocks until it is done.
     pub fn wait(self) -> Result<()> {
         let wait = wgpu::PollType::Wait { submission_index: Some(self.index), timeout: None };
-        match self.context.device().poll(wait) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::Gpu { during: "waiting for the GPU".into(), message: error.to_string() }),
-        }
+        self.context.device().poll(wait).map(drop).map_err(poll::failed)
+    }
+}
+
+/// Awaited, it is done; on any executor.
+impl IntoFuture for Submission {
+    type Output = Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.context.done(self.index))
     }
 }

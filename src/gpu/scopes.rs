@@ -13,7 +13,15 @@ pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: 
     }
     match first {
         None => Ok(result),
-        Some(error) => Err(Error::Gpu { during: during(), message: error.to_string() }),
+        Some(error) => Err(typed(during(), &error)),
+    }
+}
+
+fn typed(during: String, error: &wgpu::Error) -> Error {
+    let message = error.to_string();
+    match error {
+        wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory { during, message },
+        _ => Error::Gpu { during, message },
     }
 }
 
@@ -23,5 +31,18 @@ fn now<F: Future>(future: F) -> Option<F::Output> {
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
         std::task::Poll::Ready(output) => Some(output),
         std::task::Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_told_apart() {
+        let source = || Box::<dyn std::error::Error + Send + Sync>::from("why");
+        assert!(matches!(typed("work".into(), &wgpu::Error::OutOfMemory { source: source() }), Error::OutOfMemory { .. }));
+        let internal = wgpu::Error::Internal { source: source(), description: "words".into() };
+        assert!(matches!(typed("work".into(), &internal), Error::Gpu { message, .. } if message.contains("words")));
     }
 }

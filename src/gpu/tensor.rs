@@ -25,13 +25,31 @@ impl<T: ElementType> Tensor<T> {
     /// A tensor with whatever its buffer last held: for outputs that a kernel writes in full.
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
-        let bytes = byte_size::<T>(shape)?;
-        let limit = context.capabilities().max_binding_bytes;
-        if bytes > limit {
-            return Err(Error::TooLarge { what: format!("a tensor of shape {shape}"), bytes, limit });
-        }
+        let bytes = bindable::<T>(context, shape)?;
         let buffer = context.allocate(bytes, STORAGE, "tensor")?;
         Ok(Self { context: context.clone(), buffer, bytes, shape, element: PhantomData })
+    }
+
+    /// A tensor in a buffer of the app's own, from its beginning, without a copy. The buffer stays the app's: it never comes into the pool.
+    ///
+    /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`] `COPY_DST`. It must be of the context's device, and of
+    /// the same [`wgpu::Instance`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a buffer that is too small (elements are padded to whole words, and to 16 bytes at least) or lacks the usage;
+    /// [`Error::TooLarge`] for more than the device can bind; [`Error::Gpu`] for a buffer of another device.
+    pub fn from_buffer(context: &Context, buffer: wgpu::Buffer, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let bytes = bindable::<T>(context, shape)?;
+        let invalid = |what| Err(Error::Invalid { op: "from_buffer", what });
+        if buffer.size() < bytes {
+            return invalid(format!("a tensor of shape {shape} takes {bytes} bytes; the buffer has {}", buffer.size()));
+        }
+        if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
+            return invalid(format!("the buffer's usage is {:?}, without STORAGE", buffer.usage()));
+        }
+        context.check_own(&buffer)?;
+        Ok(Self { context: context.clone(), buffer: Arc::new(Pooled::foreign(buffer)), bytes, shape, element: PhantomData })
     }
 
     /// A tensor of zeros.
@@ -100,6 +118,18 @@ impl<T> Tensor<T> {
         self.len() == 0
     }
 
+    /// The buffer, for work of the app's own on the same device. It may be larger than the tensor, see [`Tensor::binding`]. Keep the tensor until that work
+    /// is submitted: its buffer then serves others.
+    pub fn buffer(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+
+    /// The buffer as a storage binding of the tensor's size, padded to whole words and to 16 bytes at least.
+    pub fn binding(&self) -> wgpu::BindingResource<'_> {
+        let size = wgpu::BufferSize::new(self.bytes);
+        wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: &self.buffer, offset: 0, size })
+    }
+
     /// The context whose device holds it.
     pub fn context(&self) -> &Context {
         &self.context
@@ -126,6 +156,15 @@ impl<T: ElementType> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor<{:?}>{}", T::ELEMENT, self.shape)
     }
+}
+
+/// [`byte_size`], if the device can bind so much.
+fn bindable<T>(context: &Context, shape: Shape) -> Result<u64> {
+    let (bytes, limit) = (byte_size::<T>(shape)?, context.capabilities().max_binding_bytes);
+    if bytes > limit {
+        return Err(Error::TooLarge { what: format!("a tensor of shape {shape}"), bytes, limit });
+    }
+    Ok(bytes)
 }
 
 /// Bytes of a binding: whole words, and never less than the largest element that a shader may see in it (`vec4<u32>`).

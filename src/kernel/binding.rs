@@ -11,6 +11,7 @@ pub enum Access {
 
 /// The element type of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Type {
     /// Unsigned words, or anything packed in them (tensors of `i8`, four per word, among them).
     U32,

@@ -52,6 +52,7 @@ pub struct Kernel {
 
 /// How the workgroups of a kernel are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Grid {
     /// A dimension of the grid is one of the problem.
     Blocks,

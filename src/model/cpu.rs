@@ -15,6 +15,9 @@ use crate::{
 };
 use std::{future::ready, sync::Arc};
 
+/// Tokens of a prompt that are computed between two points at which the work can be given up.
+const BATCH: usize = 16;
+
 pub(super) struct CpuModel {
     pub config: ModelConfig,
     pub ends: HostEnds,
@@ -86,6 +89,9 @@ impl CpuSession {
         for (layer, cache) in model.layers.iter().zip(&mut self.caches[sequence]) {
             model.layer(layer, &mut x, &self.angles, cache)?;
         }
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
         model.logits(&x[(ids.len() - rows) * model.config.hidden..])
     }
 
@@ -113,6 +119,10 @@ impl EngineSession for CpuSession {
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
         self.caches[sequence].iter_mut().for_each(|cache| cache.truncate(tokens));
+    }
+
+    fn batch(&self) -> usize {
+        BATCH
     }
 
     fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {

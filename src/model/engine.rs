@@ -11,6 +11,7 @@ pub(super) type TokenLogit = (u32, f32);
 
 /// How much room a [`Session`](super::Session) has.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// Sequences that are decoded side by side.
     pub sequences: usize,
@@ -18,6 +19,19 @@ pub struct SessionOptions {
     pub capacity: usize,
     /// The type of cached keys and values on a GPU: [`Element::F32`], or [`Element::F16`] for half the memory, where the device has it.
     pub cache: Element,
+}
+
+impl SessionOptions {
+    /// So many sequences of so many tokens.
+    pub fn new(sequences: usize, capacity: usize) -> Self {
+        Self { sequences, capacity, cache: Element::F32 }
+    }
+
+    /// Sets [`SessionOptions::cache`].
+    #[must_use]
+    pub fn cache(self, cache: Element) -> Self {
+        Self { cache, ..self }
+    }
 }
 
 /// A model's weights where they are computed with.
@@ -40,7 +54,10 @@ pub(super) trait EngineSession: Send + Sync {
     /// Forgets all but the first `tokens` of a sequence.
     fn truncate(&mut self, sequence: usize, tokens: usize);
 
-    /// Appends tokens to a sequence; gives the logits after the last `rows` of them, `[rows, vocab]`.
+    /// How many tokens of a prompt are computed together, at most.
+    fn batch(&self) -> usize;
+
+    /// Appends at most [`EngineSession::batch`] tokens to a sequence; gives the logits after the last `rows` of them, `[rows, vocab]`.
     fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
 
     /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.

@@ -1,59 +1,37 @@
 //! A prompt's continuation, token by token.
 
 use super::{
-    engine::{Pending, SessionOptions, TokenLogit},
-    sampling::{Sampler, Sampling},
+    choice::Chooser,
+    engine::{Pending, TokenLogit},
+    options::GenerateOptions,
     session::Session,
+    stop::StopStrings,
     tokenizer::stream::TextStream,
+    worker::{self, Work, Workers},
 };
 use crate::{
-    element::Element,
     error::{Error, Result},
     ops::transformer::TopK,
 };
 use futures_core::Stream;
+use futures_intrusive::channel::shared::channel;
 use std::{
+    borrow::{Borrow, BorrowMut},
     collections::VecDeque,
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::Pin,
+    sync::Arc,
     task::{self, Poll},
 };
 
-/// How a text is continued.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GenerateOptions {
-    /// The most tokens to generate.
-    pub max_tokens: usize,
-    /// How each is chosen.
-    pub sampling: Sampling,
-    /// Go on after an end-of-text token.
-    pub ignore_eos: bool,
-    /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
-    pub cache: Element,
-}
-
-impl Default for GenerateOptions {
-    fn default() -> Self {
-        Self { max_tokens: 256, sampling: Sampling::GREEDY, ignore_eos: false, cache: Element::F32 }
-    }
-}
-
-impl GenerateOptions {
-    /// Room for prompts of up to `prompt` tokens and what may follow in a model's `context`. The last token generated is not appended.
-    pub(super) fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions> {
-        if prompt > context {
-            return Err(Error::Context { needed: prompt, capacity: context });
-        }
-        let capacity = prompt.saturating_add(self.max_tokens.saturating_sub(1)).clamp(1, context);
-        Ok(SessionOptions { sequences, capacity, cache: self.cache })
-    }
-}
-
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stop {
     /// With an end-of-text token.
     EndOfText,
+    /// At one of [`GenerateOptions::stop`].
+    StopString,
     /// After [`GenerateOptions::max_tokens`].
     MaxTokens,
     /// The model's context is full.
@@ -62,6 +40,7 @@ pub enum Stop {
 
 /// One generated token.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Token {
     /// Its id.
     pub id: u32,
@@ -70,27 +49,57 @@ pub struct Token {
     pub text: String,
 }
 
-/// A continuation in progress: an iterator that blocks, and a [`Stream`].
+/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the first that is asked for, they are computed on a thread
+/// of its own, a few tokens ahead of who takes them. Dropped, it ends within one token.
+///
+/// ```no_run
+/// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::model::GenerateOptions;
+///
+/// let mut story = model.generate("Once upon a time", &GenerateOptions::default())?;
+/// while let Some(token) = story.next_token().await {
+///     print!("{}", token?.text);
+/// }
+/// println!("({:?})", story.stop());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Generation {
-    /// None while `next` has it.
-    run: Option<Box<Run>>,
-    next: Option<Next>,
+    state: State,
     stop: Option<Stop>,
 }
 
-type Next = Pin<Box<dyn Future<Output = (Box<Run>, Result<Option<Token>>)> + Send>>;
+enum State {
+    /// Nobody has asked for a token yet.
+    New(Box<Run>, Arc<Workers>),
+    // Dropped in this order: the channel closes before the work is given up.
+    Running(Tokens, #[expect(dead_code, reason = "kept while it runs")] Work),
+    Ended,
+}
+
+/// The tokens as they come from the thread.
+type Tokens = Pin<Box<dyn Stream<Item = Message> + Send>>;
+
+/// A token, and whether it is the last.
+type Message = Result<(Token, Option<Stop>)>;
+
+/// Tokens that wait for being taken; with so many, the thread waits.
+const AHEAD: usize = 4;
+
+/// The tokens of a [`Generation`], each waited for on this thread.
+pub struct Blocking<G>(G);
 
 /// The state of a generation.
 struct Run {
     session: Session,
-    options: GenerateOptions,
-    sampler: Sampler,
+    max_tokens: usize,
+    chooser: Chooser,
     text: Option<TextStream>,
+    stops: StopStrings,
     /// Tokens that end the text.
     ends: Vec<u32>,
     prompt: Vec<u32>,
     generated: usize,
-    last: u32,
     /// Greedy steps that are submitted and not yet awaited.
     pending: VecDeque<Pending<Vec<u32>>>,
     stop: Option<Stop>,
@@ -99,73 +108,110 @@ struct Run {
 impl Generation {
     /// Continues a prompt in an empty session of one sequence, until one of the tokens `ends`.
     pub(super) fn new(
+        workers: &Arc<Workers>,
         session: Session,
         prompt: &[u32],
         text: Option<TextStream>,
         ends: Vec<u32>,
-        options: GenerateOptions,
+        options: &GenerateOptions,
     ) -> Result<Self> {
         session.check(0, prompt)?;
-        let run = Run {
-            session,
-            options,
-            sampler: Sampler::new(options.sampling)?,
-            text,
-            ends,
-            prompt: prompt.to_vec(),
-            generated: 0,
-            last: 0,
-            pending: VecDeque::new(),
-            stop: (options.max_tokens == 0).then_some(Stop::MaxTokens),
-        };
-        Ok(Self { run: Some(Box::new(run)), next: None, stop: None })
+        let chooser = Chooser::new(options, 0, prompt)?;
+        if options.max_tokens == 0 {
+            return Ok(Self { state: State::Ended, stop: Some(Stop::MaxTokens) });
+        }
+        let (max_tokens, stops) = (options.max_tokens, StopStrings::new(&options.stop));
+        let (prompt, pending) = (prompt.to_vec(), VecDeque::new());
+        let run = Run { session, max_tokens, chooser, text, stops, ends, prompt, generated: 0, pending, stop: None };
+        Ok(Self { state: State::New(Box::new(run), workers.clone()), stop: None })
     }
 
-    /// Why it ended; none while it has not.
+    /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does the same.)
+    pub async fn next_token(&mut self) -> Option<Result<Token>> {
+        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+
+    /// Why it ended; none while there are tokens to take.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
-    }
-
-    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Option<Result<Token>>> {
-        let next = match (&mut self.next, self.run.take()) {
-            (Some(next), _) => next,
-            (None, Some(run)) => self.next.insert(Box::pin(run.advance())),
-            (None, None) => return Poll::Ready(None),
-        };
-        let (run, token) = task::ready!(next.as_mut().poll(cx));
-        self.next = None;
-        self.stop = run.stop;
-        // After an error nothing follows.
-        if token.is_ok() {
-            self.run = Some(run);
-        }
-        Poll::Ready(token.transpose())
-    }
-}
-
-impl Iterator for Generation {
-    type Item = Result<Token>;
-
-    fn next(&mut self) -> Option<Result<Token>> {
-        pollster::block_on(poll_fn(|cx| self.poll(cx)))
     }
 }
 
 impl Stream for Generation {
     type Item = Result<Token>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().poll(cx)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
+        self.state = match std::mem::replace(&mut self.state, State::Ended) {
+            State::New(run, workers) => match run.start(&workers) {
+                Ok((tokens, work)) => State::Running(tokens, work),
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            },
+            state => state,
+        };
+        let State::Running(tokens, _) = &mut self.state else { return Poll::Ready(None) };
+        let token = match task::ready!(tokens.as_mut().poll_next(cx)) {
+            Some(message) => message.map(|(token, stop)| {
+                self.stop = stop;
+                token
+            }),
+            None => Err(worker::stopped()),
+        };
+        // After an error nothing follows.
+        if token.is_err() || self.stop.is_some() {
+            self.state = State::Ended;
+        }
+        Poll::Ready(Some(token))
+    }
+}
+
+impl<G: BorrowMut<Generation>> Iterator for Blocking<G> {
+    type Item = Result<Token>;
+
+    fn next(&mut self) -> Option<Result<Token>> {
+        pollster::block_on(self.0.borrow_mut().next_token())
+    }
+}
+
+impl<G: Borrow<Generation>> Blocking<G> {
+    /// [`Generation::stop`].
+    pub fn stop(&self) -> Option<Stop> {
+        self.0.borrow().stop()
+    }
+}
+
+impl IntoIterator for Generation {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<Self> {
+        Blocking(self)
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Generation {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<&'a mut Generation> {
+        Blocking(self)
     }
 }
 
 impl Run {
-    async fn advance(mut self: Box<Self>) -> (Box<Self>, Result<Option<Token>>) {
-        let token = match self.stop {
-            Some(_) => Ok(None),
-            None => self.token().await.map(Some),
-        };
-        (self, token)
+    /// Begins, on a thread of its own.
+    fn start(mut self: Box<Self>, workers: &Arc<Workers>) -> Result<(Tokens, Work)> {
+        let (sender, receiver) = channel(AHEAD);
+        let work = workers.spawn(async move {
+            loop {
+                let message = self.token().await.map(|token| (token, self.stop));
+                let last = message.is_err() || self.stop.is_some();
+                // It fails where nobody listens any more.
+                if sender.send(message).await.is_err() || last {
+                    return;
+                }
+            }
+        })?;
+        Ok((Box::pin(receiver.into_stream()), work))
     }
 
     async fn token(&mut self) -> Result<Token> {
@@ -173,11 +219,10 @@ impl Run {
             0 => self.first().await?,
             _ => self.following().await?,
         };
-        self.last = id;
         self.generated += 1;
         if self.ends.contains(&id) {
             self.stop = Some(Stop::EndOfText);
-        } else if self.generated == self.options.max_tokens {
+        } else if self.generated == self.max_tokens {
             self.stop = Some(Stop::MaxTokens);
         } else if self.pending.is_empty() && !self.session.has_room() {
             self.stop = Some(Stop::Context);
@@ -192,35 +237,41 @@ impl Run {
         if self.stop.is_some() {
             text += &stream.finish()?;
         }
-        Ok(text)
+        let (mut settled, found) = self.stops.push(&text);
+        if found {
+            self.stop = Some(Stop::StopString);
+        } else if self.stop.is_some() {
+            settled += &self.stops.finish();
+        }
+        Ok(settled)
     }
 
     async fn first(&mut self) -> Result<u32> {
         let prompt = std::mem::take(&mut self.prompt);
         let logits = self.session.prefill(0, &prompt).await?;
-        self.sampler.sample_logits(&logits)
+        self.chooser.of_logits(logits)
     }
 
     async fn following(&mut self) -> Result<u32> {
-        let sampling = self.options.sampling;
-        if sampling.is_greedy() {
+        if self.chooser.wanted() == Some(1) {
             return self.greedy().await;
         }
-        candidates(&mut self.session, &[self.last], sampling).await?.sample(0, &mut self.sampler)
+        let chooser = std::slice::from_mut(&mut self.chooser);
+        Ok(step(&mut self.session, chooser).await?[0])
     }
 
     /// Steps are submitted ahead of the one that is awaited: a token need not come back before the next step begins.
     async fn greedy(&mut self) -> Result<u32> {
         let next = match self.pending.pop_front() {
             Some(next) => next,
-            None => self.session.submit_greedy(Some(&[self.last]))?,
+            None => self.session.submit_greedy(Some(&[self.chooser.last()]))?,
         };
-        let ahead = self.session.steps_ahead().min(self.options.max_tokens - self.generated - 1);
+        let ahead = self.session.steps_ahead().min(self.max_tokens - self.generated - 1);
         while self.pending.len() < ahead && self.session.has_room() {
             self.pending.push_back(self.session.submit_greedy(None)?);
         }
         match next.await?.first() {
-            Some(&id) if id != TopK::NONE => Ok(id),
+            Some(&id) if id != TopK::NONE => Ok(self.chooser.chosen(id)),
             _ => Err(Error::Invalid { op: "generate", what: "the logits are not finite".into() }),
         }
     }
@@ -230,12 +281,11 @@ impl Run {
 pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], ends: &[u32], options: &GenerateOptions) -> Result<Vec<Vec<u32>>> {
     let capacity = session.options().capacity;
     let mut generated = vec![Vec::new(); prompts.len()];
-    let (mut samplers, mut last) = (Vec::new(), Vec::new());
+    let (mut choosers, mut last) = (Vec::new(), Vec::new());
     for (n, prompt) in prompts.iter().enumerate() {
-        let seed = options.sampling.seed.wrapping_add(n as u64);
-        let mut sampler = Sampler::new(Sampling { seed, ..options.sampling })?;
-        last.push(sampler.sample_logits(&session.prefill(n, prompt).await?)?);
-        samplers.push(sampler);
+        let mut chooser = Chooser::new(options, n as u64, prompt)?;
+        last.push(chooser.of_logits(session.prefill(n, prompt).await?)?);
+        choosers.push(chooser);
     }
     let mut done = vec![false; prompts.len()];
     loop {
@@ -252,42 +302,24 @@ pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], ends: &[u3
         if done.iter().all(|&done| done) {
             return Ok(generated);
         }
-        let candidates = candidates(&mut session, &last, options.sampling).await?;
-        for n in (0..prompts.len()).filter(|&n| !done[n]) {
-            last[n] = candidates.sample(n, &mut samplers[n])?;
-        }
+        worker::yield_now().await;
+        last = step(&mut session, &mut choosers).await?;
     }
 }
 
-/// Among which logits the next token of every sequence is chosen.
-enum Candidates {
-    /// The largest of each, largest first.
-    Top(Vec<Vec<TokenLogit>>),
-    /// All, `[sequences, vocab]`.
-    All { logits: Vec<f32>, vocab: usize },
-}
-
-/// A step of all sequences. Only what `sampling` can choose from is read back, where it says how many that are.
-async fn candidates(session: &mut Session, tokens: &[u32], sampling: Sampling) -> Result<Candidates> {
-    match if sampling.is_greedy() { 1 } else { sampling.top_k } {
-        k @ 1..=TopK::MAX => session.decode_top(tokens, k).await.map(Candidates::Top),
-        _ => {
-            let logits = session.decode(tokens).await?;
-            Ok(Candidates::All { vocab: logits.len() / tokens.len(), logits })
+/// A step of all sequences: the next token of each. Only what they can be chosen from is read back.
+async fn step(session: &mut Session, choosers: &mut [Chooser]) -> Result<Vec<u32>> {
+    let tokens: Vec<u32> = choosers.iter().map(Chooser::last).collect();
+    // Sequences of a batch have the same options.
+    match choosers.first().and_then(Chooser::wanted) {
+        Some(k) => {
+            let top: Vec<Vec<TokenLogit>> = session.decode_top(&tokens, k).await?;
+            choosers.iter_mut().zip(top).map(|(chooser, top)| chooser.of_top(top)).collect()
         }
-    }
-}
-
-impl Candidates {
-    /// The next token of a sequence.
-    fn sample(&self, sequence: usize, sampler: &mut Sampler) -> Result<u32> {
-        match self {
-            // A vocabulary may have fewer than k; a NaN has no id, and stays for the sampler to find.
-            Self::Top(rows) => {
-                let named = |&(id, logit): &TokenLogit| id != TopK::NONE || logit.is_nan();
-                sampler.sample(&rows[sequence].iter().copied().filter(named).collect::<Vec<_>>())
-            }
-            Self::All { logits, vocab } => sampler.sample_logits(&logits[sequence * vocab..][..*vocab]),
+        None => {
+            let logits = session.decode(&tokens).await?;
+            let rows = logits.chunks(logits.len() / tokens.len());
+            choosers.iter_mut().zip(rows).map(|(chooser, row)| chooser.of_logits(row.to_vec())).collect()
         }
     }
 }

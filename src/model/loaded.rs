@@ -3,14 +3,15 @@
 use super::{
     cpu::CpuModel,
     engine::{Engine, SessionOptions},
-    generate::{self, GenerateOptions, Generation},
+    generate::{self, Generation},
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
+    options::GenerateOptions,
     session::Session,
     tokenizer::{chat::Message, text::Tokenizer},
+    worker::Workers,
 };
 use crate::{
-    element::Element,
     error::{Error, Result},
     formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
@@ -20,28 +21,73 @@ use std::{path::Path, sync::Arc};
 
 /// How a model is loaded.
 #[derive(Default)]
+#[non_exhaustive]
 pub struct LoadOptions<'a> {
     /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
     /// of what a token costs. Else it stays as it is stored.
     pub int8_head: bool,
+    /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes gibberish then,
+    /// unless it was. Without, such a model is refused.
+    pub quantize: bool,
     /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
     pub i2s_layout: I2sLayout,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
 
-/// A loaded model. Clones share it.
+impl<'a> LoadOptions<'a> {
+    /// Sets [`LoadOptions::int8_head`].
+    #[must_use]
+    pub fn int8_head(self, int8_head: bool) -> Self {
+        Self { int8_head, ..self }
+    }
+
+    /// Sets [`LoadOptions::quantize`].
+    #[must_use]
+    pub fn quantize(self, quantize: bool) -> Self {
+        Self { quantize, ..self }
+    }
+
+    /// Sets [`LoadOptions::i2s_layout`].
+    #[must_use]
+    pub fn i2s_layout(self, i2s_layout: I2sLayout) -> Self {
+        Self { i2s_layout, ..self }
+    }
+
+    /// Sets [`LoadOptions::progress`].
+    #[must_use]
+    pub fn progress(self, progress: &'a mut dyn FnMut(usize, usize)) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+}
+
+/// A loaded model. Clones share it. What it computes runs on threads of its own, so that its futures never block an executor; the last clone, when it is
+/// dropped, waits for those that are at work.
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn Engine>,
-    tokenizer: Option<Tokenizer>,
+    /// Or why there is none: models take ids without one.
+    tokenizer: std::result::Result<Tokenizer, String>,
+    workers: Arc<Workers>,
 }
 
 impl Model {
+    /// Loads a model directory or a .gguf file to the GPU, or for the CPU where that is faster: see [`Context::preferred`]. What it takes, and why, is
+    /// logged. It waits for the device; in async code, await [`Context::preferred`] and call [`Model::load_with`].
+    ///
+    /// # Errors
+    /// As [`Model::load`], and those of [`Context::preferred`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let (context, why) = pollster::block_on(Context::preferred())?;
+        log::info!("computing on {why}");
+        Self::load_with(context.as_ref(), path, LoadOptions::default())
+    }
+
     /// Loads a model directory or a .gguf file to the GPU.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::TooLarge`] for a tensor that the device cannot bind.
+    /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`] for a sound model that this crate cannot run;
+    /// [`Error::TooLarge`] for a tensor that the device cannot bind.
     pub fn load(context: &Context, path: impl AsRef<Path>) -> Result<Self> {
         Self::load_with(Some(context), path, LoadOptions::default())
     }
@@ -62,16 +108,14 @@ impl Model {
         let path = path.as_ref();
         match formats::kind(path)? {
             formats::Kind::Directory(directory) => {
-                let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory)).transpose()?;
-                Self::from_file(context, &Checkpoint::open(&directory)?, tokenizer, options)
+                let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
+                Self::from_source(context, &Checkpoint::open(&directory)?.with_quantize(options.quantize), tokenizer, options)
             }
             formats::Kind::Gguf => {
-                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout);
-                let tokenizer = match file.file().get("tokenizer.ggml.model") {
-                    Some(_) => Some(Tokenizer::from_gguf(&file.vocabulary()?)?),
-                    None => None,
-                };
-                Self::from_file(context, &file, tokenizer, options)
+                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
+                let named = file.file().get("tokenizer.ggml.model").is_some();
+                let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
+                Self::from_source(context, &file, tokenizer, options)
             }
         }
     }
@@ -84,8 +128,23 @@ impl Model {
         context: Option<&Context>,
         file: &dyn ModelFile,
         tokenizer: Option<Tokenizer>,
+        options: LoadOptions<'_>,
+    ) -> Result<Self> {
+        Self::from_source(context, file, tokenizer.map(Ok), options)
+    }
+
+    /// A tokenizer that cannot be used is an error where text is, not here.
+    fn from_source(
+        context: Option<&Context>,
+        file: &dyn ModelFile,
+        tokenizer: Option<Result<Tokenizer>>,
         mut options: LoadOptions<'_>,
     ) -> Result<Self> {
+        let tokenizer = tokenizer.unwrap_or_else(|| Err(Error::Tokenizer { message: "the model came without one; it takes ids".into() }));
+        let tokenizer = tokenizer.map_err(|error| match error {
+            Error::Tokenizer { message } => message,
+            other => other.to_string(),
+        });
         let config = file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
         config.attention().check("model")?;
         let ends = HostEnds::read(file, options.int8_head)?;
@@ -105,7 +164,7 @@ impl Model {
             None => Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends }),
         };
         progress(count);
-        Ok(Self { engine, tokenizer })
+        Ok(Self { engine, tokenizer, workers: Arc::default() })
     }
 
     /// The configuration.
@@ -113,12 +172,12 @@ impl Model {
         self.engine.config()
     }
 
-    /// The tokenizer, where its files were there.
+    /// The tokenizer.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] where they were not: such a model takes ids only.
+    /// [`Error::Tokenizer`] where its files are not there, or are wrong: such a model takes ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().ok_or_else(|| Error::Tokenizer { message: "the model came without one; it takes ids".into() })
+        self.tokenizer.as_ref().map_err(|message| Error::Tokenizer { message: message.clone() })
     }
 
     /// The device that it is on; none for the CPU.
@@ -139,9 +198,13 @@ impl Model {
     /// # Errors
     /// [`Error::Context`] for more tokens than the model's context; [`Error::Invalid`] for none, or tokens that are not in the vocabulary.
     pub async fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
-        let mut logits = Vec::new();
-        self.all_logits(ids, |rows| logits.extend(rows)).await?;
-        Ok(logits)
+        let (mut session, ids) = (self.session_of(ids.len())?, ids.to_vec());
+        let work = async move {
+            let mut logits = Vec::new();
+            session.prefill_all(0, &ids, |rows| logits.extend(rows)).await?;
+            Ok(logits)
+        };
+        self.workers.run(work).await
     }
 
     /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those before it.
@@ -149,22 +212,22 @@ impl Model {
     /// # Errors
     /// As [`Model::logits`].
     pub async fn score(&self, ids: &[u32]) -> Result<Vec<f64>> {
-        let (mut scores, vocab) = (Vec::new(), self.config().vocab);
-        self.all_logits(ids, |rows| {
-            let targets = ids[scores.len() + 1..].par_iter();
-            scores.par_extend(rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target)));
-        })
-        .await?;
-        Ok(scores)
-    }
-
-    async fn all_logits(&self, ids: &[u32], rows: impl FnMut(Vec<f32>) + Send) -> Result<()> {
-        self.session_of(ids.len())?.prefill_all(0, ids, rows).await
+        let (mut session, ids, vocab) = (self.session_of(ids.len())?, ids.to_vec(), self.config().vocab);
+        let work = async move {
+            let mut scores = Vec::new();
+            let score = |rows: Vec<f32>| {
+                let targets = ids[scores.len() + 1..].par_iter();
+                scores.par_extend(rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target)));
+            };
+            session.prefill_all(0, &ids, score).await?;
+            Ok(scores)
+        };
+        self.workers.run(work).await
     }
 
     /// Room for one sequence of so many tokens.
     fn session_of(&self, tokens: usize) -> Result<Session> {
-        self.session(SessionOptions { sequences: 1, capacity: tokens.max(1), cache: Element::F32 })
+        self.session(SessionOptions::new(1, tokens.max(1)))
     }
 
     /// What a layer makes of hidden states `[tokens, hidden]` at the beginning of a text: for comparisons, layer by layer.
@@ -179,8 +242,9 @@ impl Model {
         if !hidden.len().is_multiple_of(c.hidden) || hidden.is_empty() {
             return Err(Error::Length { shape: [hidden.len() / c.hidden, c.hidden].into(), found: hidden.len() });
         }
-        let options = SessionOptions { sequences: 1, capacity: hidden.len() / c.hidden, cache: Element::F32 };
-        self.engine.clone().session(options)?.layer_output(layer, hidden)?.await
+        let options = SessionOptions::new(1, hidden.len() / c.hidden);
+        let (mut session, hidden) = (self.engine.clone().session(options)?, hidden.to_vec());
+        self.workers.run(async move { session.layer_output(layer, &hidden)?.await }).await
     }
 
     /// The dispatches that a prompt takes, as they are recorded for this device, and the tensor that gets the last logits: to be profiled,
@@ -224,11 +288,15 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Context`] if the prompt does not fit into the model's context; [`Error::Invalid`] for no tokens, tokens that are not in the
-    /// vocabulary, or options outside their domain.
+    /// vocabulary, or options outside their domain; [`Error::Tokenizer`] for stop strings, where there is no tokenizer.
     pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
+        options.check(self.config().vocab)?;
+        if !options.stop.is_empty() {
+            self.tokenizer()?;
+        }
         let session = self.session(options.room(1, prompt.len(), self.config().context)?)?;
-        let text = self.tokenizer.as_ref().map(Tokenizer::stream);
-        Generation::new(session, prompt, text, self.ends(options), *options)
+        let text = self.tokenizer.as_ref().ok().map(Tokenizer::stream);
+        Generation::new(&self.workers, session, prompt, text, self.ends(options), options)
     }
 
     /// Continues several prompts side by side, every weight read once a step for all of them; gives each one's tokens. The n-th prompt draws its random
@@ -237,13 +305,17 @@ impl Model {
     /// # Errors
     /// As [`Model::generate_ids`].
     pub async fn generate_batch(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Vec<u32>>> {
-        options.sampling.check()?;
+        options.check(self.config().vocab)?;
+        if !options.stop.is_empty() {
+            return Err(Error::Invalid { op: "generate_batch", what: "stop strings, which only generate looks for".into() });
+        }
         if prompts.is_empty() || options.max_tokens == 0 {
             return Ok(vec![Vec::new(); prompts.len()]);
         }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let session = self.session(options.room(prompts.len(), longest, self.config().context)?)?;
-        generate::batch(session, prompts, &self.ends(options), options).await
+        let (prompts, ends, options) = (prompts.to_vec(), self.ends(options), options.clone());
+        self.workers.run(async move { generate::batch(session, &prompts, &ends, &options).await }).await
     }
 
     /// The tokens at which a generation ends.

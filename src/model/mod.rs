@@ -13,10 +13,11 @@
 //! # }
 //! ```
 //!
-//! [`Model::generate`] gives an iterator that blocks and a [`Stream`](futures_core::Stream) in one; [`Model::logits`] and [`Model::score`] are futures
-//! for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
+//! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`] are
+//! futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < engine < cpu, gpu, session < generate < loaded.
+// Imports go one way: sampling, stop, tokenizer, config, layers, worker < engine < cpu, gpu, session, options < choice < generate < loaded.
+mod choice;
 mod config;
 mod cpu;
 mod engine;
@@ -24,13 +25,17 @@ mod generate;
 mod gpu;
 mod layers;
 mod loaded;
+mod options;
 mod sampling;
 mod session;
+mod stop;
 mod tokenizer;
+mod worker;
 
 pub use engine::SessionOptions;
-pub use generate::{GenerateOptions, Generation, Stop, Token};
+pub use generate::{Blocking, Generation, Stop, Token};
 pub use loaded::{LoadOptions, Model};
+pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};
 pub use session::Session;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

@@ -6,9 +6,10 @@ use std::cmp::Ordering;
 
 const OP: &str = "sampling";
 
-/// How the next token is chosen: take the `top_k` most likely, of these the fewest whose probability at `temperature` reaches `top_p`, and
-/// draw one of those at random.
+/// How the next token is chosen: change the logits by the penalties, take the `top_k` most likely, of these the fewest whose probability at
+/// `temperature` reaches `top_p`, of those the ones that are at least `min_p` as likely as the first, and draw one of them at random.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Sampling {
     /// Divides the logits; 0 means greedy: always the most likely token.
     pub temperature: f32,
@@ -16,13 +17,83 @@ pub struct Sampling {
     pub top_k: usize,
     /// The total probability that the kept candidates must reach, 0 to 1; at least one is kept, and 1 keeps all.
     pub top_p: f32,
+    /// Tokens whose probability is less than this share of the most likely one's are left out; 0 keeps all.
+    pub min_p: f32,
+    /// Divides the logits, where they are positive, of tokens that the text has already, and multiplies the others; 1 changes nothing. The prompt counts.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens that were generated already.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token once for each time that it was generated.
+    pub frequency_penalty: f32,
     /// Seeds the random numbers.
     pub seed: u64,
 }
 
 impl Sampling {
     /// The most likely token, always.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        seed: 0,
+    };
+
+    /// Sets [`Sampling::temperature`].
+    #[must_use]
+    pub fn temperature(self, temperature: f32) -> Self {
+        Self { temperature, ..self }
+    }
+
+    /// Sets [`Sampling::top_k`].
+    #[must_use]
+    pub fn top_k(self, top_k: usize) -> Self {
+        Self { top_k, ..self }
+    }
+
+    /// Sets [`Sampling::top_p`].
+    #[must_use]
+    pub fn top_p(self, top_p: f32) -> Self {
+        Self { top_p, ..self }
+    }
+
+    /// Sets [`Sampling::seed`].
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Sets [`Sampling::min_p`].
+    #[must_use]
+    pub fn min_p(self, min_p: f32) -> Self {
+        Self { min_p, ..self }
+    }
+
+    /// Sets [`Sampling::repetition_penalty`].
+    #[must_use]
+    pub fn repetition_penalty(self, repetition_penalty: f32) -> Self {
+        Self { repetition_penalty, ..self }
+    }
+
+    /// Sets [`Sampling::presence_penalty`].
+    #[must_use]
+    pub fn presence_penalty(self, presence_penalty: f32) -> Self {
+        Self { presence_penalty, ..self }
+    }
+
+    /// Sets [`Sampling::frequency_penalty`].
+    #[must_use]
+    pub fn frequency_penalty(self, frequency_penalty: f32) -> Self {
+        Self { frequency_penalty, ..self }
+    }
+
+    /// Do penalties change the logits?
+    pub fn penalises(&self) -> bool {
+        (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+    }
 
     /// Does it always take the most likely token?
     pub fn is_greedy(&self) -> bool {
@@ -39,6 +110,17 @@ impl Sampling {
         }
         if !(0.0..=1.0).contains(&self.top_p) {
             return Err(invalid(format!("top_p is {}; it must be from 0 to 1", self.top_p)));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return Err(invalid(format!("min_p is {}; it must be from 0 to 1", self.min_p)));
+        }
+        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+            return Err(invalid(format!("repetition_penalty is {}; it must be finite and positive", self.repetition_penalty)));
+        }
+        for (name, penalty) in [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)] {
+            if !penalty.is_finite() {
+                return Err(invalid(format!("{name} is {penalty}; it must be finite")));
+            }
         }
         Ok(())
     }
@@ -135,8 +217,14 @@ impl Sampler {
         self.weights[..kept].iter().rposition(|&weight| weight > 0.0).unwrap_or(0)
     }
 
-    /// How many leading weights it takes to reach `top_p` of their sum.
+    /// How many leading weights are kept: those that it takes to reach `top_p` of their sum, and are at least `min_p` of the first.
     fn nucleus(&self) -> usize {
+        let least = f64::from(self.sampling.min_p) * self.weights.first().copied().unwrap_or(0.0);
+        let likely = self.weights.iter().position(|&weight| weight < least).unwrap_or(self.weights.len());
+        likely.min(self.reaching_top_p())
+    }
+
+    fn reaching_top_p(&self) -> usize {
         if self.sampling.top_p == 1.0 {
             return self.weights.len();
         }
@@ -188,7 +276,7 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     fn sampler(temperature: f32, top_k: usize, top_p: f32) -> Sampler {
-        Sampler::new(Sampling { temperature, top_k, top_p, seed: 7 }).unwrap()
+        Sampler::new(Sampling { temperature, top_k, top_p, seed: 7, ..Sampling::GREEDY }).unwrap()
     }
 
     fn is_invalid<T: std::fmt::Debug>(result: Result<T>, part: &str) {
@@ -206,6 +294,14 @@ mod tests {
         for top_p in [f32::NAN, -0.1, 1.1] {
             is_invalid(Sampler::new(Sampling { top_p, ..Sampling::GREEDY }), "top_p");
         }
+        for min_p in [f32::NAN, -0.1, 1.1] {
+            is_invalid(Sampler::new(Sampling::GREEDY.min_p(min_p)), "min_p");
+        }
+        for penalty in [f32::NAN, f32::INFINITY, 0.0, -1.0] {
+            is_invalid(Sampler::new(Sampling::GREEDY.repetition_penalty(penalty)), "repetition_penalty");
+        }
+        is_invalid(Sampler::new(Sampling::GREEDY.presence_penalty(f32::NAN)), "presence_penalty");
+        is_invalid(Sampler::new(Sampling::GREEDY.frequency_penalty(f32::INFINITY)), "frequency_penalty");
         assert!(Sampler::new(Sampling { temperature: -0.0, top_p: 0.0, ..Sampling::GREEDY }).unwrap().sampling().is_greedy());
     }
 
@@ -273,6 +369,11 @@ mod tests {
         agrees(sampler(1.0, 0, 0.5), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
         agrees(sampler(1.0, 0, 0.85), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3]));
         agrees(sampler(1.0, 0, 0.9), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
+        // The second is 0.607 as likely as the first, the third and fourth 0.22, the fifth 0.05.
+        let min_p = |min_p| Sampler::new(Sampling { seed: 7, ..Sampling::GREEDY.temperature(1.0).min_p(min_p) }).unwrap();
+        agrees(min_p(0.6), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
+        agrees(min_p(0.62), &LOGITS, &softmax(&LOGITS, 1.0, &[1]));
+        agrees(min_p(0.2), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
         // Of the first two alone, the first has probability 0.62.
         agrees(sampler(1.0, 2, 0.6), &LOGITS, &softmax(&LOGITS, 1.0, &[1]));
         agrees(sampler(1.0, 2, 0.7), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
@@ -292,7 +393,7 @@ mod tests {
     fn a_seed_gives_these_tokens_everywhere() {
         let logits: Vec<f32> = (0..100).map(|i| ((i * 37) % 100) as f32 / 25.0).collect();
         let draw = |seed| {
-            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 50, top_p: 0.95, seed }).unwrap();
+            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 50, top_p: 0.95, seed, ..Sampling::GREEDY }).unwrap();
             (0..8).map(|_| sampler.sample_logits(&logits).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), [97, 54, 86, 62, 89, 21, 51, 8]);
@@ -321,7 +422,7 @@ mod tests {
             });
             let temperature = if rng.random_bool(0.5) { 0.0 } else { rng.random_range(1e-30..4.0) };
             let (top_k, top_p, seed) = (rng.random_range(0..220), rng.random_range(0.0..=1.0), rng.random());
-            let sampling = Sampling { temperature, top_k, top_p, seed };
+            let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::GREEDY };
             let (mut a, mut b) = (Sampler::new(sampling).unwrap(), Sampler::new(sampling).unwrap());
             let mut sorted: Vec<_> = (0u32..).zip(logits.iter().copied()).collect();
             sorted.sort_by(order);

@@ -1,6 +1,9 @@
 //! Sequences in progress: their key-value caches and their lengths.
 
-use super::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit};
+use super::{
+    engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
+    worker::yield_now,
+};
 use crate::{
     error::{Error, Result},
     gpu::{recording::Recording, tensor::Tensor},
@@ -14,6 +17,9 @@ const MOST_SEQUENCES: usize = 65_536;
 const LOGIT_ROWS: usize = 64;
 
 /// One or more sequences, each of the tokens that were put into it.
+///
+/// On a GPU, its futures wait for results without blocking. On the CPU, they compute where they are polled, and yield between batches of a prompt: in
+/// async code, poll them on a thread that may block. ([`Model`](super::Model)'s own methods do.)
 pub struct Session {
     state: Box<dyn EngineSession>,
     vocab: usize,
@@ -69,12 +75,17 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Context`] if there is no room, [`Error::Invalid`] for no tokens, tokens that are not in the vocabulary, or a sequence that does not
-    /// exist; what the device reports. Nothing is appended then.
+    /// exist; what the device reports. Nothing is appended then, nor if the future is dropped.
     pub async fn prefill(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
         self.check(sequence, ids)?;
-        let before = self.lengths();
-        let logits = self.state.extend(sequence, ids, 1);
-        self.all_or_nothing(&before, logits).await
+        let (undo, mut logits) = (self.undo(), Vec::new());
+        let batches = ids.chunks(undo.state.batch());
+        for (left, batch) in (0..batches.len()).rev().zip(batches) {
+            logits = undo.state.extend(sequence, batch, usize::from(left == 0))?.await?;
+            yield_now().await;
+        }
+        undo.keep();
+        Ok(logits)
     }
 
     /// Appends tokens to a sequence; hands on the logits after each, `[rows, vocab]` for some rows at a time, in order.
@@ -83,11 +94,12 @@ impl Session {
     /// As [`Session::prefill`].
     pub async fn prefill_all(&mut self, sequence: usize, ids: &[u32], mut rows: impl FnMut(Vec<f32>) + Send) -> Result<()> {
         self.check(sequence, ids)?;
-        let before = self.lengths();
-        for ids in ids.chunks(LOGIT_ROWS) {
-            let logits = self.state.extend(sequence, ids, ids.len());
-            rows(self.all_or_nothing(&before, logits).await?);
+        let undo = self.undo();
+        for batch in ids.chunks(LOGIT_ROWS.min(undo.state.batch())) {
+            rows(undo.state.extend(sequence, batch, batch.len())?.await?);
+            yield_now().await;
         }
+        undo.keep();
         Ok(())
     }
 
@@ -95,20 +107,22 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of tokens or tokens that are not in the vocabulary; what
-    /// the device reports. Nothing is appended then.
+    /// the device reports. Nothing is appended then, nor if the future is dropped.
     pub async fn decode(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         self.check_step(tokens)?;
-        let before = self.lengths();
-        let logits = self.state.step(tokens);
-        self.all_or_nothing(&before, logits).await
+        let undo = self.undo();
+        let logits = undo.state.step(tokens)?.await?;
+        undo.keep();
+        Ok(logits)
     }
 
     /// [`Session::decode`] for the `k` largest logits of every sequence, largest first.
     pub(super) async fn decode_top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<TokenLogit>>> {
         self.check_step(tokens)?;
-        let before = self.lengths();
-        let top = self.state.step_top(tokens, k);
-        self.all_or_nothing(&before, top).await
+        let undo = self.undo();
+        let top = undo.state.step_top(tokens, k)?.await?;
+        undo.keep();
+        Ok(top)
     }
 
     /// Submits a step of all sequences for the most likely next token of each: from `tokens`, or from those that the greedy step before this one
@@ -141,16 +155,8 @@ impl Session {
         (0..self.options.sequences).map(|sequence| self.len(sequence)).collect()
     }
 
-    /// Awaits submitted work; if it fails, every sequence gets back its length `before`.
-    async fn all_or_nothing<T>(&mut self, before: &[usize], work: Result<Pending<T>>) -> Result<T> {
-        let result = match work {
-            Ok(pending) => pending.await,
-            Err(error) => Err(error),
-        };
-        if result.is_err() {
-            before.iter().enumerate().for_each(|(sequence, &tokens)| self.state.truncate(sequence, tokens));
-        }
-        result
+    fn undo(&mut self) -> Undo<'_> {
+        Undo { before: self.lengths(), state: &mut *self.state }
     }
 
     fn check_sequence(&self, sequence: usize) -> Result<()> {
@@ -193,5 +199,23 @@ impl Session {
         }
         self.check_tokens(tokens)?;
         self.check_room()
+    }
+}
+
+/// Work on sequences: dropped before it is done, by an error or with its future, it gives every sequence the length that it had before.
+struct Undo<'a> {
+    state: &'a mut dyn EngineSession,
+    before: Vec<usize>,
+}
+
+impl Undo<'_> {
+    fn keep(mut self) {
+        self.before.clear();
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        self.before.iter().enumerate().for_each(|(sequence, &tokens)| self.state.truncate(sequence, tokens));
     }
 }

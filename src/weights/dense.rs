@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 /// What the elements of a dense matrix are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DenseElement {
     /// 32-bit floats.
     F32,

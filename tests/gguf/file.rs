@@ -58,15 +58,16 @@ impl Maker {
 
     /// A model of one layer, with as much of it as opening needs.
     pub fn model() -> Self {
+        Self::of("bitnet-25")
+    }
+
+    /// A model of another architecture.
+    pub fn of(architecture: &str) -> Self {
         let keys = ["block_count", "embedding_length", "feed_forward_length", "attention.head_count", "context_length"];
-        let maker =
-            keys.iter().zip([1, 8, 8, 2, 16]).fold(Self::default(), |maker, (key, value)| maker.number(&format!("bitnet-25.{key}"), value));
-        maker.text("general.architecture", "bitnet-25").float("bitnet-25.attention.layer_norm_rms_epsilon", 1e-5).tensor(
-            "token_embd.weight",
-            &[4, 8],
-            0,
-            &[0; 4 * 8 * 4],
-        )
+        let sizes = keys.iter().zip([1, 8, 8, 2, 16]);
+        let maker = sizes.fold(Self::default(), |maker, (key, value)| maker.number(&format!("{architecture}.{key}"), value));
+        let maker = maker.float(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-5);
+        maker.text("general.architecture", architecture).tensor("token_embd.weight", &[4, 8], 0, &[0; 4 * 8 * 4])
     }
 
     pub fn infos(&self) -> Vec<u8> {
@@ -109,6 +110,7 @@ pub fn i2s(layout: I2sLayout, columns: usize, values: &[i8], scale: f32) -> Vec<
             I2sLayout::X86 => at / 32 * 128 + 32 * q + at % 32,
             I2sLayout::Arm => at / 16 * 64 + 16 * q + at % 16,
             I2sLayout::Rows => (at / columns * 4 + q) * columns + at % columns,
+            other => panic!("no encoder of {other:?}"),
         };
         (0..4).fold(0, |byte, q| byte << 2 | code(values, element(q)))
     };

@@ -11,9 +11,26 @@ use support::files::Directory;
 #[track_caller]
 fn refused<T>(result: Result<T>, words: &str) {
     match result.map(|_| ()) {
-        Err(error @ Error::Format { .. }) => assert!(error.to_string().contains(words), "{error}"),
-        other => panic!("no format error but {other:?}, where `{words}` was expected"),
+        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => assert!(error.to_string().contains(words), "{error}"),
+        other => panic!("no error of the file but {other:?}, where `{words}` was expected"),
     }
+}
+
+/// What is known and not done is told apart from what is wrong.
+#[test]
+fn sound_models_that_cannot_run_are_unsupported() {
+    let keys = [("expert_count", 2), ("attention.value_length", 2), ("rope.dimension_count", 2)];
+    let changed = keys.map(|(key, value)| Maker::model().number(&format!("bitnet-25.{key}"), value));
+    let others = [
+        Maker::model().text("general.architecture", "qwen3"),
+        Maker::model().text("bitnet-25.rope.scaling.type", "yarn"),
+        Maker::model().tensor("rope_freqs.weight", &[2], 0, &[[0, 0, 0x80, 0x3f], [0, 0, 0, 0x40]].concat()),
+    ];
+    for maker in changed.into_iter().chain(others) {
+        assert!(matches!(open_bytes(&maker.bytes()), Err(Error::Unsupported { .. })));
+    }
+    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 12, &[0; 64]).bytes()).unwrap();
+    assert!(matches!(unknown.dense("lm_head", 4, 8), Err(Error::Unsupported { .. })));
 }
 
 proptest! {

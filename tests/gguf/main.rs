@@ -2,7 +2,7 @@
 //! the right weights or an error, and never panics.
 
 use bitnet_wgpu::{
-    DenseElement, PackedTernary, Scales, bitnet,
+    DenseElement, Error, PackedTernary, Scales, bitnet,
     formats::{Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, RopeScaling, RotaryOrder, SafeTensors, open},
 };
 use half::f16;
@@ -228,6 +228,23 @@ fn float_weights_are_taken_or_quantised() {
     let masters = [0.3f32, -0.2, 0.01, 0.0, 0.5, 0.3];
     assert_eq!(linear(&masters), bitnet::quantize_weights_cpu(&masters, 2, 3).unwrap());
     assert_eq!(linear(&[0.0; 6]).to_values(), [0; 6]);
+}
+
+/// Nothing says that a model of the architecture `llama` was trained for ternary weights.
+#[test]
+fn other_float_models_are_not_quantised_unasked() {
+    let open = |values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        open_bytes(&Maker::of("llama").tensor("output.weight", &[2, 3], 0, &bytes).bytes()).unwrap()
+    };
+    let masters = [0.3f32, -0.2, 0.01, 0.0, 0.5, 0.3];
+    match open(&masters).linear("lm_head", 2, 3) {
+        Err(error @ Error::Unsupported { .. }) => assert!(error.to_string().contains("LoadOptions::quantize"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    let quantized = bitnet::quantize_weights_cpu(&masters, 2, 3).unwrap();
+    assert_eq!(open(&masters).with_quantize(true).linear("lm_head", 2, 3).unwrap(), quantized);
+    assert_eq!(open(&[0.3, -0.3, 0.0, 0.0, -0.0, 0.3]).linear("lm_head", 2, 3).unwrap().scales(), &Scales::Tensor(0.3));
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Data {
             Element::I32 => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
             Element::F32 => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
             Element::F16 => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
-            Element::I8 => panic!("no kernel writes bytes"),
+            other => panic!("no kernel writes {other:?}"),
         }
     }
 

@@ -182,6 +182,7 @@ fn pack_tq1(block: &[u8], words: &mut [u32]) {
 /// hold the same codes, so a file decodes without an error in any of them, unless a shape does not fit. A model read in the wrong layout
 /// writes gibberish from the first token; its weights differ from those of the safetensors that it was converted from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum I2sLayout {
     /// Blocks of 128 weights in 32 bytes; byte p holds weights p, 32 + p, 64 + p, 96 + p from its upper bits down. The published files have
     /// this layout, and bitnet.cpp writes it on x86-64.

@@ -1,7 +1,10 @@
 //! Reads a model's configuration from the metadata.
 
 use super::{file::GgufFile, value::GgufValue};
-use crate::formats::config::{Activation, ModelConfig, RopeScaling};
+use crate::formats::{
+    config::{Activation, ModelConfig, RopeScaling},
+    problem::{Problem, unsupported},
+};
 
 /// Which two rows of a head of the query and key matrices rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,13 +22,15 @@ struct Keys<'a> {
     architecture: &'a str,
 }
 
-pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), String> {
+pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Problem> {
     let architecture = file.get("general.architecture").and_then(|value| value.as_str()).ok_or("names no general.architecture")?;
     let (activation, sub_norms, rotary) = match architecture {
         "bitnet-b1.58" | "bitnet-25" => (Activation::Relu2, true, RotaryOrder::Halves),
         "bitnet" => (Activation::Silu, true, RotaryOrder::Halves),
         "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
-        other => return Err(format!("architecture `{other}` is not supported; `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama` are")),
+        other => {
+            return unsupported(format!("architecture `{other}` is not supported; `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama` are"));
+        }
     };
     let keys = Keys { file, architecture };
     let (hidden, heads) = (keys.size("embedding_length", None)?, keys.size("attention.head_count", None)?);
@@ -87,22 +92,22 @@ impl<'a> Keys<'a> {
     }
 
     /// Refuses options that would change the model's graph.
-    fn check_graph(self, head_dim: usize) -> Result<(), String> {
+    fn check_graph(self, head_dim: usize) -> Result<(), Problem> {
         for key in ["attention.value_length", "rope.dimension_count"] {
             let size = self.size(key, Some(head_dim))?;
             if size != head_dim {
-                return Err(format!("{key} is {size}; heads have size {head_dim}, and all of it must rotate"));
+                return unsupported(format!("{key} is {size}; heads have size {head_dim}, and all of it must rotate"));
             }
         }
         let experts = self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0);
-        if experts > 0 { Err(format!("has {experts} experts, which are not supported")) } else { Ok(()) }
+        if experts > 0 { unsupported(format!("has {experts} experts, which are not supported")) } else { Ok(()) }
     }
 
-    fn rope_scaling(self) -> Result<RopeScaling, String> {
+    fn rope_scaling(self) -> Result<RopeScaling, Problem> {
         if self.file.contains("rope_freqs.weight") {
             let factors = self.file.tensor("rope_freqs.weight").and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string())?;
             if factors.iter().any(|&factor| factor != 1.0) {
-                return Err("`rope_freqs.weight` scales each rotary frequency separately, which is not supported".into());
+                return unsupported("`rope_freqs.weight` scales each rotary frequency separately, which is not supported");
             }
         }
         let (_, kind) = self.get("rope.scaling.type");
@@ -117,7 +122,7 @@ impl<'a> Keys<'a> {
                     factor => RopeScaling::Linear(factor),
                 })
             }
-            _ => Err(format!("rotary scaling {} is not supported; `none` and `linear` are", kind.map_or_else(String::new, show))),
+            _ => unsupported(format!("rotary scaling {} is not supported; `none` and `linear` are", kind.map_or_else(String::new, show))),
         }
     }
 }

@@ -8,11 +8,10 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::mapped,
-    ops::bitnet,
+    formats::{mapped, masters::Masters, problem::Problem},
     weights::{
         dense::{DenseElement, PackedDense},
-        ternary::{packed::PackedTernary, scales::Scales},
+        ternary::packed::PackedTernary,
     },
 };
 use std::path::{Path, PathBuf};
@@ -48,8 +47,8 @@ impl GgufFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let map = mapped::map(&path)?;
-        let header = parse::header(&map).and_then(|header| check_tensors(&header, map.len()).map(|()| header));
-        let header = header.map_err(|message| Error::Format { path: path.clone(), message })?;
+        let header = parse::header(&map).and_then(|header| Ok(check_tensors(&header, map.len()).map(|()| header)?));
+        let header = header.map_err(|problem| problem.at(&path))?;
         Ok(Self { path, map, header })
     }
 
@@ -83,20 +82,20 @@ impl GgufFile {
     /// One tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name, or its type is not supported.
+    /// [`Error::Format`] if there is no tensor of that name, [`Error::Unsupported`] for a type that is not read.
     pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
         let info = self.header.tensors.get(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (kind, start) = (GgufType::from_id(info.id), self.header.data + info.offset as usize);
         let mut tensor = GgufTensor { path: &self.path, name: name.to_owned(), start, kind, shape: &info.shape, bytes: &[] };
         let length = kind.bytes(info.elements, info.shape.last().copied().unwrap_or(1)).map_err(|e| tensor.error(e))?;
-        let length = length.ok_or_else(|| tensor.error(format!("is of type {}; {SUPPORTED} are supported", info.id)))?;
+        let length = length.ok_or_else(|| tensor.unsupported(format!("is of type {}; {SUPPORTED} are supported", info.id)))?;
         // That it is within the file was checked at opening.
         tensor.bytes = self.map.get(start..).and_then(|rest| rest.get(..length)).ok_or_else(|| tensor.error("ends beyond the file"))?;
         Ok(tensor)
     }
 
-    pub(super) fn error(&self, message: String) -> Error {
-        Error::Format { path: self.path.clone(), message }
+    pub(super) fn error(&self, problem: impl Into<Problem>) -> Error {
+        problem.into().at(&self.path)
     }
 }
 
@@ -143,22 +142,24 @@ impl GgufTensor<'_> {
     /// # Errors
     /// [`Error::Format`] for a quantised type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        blocks::floats(self.kind, self.bytes).ok_or_else(|| self.error(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
+        blocks::floats(self.kind, self.bytes).ok_or_else(|| self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
     }
 
-    /// A ternary matrix, from a ternary type or from floats. Floats with only the values -a, 0 and a are taken as they are; others are
-    /// quantised by their absmean.
+    /// A ternary matrix, from a ternary type or from floats with only the values -a, 0 and a.
     ///
     /// # Errors
-    /// [`Error::Format`] for another type or shape, or weights that are not ternary.
+    /// [`Error::Format`] for another shape, or weights that are not ternary; [`Error::Unsupported`] for another type, or other floats.
     pub fn ternary(&self, layout: I2sLayout) -> Result<PackedTernary> {
+        self.linear(layout, Masters::Refuse)
+    }
+
+    /// [`GgufTensor::ternary`], or what `masters` makes of floats.
+    pub(super) fn linear(&self, layout: I2sLayout, masters: Masters) -> Result<PackedTernary> {
         let (rows, columns) = self.matrix()?;
         if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, self.bytes) {
             return matrix.map_err(|e| self.error(e));
         }
-        let masters = self.to_f32()?;
-        let matrix = already_ternary(&masters, rows, columns).unwrap_or_else(|| bitnet::quantize_weights_cpu(&masters, rows, columns));
-        matrix.map_err(|e| self.error(format!("cannot be quantised: {e}")))
+        masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
     }
 
     /// An embedding or a head: floats as stored, Q8_0 and Q6_K converted to `f16`.
@@ -171,7 +172,7 @@ impl GgufTensor<'_> {
             GgufType::F32 => DenseElement::F32,
             GgufType::Bf16 => DenseElement::Bf16,
             GgufType::F16 | GgufType::Q8_0 | GgufType::Q6K => DenseElement::F16,
-            other => return Err(self.error(format!("is {other:?}; F32, F16, BF16, Q8_0 or Q6_K is needed"))),
+            other => return Err(self.unsupported(format!("is {other:?}; F32, F16, BF16, Q8_0 or Q6_K is needed"))),
         };
         let halves = blocks::halves(self.kind, self.bytes).transpose().map_err(|e| self.error(e))?;
         let bytes = halves.as_deref().unwrap_or(self.bytes);
@@ -180,23 +181,16 @@ impl GgufTensor<'_> {
 
     /// An error about this tensor.
     pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
-        Error::Format { path: self.path.to_owned(), message: format!("`{}` at byte {} {message}", self.name, self.start) }
+        self.problem(Problem::Damaged(message.to_string()))
     }
-}
 
-/// The matrix of floats with only the values -a, 0 and a. Some converters write quantised weights as floats; quantising those again by
-/// their absmean would give a wrong scale.
-fn already_ternary(weights: &[f32], rows: usize, columns: usize) -> Option<Result<PackedTernary>> {
-    let scale = weights.iter().find(|&&w| w != 0.0)?.abs();
-    if !weights.iter().all(|&w| w == 0.0 || w.abs() == scale) {
-        return None;
+    pub(super) fn unsupported(&self, message: impl std::fmt::Display) -> Error {
+        self.problem(Problem::Unsupported(message.to_string()))
     }
-    let code = |row: usize, column: usize| match weights[row * columns + column] {
-        0.0 => 1,
-        w if w < 0.0 => 0,
-        _ => 2,
-    };
-    Some(PackedTernary::from_codes(rows, columns, Scales::Tensor(scale), code))
+
+    fn problem(&self, problem: Problem) -> Error {
+        problem.map(|message| format!("`{}` at byte {} {message}", self.name, self.start)).at(self.path)
+    }
 }
 
 impl std::fmt::Debug for GgufFile {

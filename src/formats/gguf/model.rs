@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    formats::{config::ModelConfig, model_file::ModelFile},
+    formats::{config::ModelConfig, masters::Masters, model_file::ModelFile},
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
 use std::path::Path;
@@ -20,17 +20,21 @@ pub struct Gguf {
     config: ModelConfig,
     layout: I2sLayout,
     rotary: RotaryOrder,
+    masters: Masters,
 }
 
 impl Gguf {
-    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the architecture's usual [`RotaryOrder`].
+    /// Opens a file. I2_S tensors are read in [`I2sLayout::X86`], query and key rows in the architecture's usual [`RotaryOrder`]; linear layers in
+    /// floats are quantised in BitNet's architectures, and otherwise refused unless they are ternary already.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file or another architecture.
+    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a damaged file, [`Error::Unsupported`](crate::Error::Unsupported)
+    /// for another architecture.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = GgufFile::open(path)?;
-        let (config, rotary) = config::read(&file).map_err(|message| file.error(message))?;
-        Ok(Self { file, config, layout: I2sLayout::default(), rotary })
+        let (config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
+        let masters = if config.architecture.starts_with("bitnet") { Masters::Quantize } else { Masters::Refuse };
+        Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters })
     }
 
     /// The same file, with I2_S tensors read in another layout.
@@ -43,6 +47,12 @@ impl Gguf {
     #[must_use]
     pub fn with_rotary_order(self, rotary: RotaryOrder) -> Self {
         Self { rotary, ..self }
+    }
+
+    /// The same file, with linear layers quantised that are in floats, whatever the architecture.
+    #[must_use]
+    pub fn with_quantize(self, quantize: bool) -> Self {
+        Self { masters: self.masters.or_quantize(quantize), ..self }
     }
 
     /// The underlying file: metadata and tensors as stored.
@@ -113,9 +123,9 @@ impl ModelFile for Gguf {
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
         if self.file.contains(&format!("{}.bias", stored(name))) {
-            return Err(tensor.error("has a bias; layers with biases are not supported"));
+            return Err(tensor.unsupported("has a bias; layers with biases are not supported"));
         }
-        let matrix = self.scaled(name, tensor.ternary(self.layout)?)?;
+        let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
         self.unpaired(name, matrix)
     }
 

@@ -4,6 +4,7 @@ use super::{
     cursor::Cursor,
     value::{Kind, value},
 };
+use crate::formats::problem::{Problem, unsupported};
 use std::collections::{BTreeMap, btree_map::Entry};
 
 /// A metadata value's type and its byte offset in the file.
@@ -32,7 +33,7 @@ pub(super) struct Header {
     pub(super) alignment: usize,
 }
 
-pub(super) fn header(bytes: &[u8]) -> Result<Header, String> {
+pub(super) fn header(bytes: &[u8]) -> Result<Header, Problem> {
     let mut cursor = Cursor { bytes, at: 0 };
     if cursor.take(4, "the magic")? != b"GGUF" {
         return Err("is no GGUF file: it does not begin with the bytes `GGUF`".into());
@@ -40,9 +41,9 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header, String> {
     match cursor.u32("the version")? {
         2 | 3 => {}
         version if (1..=3).contains(&version.swap_bytes()) => {
-            return Err("is a big-endian GGUF file; only little-endian ones are supported".into());
+            return unsupported("is a big-endian GGUF file; only little-endian ones are supported");
         }
-        version => return Err(format!("is GGUF version {version}; versions 2 and 3 are supported")),
+        version => return unsupported(format!("is GGUF version {version}; versions 2 and 3 are supported")),
     }
     // Least sizes. Tensor: name length 8, rank 4, type 4, offset 8. Metadata entry: key length 8, type 4, value 1.
     let tensors = cursor.count(24, "tensors")?;
@@ -52,7 +53,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header, String> {
     let tensors = infos(&mut cursor, tensors)?;
     let data = cursor.at.next_multiple_of(alignment);
     if data > bytes.len() && !tensors.is_empty() {
-        return Err(format!("the data should begin at byte {data}; the file has {}", bytes.len()));
+        return Err(format!("the data should begin at byte {data}; the file has {}", bytes.len()).into());
     }
     Ok(Header { metadata, tensors, data, alignment })
 }

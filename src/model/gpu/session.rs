@@ -7,7 +7,7 @@ use crate::{
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
 };
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 /// Tokens of a prompt that are computed together: enough for the GEMM, few enough for the activations' memory.
 const BATCH: usize = 512;
@@ -96,30 +96,23 @@ impl EngineSession for GpuSession {
         self.lengths[sequence] = self.lengths[sequence].min(tokens);
     }
 
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
     fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
         let model = &self.model;
-        let mut without_logits = ids.len() - rows;
-        let mut reads = Vec::new();
-        for ids in ids.chunks(BATCH) {
-            self.write_positions()?;
-            let tokens = model.context.upload(ids, [ids.len()])?;
-            let mut encoder = model.context.encoder("prefill");
-            let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len()))?;
-            let first = without_logits.min(ids.len());
-            without_logits -= first;
-            let wanted = ids.len() - first;
-            let logits = (wanted > 0).then(|| model.logits(&mut encoder, &x, first, wanted)).transpose()?;
-            encoder.submit()?;
-            self.lengths[sequence] += ids.len();
-            reads.extend(logits.map(|logits| logits.read()));
-        }
-        Ok(Box::pin(async move {
-            let mut logits = Vec::new();
-            for read in reads {
-                logits.append(&mut read.await?);
-            }
-            Ok(logits)
-        }))
+        self.write_positions()?;
+        let tokens = model.context.upload(ids, [ids.len()])?;
+        let mut encoder = model.context.encoder("prefill");
+        let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len()))?;
+        let logits = (rows > 0).then(|| model.logits(&mut encoder, &x, ids.len() - rows, rows)).transpose()?;
+        encoder.submit()?;
+        self.lengths[sequence] += ids.len();
+        Ok(match logits {
+            Some(logits) => Box::pin(logits.read()),
+            None => Box::pin(ready(Ok(Vec::new()))),
+        })
     }
 
     fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>> {

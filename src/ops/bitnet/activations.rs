@@ -12,6 +12,7 @@ pub const MAX_FEATURES: usize = (1 << 17) - 1;
 
 /// How quantised activations lie in memory. Both are padded with zeros to whole words of [`TernaryMatrix`](crate::TernaryMatrix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Layout {
     /// Bytes in order, four a word: for packed integer dot products.
     Int8,

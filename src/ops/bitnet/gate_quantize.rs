@@ -54,6 +54,7 @@ pub(super) const KERNELS: &[&Kernel] =
 
 /// The activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Gate {
     /// relu(x)²: BitNet b1.58 2B4T.
     Relu2,

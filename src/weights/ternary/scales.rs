@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 
 /// What the integer codes are multiplied by.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Scales {
     /// One for the whole matrix: BitNet b1.58's β = max(mean|W|, 1e-5).
     Tensor(f32),

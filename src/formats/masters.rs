@@ -1,0 +1,54 @@
+//! Linear layers that are stored in floats.
+
+use super::problem::{Problem, unsupported};
+use crate::{
+    ops::bitnet,
+    weights::ternary::{packed::PackedTernary, scales::Scales},
+};
+
+/// What is made of linear layers in floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Masters {
+    /// They are quantised, as BitNet's layers do it at every call: `quantization_mode` `online`.
+    Online,
+    /// They are taken as they are where they are ternary already, and else quantised: the model was trained so, or the caller wants it.
+    Quantize,
+    /// They are taken as they are where they are ternary already, and else refused.
+    Refuse,
+}
+
+const REFUSED: &str = "is in floats of more than three values, and nothing in the file says that the model was trained for ternary weights: \
+     quantised, it would be another model. LoadOptions::quantize allows it (--quantize on the command line)";
+
+impl Masters {
+    /// The same, but that quantising is allowed.
+    pub fn or_quantize(self, allowed: bool) -> Self {
+        if allowed && self == Self::Refuse { Self::Quantize } else { self }
+    }
+
+    /// The ternary matrix of `weights`.
+    pub fn matrix(self, weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, Problem> {
+        if self != Self::Online
+            && let Some(matrix) = ternary(weights, rows, columns)
+        {
+            return Ok(matrix);
+        }
+        let quantized = bitnet::quantize_weights_cpu(weights, rows, columns).map_err(|e| format!("cannot be quantised: {e}"))?;
+        if self == Self::Refuse { unsupported(REFUSED) } else { Ok(quantized) }
+    }
+}
+
+/// The matrix of floats with only the values -a, 0 and a. Some converters write ternary weights as floats; quantising those again by
+/// their absmean would give a wrong scale.
+fn ternary(weights: &[f32], rows: usize, columns: usize) -> Option<PackedTernary> {
+    let scale = weights.iter().find(|&&w| w != 0.0).map_or(1.0, |w| w.abs());
+    if !weights.iter().all(|&w| w == 0.0 || w.abs() == scale) {
+        return None;
+    }
+    let code = |row: usize, column: usize| match weights[row * columns + column] {
+        0.0 => 1,
+        w if w < 0.0 => 0,
+        _ => 2,
+    };
+    PackedTernary::from_codes(rows, columns, Scales::Tensor(scale), code).ok()
+}

@@ -1,0 +1,172 @@
+//! Generations in an app on tokio: on an executor of one thread, whatever blocks it blocks everything.
+
+use bitnet_wgpu::{
+    Error,
+    model::{GenerateOptions, Generation, Model, Sampling, Stop},
+};
+use futures_util::StreamExt;
+use std::{cell::Cell, rc::Rc, sync::LazyLock, time::Duration};
+use support::context;
+use tokio::{
+    task::LocalSet,
+    time::{interval, sleep, timeout},
+};
+
+/// The real model on each engine.
+fn models() -> [(&'static str, Model); 2] {
+    static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| {
+        let path = support::repository("assets/tales-22m");
+        [Model::load_cpu(&path).unwrap(), Model::load(context(), &path).unwrap()]
+    });
+    let [cpu, gpu] = &*MODELS;
+    [("CPU", cpu.clone()), ("GPU", gpu.clone())]
+}
+
+/// A continuation that takes seconds.
+fn long(model: &Model) -> Generation {
+    let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
+    model.generate("Once upon a time", &options).unwrap()
+}
+
+/// Runs a test on this thread alone.
+fn on_one_thread<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    LocalSet::new().block_on(&runtime, test)
+}
+
+#[test]
+fn a_stream_gives_what_a_loop_gives() {
+    for (engine, model) in models() {
+        let options = GenerateOptions::default().max_tokens(24);
+        let looped: Vec<_> = model.generate("The bear", &options).unwrap().into_iter().collect::<Result<_, _>>().unwrap();
+        let mut generation = model.generate("The bear", &options).unwrap();
+        let (streamed, stop) = on_one_thread(async {
+            let tokens: Vec<_> = generation.by_ref().map(Result::unwrap).collect().await;
+            (tokens, generation.stop())
+        });
+        assert_eq!((streamed.len(), stop), (24, Some(Stop::MaxTokens)), "{engine}");
+        assert_eq!(streamed, looped, "{engine}");
+        assert!(generation.into_iter().next().is_none(), "{engine}: nothing follows");
+    }
+}
+
+#[test]
+fn other_tasks_run_while_it_generates() {
+    for (engine, model) in models() {
+        on_one_thread(async {
+            let ticks = Rc::new(Cell::new(0));
+            let counter = ticks.clone();
+            let ticker = tokio::task::spawn_local(async move {
+                let mut interval = interval(Duration::from_millis(10));
+                loop {
+                    interval.tick().await;
+                    counter.set(counter.get() + 1);
+                }
+            });
+            let mut generation = long(&model);
+            let mut between = Vec::new();
+            // At least a second, which is a hundred ticks.
+            let _ = timeout(Duration::from_secs(1), async {
+                while let Some(token) = generation.next().await {
+                    token.unwrap();
+                    between.push(ticks.get());
+                }
+            })
+            .await;
+            ticker.abort();
+            // The machine may be busy; an executor that is blocked does not tick at all.
+            assert!(ticks.get() >= 20, "{engine}: {} ticks in a second, at these when tokens came: {between:?}", ticks.get());
+        });
+    }
+}
+
+#[test]
+fn a_timeout_fires_and_an_abort_ends_it() {
+    for (engine, model) in models() {
+        on_one_thread(async {
+            let mut generation = long(&model);
+            let all = timeout(Duration::from_millis(100), async { while generation.next().await.is_some() {} });
+            assert!(all.await.is_err(), "{engine}: it was done before the timeout");
+            assert_eq!(generation.stop(), None, "{engine}");
+            drop(generation);
+
+            let generation = long(&model);
+            let task = tokio::task::spawn_local(async move { generation.count().await });
+            sleep(Duration::from_millis(50)).await;
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled(), "{engine}");
+
+            // So do the futures of scoring, and of several prompts.
+            let ids = vec![5; model.config().context];
+            assert!(timeout(Duration::from_millis(50), model.score(&ids)).await.is_err(), "{engine}");
+            let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
+            let prompts = [vec![5, 6], vec![7]];
+            assert!(timeout(Duration::from_millis(50), model.generate_batch(&prompts, &options)).await.is_err(), "{engine}");
+        });
+        // What was given up changes nothing for what follows.
+        let options = GenerateOptions::default().max_tokens(3);
+        assert_eq!(model.generate("Once upon a time", &options).unwrap().into_iter().filter(Result::is_ok).count(), 3, "{engine}");
+    }
+}
+
+#[test]
+fn a_generation_may_outlive_its_model() {
+    let options = GenerateOptions::default().max_tokens(12);
+    let path = support::repository("assets/tales-22m");
+    let generation = Model::load_cpu(&path).unwrap().generate("Once", &options).unwrap();
+    assert_eq!(generation.into_iter().filter(Result::is_ok).count(), 12);
+    // Dropped while its thread waits for the tokens to be taken, or before it has begun.
+    let mut generation = Model::load_cpu(&path).unwrap().generate("Once", &options).unwrap();
+    (&mut generation).into_iter().next().unwrap().unwrap();
+    drop(generation);
+    drop(Model::load_cpu(&path).unwrap().generate("Once", &options).unwrap());
+}
+
+#[test]
+fn a_text_ends_at_a_stop_string() {
+    for (engine, model) in models() {
+        let options = GenerateOptions::default().max_tokens(60).ignore_eos(true);
+        let text = |options: &GenerateOptions| {
+            let mut generation = model.generate("Once upon a time", options).unwrap();
+            let text: String = (&mut generation).into_iter().map(|token| token.unwrap().text).collect();
+            (text, generation.stop())
+        };
+        let (whole, stop) = text(&options);
+        assert_eq!(stop, Some(Stop::MaxTokens), "{engine}");
+        // A string in the middle of words, over the bounds of tokens.
+        let middle = whole.char_indices().nth(whole.chars().count() / 2).unwrap().0;
+        let string = &whole[middle..middle + 7];
+        let (until, stop) = text(&options.clone().stop(["never said", string]));
+        assert_eq!((until.as_str(), stop), (&whole[..whole.find(string).unwrap()], Some(Stop::StopString)), "{engine}");
+        assert_eq!(text(&options.clone().stop(["never said"])), (whole, Some(Stop::MaxTokens)), "{engine}");
+        assert!(matches!(model.generate("Once", &options.clone().stop([""])).map(drop), Err(Error::Invalid { .. })));
+    }
+}
+
+/// They need all logits, which the GPU then hands over.
+#[test]
+fn biases_penalties_and_hooks_reach_the_tokens() {
+    for (engine, model) in models() {
+        let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
+        let ids = |options: &GenerateOptions| -> Vec<u32> {
+            model.generate("Once upon a time", options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+        };
+        let plain = ids(&options);
+        assert_eq!(ids(&options.clone().logits(|_, _| ())), plain, "{engine}: a hook that changes nothing");
+        let forbidden = ids(&options.clone().logit_bias([(plain[3], f32::NEG_INFINITY)]));
+        assert!(forbidden[..3] == plain[..3] && !forbidden.contains(&plain[3]), "{engine}");
+        // A penalty that no repetition survives, against none.
+        let distinct = |ids: &[u32]| ids.iter().collect::<std::collections::BTreeSet<_>>().len();
+        let unlike = ids(&options.clone().sampling(Sampling::GREEDY.presence_penalty(1e4)));
+        assert_eq!(distinct(&unlike), 40, "{engine}");
+        assert!(distinct(&plain) < 40, "{engine}");
+        let prompt = model.encode_prompt("Once upon a time").unwrap().len();
+        let forced = ids(&options.clone().logits(move |tokens, logits| logits[(tokens.len() - prompt) % 3] = 1e6));
+        assert!(forced.iter().enumerate().all(|(i, &id)| id as usize == i % 3), "{engine}");
+        let sequences =
+            support::block_on(model.generate_batch(&[vec![1, 5], vec![1, 7]], &options.clone().logit_bias([(9, 1e6)]))).unwrap();
+        assert!(sequences.iter().flatten().all(|&id| id == 9), "{engine}");
+        let beyond = options.clone().logit_bias([(model.config().vocab as u32, 1.0)]);
+        assert!(matches!(model.generate("Once", &beyond).map(drop), Err(Error::Invalid { .. })), "{engine}");
+    }
+}
