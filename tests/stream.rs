@@ -2,11 +2,11 @@
 
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Generation, Model, Sampling, Stop},
+    model::{GenerateOptions, Generation, Model, Sampling, SessionOptions, Stop},
 };
 use futures_util::StreamExt;
 use std::{cell::Cell, rc::Rc, sync::LazyLock, time::Duration};
-use support::context;
+use support::{block_on, context};
 use tokio::{
     task::LocalSet,
     time::{interval, sleep, timeout},
@@ -163,10 +163,77 @@ fn biases_penalties_and_hooks_reach_the_tokens() {
         let prompt = model.encode_prompt("Once upon a time").unwrap().len();
         let forced = ids(&options.clone().logits(move |tokens, logits| logits[(tokens.len() - prompt) % 3] = 1e6));
         assert!(forced.iter().enumerate().all(|(i, &id)| id as usize == i % 3), "{engine}");
-        let sequences =
-            support::block_on(model.generate_batch(&[vec![1, 5], vec![1, 7]], &options.clone().logit_bias([(9, 1e6)]))).unwrap();
-        assert!(sequences.iter().flatten().all(|&id| id == 9), "{engine}");
+        let sequences = block_on(model.generate_batch(&[vec![1, 5], vec![1, 7]], &options.clone().logit_bias([(9, 1e6)]))).unwrap();
+        assert!(sequences.iter().flat_map(|sequence| &sequence.ids).all(|&id| id == 9), "{engine}");
         let beyond = options.clone().logit_bias([(model.config().vocab as u32, 1.0)]);
         assert!(matches!(model.generate("Once", &beyond).map(drop), Err(Error::Invalid { .. })), "{engine}");
+    }
+}
+
+#[test]
+fn a_session_goes_on_from_what_it_has() {
+    for (engine, model) in models() {
+        let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
+        let alone = |prompt: &[u32]| -> Vec<u32> {
+            model.generate_ids(prompt, &options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+        };
+        let prompt = model.encode_prompt("Once upon a time").unwrap();
+        let session = model.session(SessionOptions::new(1, 200)).unwrap();
+
+        // Taken to its end, then gone on with: the last token generated is not in the session yet.
+        let mut generation = model.generate_in(session, &prompt, &options).unwrap();
+        let first: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        assert_eq!(first, alone(&prompt), "{engine}");
+        let session = block_on(generation.into_session()).unwrap();
+        assert_eq!(session.tokens(0), [&prompt[..], &first[..11]].concat(), "{engine}");
+        assert_eq!(session.len(0), session.tokens(0).len(), "{engine}");
+        let longer = [&prompt[..], &first, &[7, 300, 12]].concat();
+        let mut generation = model.generate_in(session, &longer, &options).unwrap();
+        let second: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        assert_eq!(second, alone(&longer), "{engine}");
+
+        // Another text with a common beginning; ended early, with steps submitted ahead.
+        let session = block_on(generation.into_session()).unwrap();
+        let other = [&prompt[..], &[9, 9]].concat();
+        let mut generation = model.generate_in(session, &other, &options).unwrap();
+        let begun: Vec<u32> = (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
+        let session = block_on(generation.into_session()).unwrap();
+        let all = alone(&other);
+        assert_eq!(begun, all[..3], "{engine}");
+        let held = session.tokens(0).to_vec();
+        assert!(held.len() >= other.len() + 2 && held == [&other[..], &all].concat()[..held.len()], "{engine}: {held:?}");
+
+        // The same text again, of which only the last token is computed; nothing to generate; nobody asks.
+        let session = block_on(model.generate_in(session, &held, &options.clone().max_tokens(0)).unwrap().into_session()).unwrap();
+        let session = block_on(model.generate_in(session, &held, &options).unwrap().into_session()).unwrap();
+        let mut generation = model.generate_in(session, &held, &options).unwrap();
+        let again: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        assert_eq!(again, alone(&held), "{engine}");
+
+        let session = block_on(generation.into_session()).unwrap();
+        assert!(matches!(
+            model.generate_in(session, &vec![1; 201], &options).map(drop),
+            Err(Error::Context { needed: 201, capacity: 200 })
+        ));
+        let two = model.session(SessionOptions::new(2, 20)).unwrap();
+        assert!(matches!(model.generate_in(two, &prompt, &options).map(drop), Err(Error::Invalid { .. })), "{engine}");
+    }
+    let [(_, cpu), (_, gpu)] = models();
+    let foreign = cpu.session(SessionOptions::new(1, 20)).unwrap();
+    assert!(matches!(gpu.generate_in(foreign, &[1], &GenerateOptions::default()).map(drop), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn a_batch_says_what_became_of_each_prompt() {
+    for (engine, model) in models() {
+        let options = GenerateOptions::default().max_tokens(30).stop([".", ","]);
+        let prompts: Vec<Vec<u32>> = ["Once upon a time", "The bear"].iter().map(|text| model.encode_prompt(text).unwrap()).collect();
+        for (prompt, together) in prompts.iter().zip(block_on(model.generate_batch(&prompts, &options)).unwrap()) {
+            let mut generation = model.generate_ids(prompt, &options).unwrap();
+            let tokens: Vec<_> = (&mut generation).into_iter().map(Result::unwrap).collect();
+            let text: String = tokens.iter().map(|token| token.text.as_str()).collect();
+            assert_eq!((together.text, Some(together.stop)), (text, generation.stop()), "{engine}");
+            assert_eq!(together.ids, tokens.iter().map(|token| token.id).collect::<Vec<_>>(), "{engine}");
+        }
     }
 }

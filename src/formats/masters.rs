@@ -34,7 +34,13 @@ impl Masters {
             return Ok(matrix);
         }
         let quantized = bitnet::quantize_weights_cpu(weights, rows, columns).map_err(|e| format!("cannot be quantised: {e}"))?;
-        if self == Self::Refuse { unsupported(REFUSED) } else { Ok(quantized) }
+        if self == Self::Refuse {
+            return unsupported(REFUSED);
+        }
+        if log::log_enabled!(log::Level::Info) {
+            log::info!("quantising moves weights by {:.0} % of their norm", 100.0 * relative_error(weights, &quantized));
+        }
+        Ok(quantized)
     }
 }
 
@@ -51,4 +57,18 @@ fn ternary(weights: &[f32], rows: usize, columns: usize) -> Option<PackedTernary
         _ => 2,
     };
     PackedTernary::from_codes(rows, columns, Scales::Tensor(scale), code).ok()
+}
+
+/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantising `weights` to `matrix`, with one scale, moves of them.
+pub(super) fn relative_error(weights: &[f32], matrix: &PackedTernary) -> f64 {
+    use rayon::prelude::*;
+    let scale = matrix.row_scales().first().copied().unwrap_or(1.0);
+    let sums = weights.par_chunks(matrix.columns().max(1)).enumerate().map(|(row, weights)| {
+        weights.iter().enumerate().fold((0f64, 0f64), |(off, all), (column, &w)| {
+            let difference = f64::from(w) - f64::from(scale) * f64::from(matrix.value(row, column));
+            (off + difference * difference, all + f64::from(w) * f64::from(w))
+        })
+    });
+    let (off, all) = sums.reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    if all > 0.0 { (off / all).sqrt() } else { 0.0 }
 }

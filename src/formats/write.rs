@@ -1,9 +1,9 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{checkpoint::Checkpoint, model_file::ModelFile, tensors::layer_tensors};
+use super::{checkpoint::Checkpoint, masters, model_file::ModelFile, tensors::layer_tensors};
 use crate::{
     error::{Error, Result},
-    weights::ternary::{packed::PackedTernary, scales::Scales},
+    weights::ternary::scales::Scales,
 };
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
@@ -187,21 +187,8 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(
             total,
             bytes_before: stored.bytes.len() as u64,
             bytes_after: codes.len() as u64 + 4,
-            error: if stored.dtype == Dtype::U8 { None } else { Some(relative_error(&stored.to_f32()?, &matrix, scale)) },
+            error: if stored.dtype == Dtype::U8 { None } else { Some(masters::relative_error(&stored.to_f32()?, &matrix)) },
         });
     }
     Ok(())
-}
-
-/// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros.
-fn relative_error(weights: &[f32], matrix: &PackedTernary, scale: f32) -> f64 {
-    use rayon::prelude::*;
-    let sums = weights.par_chunks(matrix.columns().max(1)).enumerate().map(|(row, weights)| {
-        weights.iter().enumerate().fold((0f64, 0f64), |(off, all), (column, &w)| {
-            let difference = f64::from(w) - f64::from(scale) * f64::from(matrix.value(row, column));
-            (off + difference * difference, all + f64::from(w) * f64::from(w))
-        })
-    });
-    let (off, all) = sums.reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-    if all > 0.0 { (off / all).sqrt() } else { 0.0 }
 }

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 pub(super) struct Chooser {
     options: GenerateOptions,
     sampler: Sampler,
-    /// The prompt's, then those that were chosen.
     tokens: Vec<u32>,
+    /// How many of them are the prompt's.
     prompt: usize,
 }
 
@@ -23,6 +23,11 @@ impl Chooser {
         let sampling = options.sampling;
         let sampler = Sampler::new(sampling.seed(sampling.seed.wrapping_add(n)))?;
         Ok(Self { options: options.clone(), sampler, tokens: prompt.to_vec(), prompt: prompt.len() })
+    }
+
+    /// The prompt's tokens, then those that were chosen.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     /// The token that was chosen last.

@@ -5,8 +5,7 @@ use super::{
     engine::{Pending, TokenLogit},
     options::GenerateOptions,
     session::Session,
-    stop::StopStrings,
-    tokenizer::stream::TextStream,
+    stop::{Stop, Writer},
     worker::{self, Work, Workers},
 };
 use crate::{
@@ -14,7 +13,7 @@ use crate::{
     ops::transformer::TopK,
 };
 use futures_core::Stream;
-use futures_intrusive::channel::shared::channel;
+use futures_intrusive::channel::shared::{OneshotReceiver, channel, oneshot_channel};
 use std::{
     borrow::{Borrow, BorrowMut},
     collections::VecDeque,
@@ -23,20 +22,6 @@ use std::{
     sync::Arc,
     task::{self, Poll},
 };
-
-/// Why a generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Stop {
-    /// With an end-of-text token.
-    EndOfText,
-    /// At one of [`GenerateOptions::stop`].
-    StopString,
-    /// After [`GenerateOptions::max_tokens`].
-    MaxTokens,
-    /// The model's context is full.
-    Context,
-}
 
 /// One generated token.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,8 +58,18 @@ enum State {
     /// Nobody has asked for a token yet.
     New(Box<Run>, Arc<Workers>),
     // Dropped in this order: the channel closes before the work is given up.
-    Running(Tokens, #[expect(dead_code, reason = "kept while it runs")] Work),
-    Ended,
+    Running(Tokens, Begun),
+    /// All tokens were taken.
+    Ended(Begun),
+    /// It had nothing to generate.
+    Idle(Box<Session>),
+    Failed,
+}
+
+/// What has begun on a thread: gives the session back when it ends.
+struct Begun {
+    session: OneshotReceiver<Session>,
+    _work: Work,
 }
 
 /// The tokens as they come from the thread.
@@ -94,10 +89,7 @@ struct Run {
     session: Session,
     max_tokens: usize,
     chooser: Chooser,
-    text: Option<TextStream>,
-    stops: StopStrings,
-    /// Tokens that end the text.
-    ends: Vec<u32>,
+    writer: Writer,
     prompt: Vec<u32>,
     generated: usize,
     /// Greedy steps that are submitted and not yet awaited.
@@ -106,23 +98,16 @@ struct Run {
 }
 
 impl Generation {
-    /// Continues a prompt in an empty session of one sequence, until one of the tokens `ends`.
-    pub(super) fn new(
-        workers: &Arc<Workers>,
-        session: Session,
-        prompt: &[u32],
-        text: Option<TextStream>,
-        ends: Vec<u32>,
-        options: &GenerateOptions,
-    ) -> Result<Self> {
-        session.check(0, prompt)?;
+    /// Makes `prompt` the text of the first sequence of a session, and continues it.
+    pub(super) fn new(workers: &Arc<Workers>, session: Session, prompt: &[u32], writer: Writer, options: &GenerateOptions) -> Result<Self> {
+        session.check_text(prompt)?;
         let chooser = Chooser::new(options, 0, prompt)?;
-        if options.max_tokens == 0 {
-            return Ok(Self { state: State::Ended, stop: Some(Stop::MaxTokens) });
+        let max_tokens = options.max_tokens;
+        if max_tokens == 0 {
+            return Ok(Self { state: State::Idle(Box::new(session)), stop: Some(Stop::MaxTokens) });
         }
-        let (max_tokens, stops) = (options.max_tokens, StopStrings::new(&options.stop));
         let (prompt, pending) = (prompt.to_vec(), VecDeque::new());
-        let run = Run { session, max_tokens, chooser, text, stops, ends, prompt, generated: 0, pending, stop: None };
+        let run = Run { session, max_tokens, chooser, writer, prompt, generated: 0, pending, stop: None };
         Ok(Self { state: State::New(Box::new(run), workers.clone()), stop: None })
     }
 
@@ -135,21 +120,47 @@ impl Generation {
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
+
+    /// Ends it, and gives back the session with the text so far, for [`Model::generate_in`](super::Model::generate_in). The last token generated is not in it
+    /// yet.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if its thread panicked.
+    pub async fn into_session(self) -> Result<Session> {
+        match self.state {
+            State::New(run, _) => Ok(run.session),
+            State::Idle(session) => Ok(*session),
+            State::Running(tokens, begun) => {
+                // What has nobody to listen to it ends.
+                drop(tokens);
+                begun.session.receive().await.ok_or_else(worker::stopped)
+            }
+            State::Ended(begun) => begun.session.receive().await.ok_or_else(worker::stopped),
+            State::Failed => Err(worker::stopped()),
+        }
+    }
 }
 
 impl Stream for Generation {
     type Item = Result<Token>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        self.state = match std::mem::replace(&mut self.state, State::Ended) {
+        let (mut tokens, begun) = match std::mem::replace(&mut self.state, State::Failed) {
             State::New(run, workers) => match run.start(&workers) {
-                Ok((tokens, work)) => State::Running(tokens, work),
+                Ok(started) => started,
                 Err(error) => return Poll::Ready(Some(Err(error))),
             },
-            state => state,
+            State::Running(tokens, begun) => (tokens, begun),
+            other => {
+                self.state = other;
+                return Poll::Ready(None);
+            }
         };
-        let State::Running(tokens, _) = &mut self.state else { return Poll::Ready(None) };
-        let token = match task::ready!(tokens.as_mut().poll_next(cx)) {
+        let Poll::Ready(message) = tokens.as_mut().poll_next(cx) else {
+            self.state = State::Running(tokens, begun);
+            return Poll::Pending;
+        };
+        let token = match message {
             Some(message) => message.map(|(token, stop)| {
                 self.stop = stop;
                 token
@@ -157,9 +168,8 @@ impl Stream for Generation {
             None => Err(worker::stopped()),
         };
         // After an error nothing follows.
-        if token.is_err() || self.stop.is_some() {
-            self.state = State::Ended;
-        }
+        let last = token.is_err() || self.stop.is_some();
+        self.state = if last { State::Ended(begun) } else { State::Running(tokens, begun) };
         Poll::Ready(Some(token))
     }
 }
@@ -199,19 +209,32 @@ impl<'a> IntoIterator for &'a mut Generation {
 
 impl Run {
     /// Begins, on a thread of its own.
-    fn start(mut self: Box<Self>, workers: &Arc<Workers>) -> Result<(Tokens, Work)> {
+    fn start(mut self: Box<Self>, workers: &Arc<Workers>) -> Result<(Tokens, Begun)> {
         let (sender, receiver) = channel(AHEAD);
-        let work = workers.spawn(async move {
+        let (back, session) = oneshot_channel();
+        let _work = workers.spawn(async move {
             loop {
                 let message = self.token().await.map(|token| (token, self.stop));
                 let last = message.is_err() || self.stop.is_some();
                 // It fails where nobody listens any more.
                 if sender.send(message).await.is_err() || last {
-                    return;
+                    break;
                 }
             }
+            // It fails where nobody wants it back.
+            let _ = back.send(self.into_session());
         })?;
-        Ok((Box::pin(receiver.into_stream()), work))
+        Ok((Box::pin(receiver.into_stream()), Begun { session, _work }))
+    }
+
+    /// The session with the text so far, without the steps that were submitted ahead.
+    fn into_session(mut self: Box<Self>) -> Session {
+        if self.generated > 0 {
+            // The last token was chosen, and not yet appended.
+            let tokens = self.chooser.tokens();
+            self.session.settle(0, &tokens[..tokens.len() - 1]);
+        }
+        self.session
     }
 
     async fn token(&mut self) -> Result<Token> {
@@ -220,35 +243,20 @@ impl Run {
             _ => self.following().await?,
         };
         self.generated += 1;
-        if self.ends.contains(&id) {
+        if self.writer.ends.contains(&id) {
             self.stop = Some(Stop::EndOfText);
         } else if self.generated == self.max_tokens {
             self.stop = Some(Stop::MaxTokens);
         } else if self.pending.is_empty() && !self.session.has_room() {
             self.stop = Some(Stop::Context);
         }
-        Ok(Token { id, text: self.text(id)? })
-    }
-
-    fn text(&mut self, id: u32) -> Result<String> {
-        let Some(stream) = &mut self.text else { return Ok(String::new()) };
-        // An embedding may have more rows than there are tokens.
-        let mut text = stream.push(id).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into());
-        if self.stop.is_some() {
-            text += &stream.finish()?;
-        }
-        let (mut settled, found) = self.stops.push(&text);
-        if found {
-            self.stop = Some(Stop::StopString);
-        } else if self.stop.is_some() {
-            settled += &self.stops.finish();
-        }
-        Ok(settled)
+        let text = self.writer.push(id, &mut self.stop)?;
+        Ok(Token { id, text })
     }
 
     async fn first(&mut self) -> Result<u32> {
         let prompt = std::mem::take(&mut self.prompt);
-        let logits = self.session.prefill(0, &prompt).await?;
+        let logits = self.session.set_text(0, &prompt).await?;
         self.chooser.of_logits(logits)
     }
 
@@ -256,8 +264,8 @@ impl Run {
         if self.chooser.wanted() == Some(1) {
             return self.greedy().await;
         }
-        let chooser = std::slice::from_mut(&mut self.chooser);
-        Ok(step(&mut self.session, chooser).await?[0])
+        step(&mut self.session, &mut [&mut self.chooser]).await?;
+        Ok(self.chooser.last())
     }
 
     /// Steps are submitted ahead of the one that is awaited: a token need not come back before the next step begins.
@@ -277,41 +285,78 @@ impl Run {
     }
 }
 
-/// Continues prompts side by side in an empty session, each until one of the tokens `ends`; gives each one's tokens.
-pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], ends: &[u32], options: &GenerateOptions) -> Result<Vec<Vec<u32>>> {
+/// What came of one prompt of a batch.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Generated {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// Their text; empty for a model without a tokenizer.
+    pub text: String,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+/// A sequence of a batch.
+struct Sequence {
+    chooser: Chooser,
+    writer: Writer,
+    ids: Vec<u32>,
+    text: String,
+    stop: Option<Stop>,
+}
+
+impl Sequence {
+    /// Takes the token that was chosen last; `full` says that there is no room for it in the session.
+    fn take(&mut self, max_tokens: usize, full: bool) -> Result<()> {
+        let id = self.chooser.last();
+        self.ids.push(id);
+        self.stop = if self.writer.ends.contains(&id) {
+            Some(Stop::EndOfText)
+        } else if self.ids.len() == max_tokens {
+            Some(Stop::MaxTokens)
+        } else {
+            full.then_some(Stop::Context)
+        };
+        self.text += &self.writer.push(id, &mut self.stop)?;
+        Ok(())
+    }
+}
+
+/// Continues prompts side by side in an empty session.
+pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], writer: Writer, options: &GenerateOptions) -> Result<Vec<Generated>> {
     let capacity = session.options().capacity;
-    let mut generated = vec![Vec::new(); prompts.len()];
-    let (mut choosers, mut last) = (Vec::new(), Vec::new());
+    let mut sequences = Vec::new();
     for (n, prompt) in prompts.iter().enumerate() {
         let mut chooser = Chooser::new(options, n as u64, prompt)?;
-        last.push(chooser.of_logits(session.prefill(n, prompt).await?)?);
-        choosers.push(chooser);
+        chooser.of_logits(session.prefill(n, prompt).await?)?;
+        sequences.push(Sequence { chooser, writer: writer.clone(), ids: Vec::new(), text: String::new(), stop: None });
     }
-    let mut done = vec![false; prompts.len()];
     loop {
-        for (n, tokens) in generated.iter_mut().enumerate() {
-            if !done[n] {
-                tokens.push(last[n]);
-                done[n] = ends.contains(&last[n]) || tokens.len() == options.max_tokens || session.len(n) == capacity;
+        for (n, sequence) in sequences.iter_mut().enumerate() {
+            if sequence.stop.is_none() {
+                sequence.take(options.max_tokens, session.len(n) == capacity)?;
             }
-            if done[n] {
+            if sequence.stop.is_some() {
                 // A finished sequence is still stepped with the batch, its output ignored; emptied, it never runs out of room.
                 session.truncate(n, 0)?;
             }
         }
-        if done.iter().all(|&done| done) {
-            return Ok(generated);
+        if sequences.iter().all(|sequence| sequence.stop.is_some()) {
+            let generated = |Sequence { ids, text, stop, .. }| Generated { ids, text, stop: stop.unwrap_or(Stop::Context) };
+            return Ok(sequences.into_iter().map(generated).collect());
         }
         worker::yield_now().await;
-        last = step(&mut session, &mut choosers).await?;
+        let mut choosers: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.chooser).collect();
+        step(&mut session, &mut choosers).await?;
     }
 }
 
 /// A step of all sequences: the next token of each. Only what they can be chosen from is read back.
-async fn step(session: &mut Session, choosers: &mut [Chooser]) -> Result<Vec<u32>> {
-    let tokens: Vec<u32> = choosers.iter().map(Chooser::last).collect();
+async fn step(session: &mut Session, choosers: &mut [&mut Chooser]) -> Result<Vec<u32>> {
+    let tokens: Vec<u32> = choosers.iter().map(|chooser| chooser.last()).collect();
     // Sequences of a batch have the same options.
-    match choosers.first().and_then(Chooser::wanted) {
+    match choosers.first().and_then(|chooser| chooser.wanted()) {
         Some(k) => {
             let top: Vec<Vec<TokenLogit>> = session.decode_top(&tokens, k).await?;
             choosers.iter_mut().zip(top).map(|(chooser, top)| chooser.of_top(top)).collect()

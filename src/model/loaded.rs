@@ -3,11 +3,12 @@
 use super::{
     cpu::CpuModel,
     engine::{Engine, SessionOptions},
-    generate::{self, Generation},
+    generate::{self, Generated, Generation},
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
     session::Session,
+    stop::{Stop, StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
     worker::Workers,
 };
@@ -290,32 +291,68 @@ impl Model {
     /// [`Error::Context`] if the prompt does not fit into the model's context; [`Error::Invalid`] for no tokens, tokens that are not in the
     /// vocabulary, or options outside their domain; [`Error::Tokenizer`] for stop strings, where there is no tokenizer.
     pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
+        let session = self.session(options.room(1, prompt.len(), self.config().context)?)?;
+        self.generate_in(session, prompt, options)
+    }
+
+    /// [`Model::generate_ids`] in a session: of `prompt`, the whole text, the beginning that the session has already is not computed again. So the next turn of
+    /// a conversation costs what is new in it. [`Generation::into_session`] gives the session back.
+    ///
+    /// ```no_run
+    /// # async fn talk() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{GenerateOptions, Message, Model, SessionOptions};
+    ///
+    /// let model = Model::open("path/to/a/chat/model")?;
+    /// let mut session = model.session(SessionOptions::new(1, model.config().context))?;
+    /// let mut messages = Vec::new();
+    /// for question in ["Who are you?", "And who am I?"] {
+    ///     messages.push(Message::new("user", question));
+    ///     let mut answer = model.generate_in(session, &model.tokenizer()?.chat(&messages)?, &GenerateOptions::default())?;
+    ///     let mut text = String::new();
+    ///     while let Some(token) = answer.next_token().await {
+    ///         text += &token?.text;
+    ///     }
+    ///     println!("{text}");
+    ///     messages.push(Message::new("assistant", text));
+    ///     session = answer.into_session().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room; [`Error::Invalid`] for a session of another model or of several
+    /// sequences. The session is lost then.
+    pub fn generate_in(&self, session: Session, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
+        if !session.is_of(&self.engine) || session.options().sequences != 1 {
+            return Err(Error::Invalid { op: "generate", what: "a session of one sequence of this model is needed".into() });
+        }
+        Generation::new(&self.workers, session, prompt, self.writer(options)?, options)
+    }
+
+    /// Continues several prompts side by side, every weight read once a step for all of them. The n-th prompt draws its random numbers from seed + n.
+    ///
+    /// # Errors
+    /// As [`Model::generate_ids`].
+    pub async fn generate_batch(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Generated>> {
+        let writer = self.writer(options)?;
+        if prompts.is_empty() || options.max_tokens == 0 {
+            return Ok(vec![Generated { ids: Vec::new(), text: String::new(), stop: Stop::MaxTokens }; prompts.len()]);
+        }
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let session = self.session(options.room(prompts.len(), longest, self.config().context)?)?;
+        let (prompts, options) = (prompts.to_vec(), options.clone());
+        self.workers.run(async move { generate::batch(session, &prompts, writer, &options).await }).await
+    }
+
+    /// What writes a text as the options want it, which are checked.
+    fn writer(&self, options: &GenerateOptions) -> Result<Writer> {
         options.check(self.config().vocab)?;
         if !options.stop.is_empty() {
             self.tokenizer()?;
         }
-        let session = self.session(options.room(1, prompt.len(), self.config().context)?)?;
         let text = self.tokenizer.as_ref().ok().map(Tokenizer::stream);
-        Generation::new(&self.workers, session, prompt, text, self.ends(options), options)
-    }
-
-    /// Continues several prompts side by side, every weight read once a step for all of them; gives each one's tokens. The n-th prompt draws its random
-    /// numbers from seed + n.
-    ///
-    /// # Errors
-    /// As [`Model::generate_ids`].
-    pub async fn generate_batch(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Vec<u32>>> {
-        options.check(self.config().vocab)?;
-        if !options.stop.is_empty() {
-            return Err(Error::Invalid { op: "generate_batch", what: "stop strings, which only generate looks for".into() });
-        }
-        if prompts.is_empty() || options.max_tokens == 0 {
-            return Ok(vec![Vec::new(); prompts.len()]);
-        }
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let session = self.session(options.room(prompts.len(), longest, self.config().context)?)?;
-        let (prompts, ends, options) = (prompts.to_vec(), self.ends(options), options.clone());
-        self.workers.run(async move { generate::batch(session, &prompts, &ends, &options).await }).await
+        Ok(Writer { text, stops: StopStrings::new(&options.stop), ends: self.ends(options) })
     }
 
     /// The tokens at which a generation ends.

@@ -16,7 +16,7 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`] are
 //! futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, stop, tokenizer, config, layers, worker < engine < cpu, gpu, session, options < choice < generate < loaded.
+// Imports go one way: sampling, tokenizer, config, layers, worker < stop < engine < cpu, gpu, session, options < choice < generate < loaded.
 mod choice;
 mod config;
 mod cpu;
@@ -33,9 +33,10 @@ mod tokenizer;
 mod worker;
 
 pub use engine::SessionOptions;
-pub use generate::{Blocking, Generation, Stop, Token};
+pub use generate::{Blocking, Generated, Generation, Token};
 pub use loaded::{LoadOptions, Model};
 pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};
 pub use session::Session;
+pub use stop::Stop;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

@@ -21,15 +21,17 @@ const LOGIT_ROWS: usize = 64;
 /// On a GPU, its futures wait for results without blocking. On the CPU, they compute where they are polled, and yield between batches of a prompt: in
 /// async code, poll them on a thread that may block. ([`Model`](super::Model)'s own methods do.)
 pub struct Session {
+    engine: Arc<dyn Engine>,
     state: Box<dyn EngineSession>,
-    vocab: usize,
+    /// The tokens of every sequence.
+    tokens: Vec<Vec<u32>>,
     options: SessionOptions,
 }
 
 impl Session {
     pub(super) fn new(engine: Arc<dyn Engine>, options: SessionOptions) -> Result<Self> {
         let SessionOptions { sequences, capacity, .. } = options;
-        let (vocab, context) = (engine.config().vocab, engine.config().context);
+        let context = engine.config().context;
         if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
             let what = format!("{sequences} sequences of {capacity} tokens; 1 to {MOST_SEQUENCES} of 1 or more are possible");
             return Err(Error::Invalid { op: "session", what });
@@ -37,7 +39,8 @@ impl Session {
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
-        Ok(Self { state: engine.session(options)?, vocab, options })
+        let state = engine.clone().session(options)?;
+        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options })
     }
 
     /// What it was made with.
@@ -45,7 +48,15 @@ impl Session {
         self.options
     }
 
-    /// Tokens in a sequence.
+    /// The tokens of a sequence.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn tokens(&self, sequence: usize) -> &[u32] {
+        &self.tokens[sequence]
+    }
+
+    /// How many tokens a sequence has.
     ///
     /// # Panics
     /// If there is no such sequence.
@@ -68,7 +79,28 @@ impl Session {
     pub fn truncate(&mut self, sequence: usize, tokens: usize) -> Result<()> {
         self.check_sequence(sequence)?;
         self.state.truncate(sequence, tokens);
+        self.tokens[sequence].truncate(tokens);
         Ok(())
+    }
+
+    /// Is it a session of this model?
+    pub(super) fn is_of(&self, engine: &Arc<dyn Engine>) -> bool {
+        Arc::ptr_eq(&self.engine, engine)
+    }
+
+    /// Makes `ids` the text of a sequence; of what it has, their common beginning is kept. Gives the logits after the last.
+    pub(super) async fn set_text(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
+        let common = self.tokens[sequence].iter().zip(ids).take_while(|(a, b)| a == b).count();
+        // At least one is computed, for its logits.
+        let kept = common.min(ids.len().saturating_sub(1));
+        self.truncate(sequence, kept)?;
+        self.prefill(sequence, &ids[kept..]).await
+    }
+
+    /// Says which tokens a sequence has, after steps that were submitted without saying it; it forgets those beyond.
+    pub(super) fn settle(&mut self, sequence: usize, tokens: &[u32]) {
+        self.state.truncate(sequence, tokens.len());
+        self.tokens[sequence] = tokens.to_vec();
     }
 
     /// Appends tokens to a sequence; gives the logits after the last of them, `[vocab]`.
@@ -85,6 +117,7 @@ impl Session {
             yield_now().await;
         }
         undo.keep();
+        self.tokens[sequence].extend(ids);
         Ok(logits)
     }
 
@@ -100,6 +133,7 @@ impl Session {
             yield_now().await;
         }
         undo.keep();
+        self.tokens[sequence].extend(ids);
         Ok(())
     }
 
@@ -113,6 +147,7 @@ impl Session {
         let undo = self.undo();
         let logits = undo.state.step(tokens)?.await?;
         undo.keep();
+        self.appended(tokens);
         Ok(logits)
     }
 
@@ -122,10 +157,15 @@ impl Session {
         let undo = self.undo();
         let top = undo.state.step_top(tokens, k)?.await?;
         undo.keep();
+        self.appended(tokens);
         Ok(top)
     }
 
-    /// Submits a step of all sequences for the most likely next token of each: from `tokens`, or from those that the greedy step before this one
+    fn appended(&mut self, tokens: &[u32]) {
+        self.tokens.iter_mut().zip(tokens).for_each(|(sequence, &token)| sequence.push(token));
+    }
+
+    /// Submits a step of all sequences for the most likely next token of each ([`Session::settle`] follows when they are known): from `tokens`, or from those that the greedy step before this one
     /// gives, which need not have been awaited. A token is [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.
     pub(super) fn submit_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         match tokens {
@@ -167,20 +207,30 @@ impl Session {
     }
 
     fn check_tokens(&self, ids: &[u32]) -> Result<()> {
-        match ids.iter().find(|&&id| id as usize >= self.vocab) {
-            Some(id) => Err(Error::Invalid { op: "session", what: format!("token {id}; the vocabulary has {}", self.vocab) }),
+        let vocab = self.engine.config().vocab;
+        match ids.iter().find(|&&id| id as usize >= vocab) {
+            Some(id) => Err(Error::Invalid { op: "session", what: format!("token {id}; the vocabulary has {vocab}") }),
             None => Ok(()),
         }
     }
 
     /// May these tokens be appended to this sequence?
-    pub(super) fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
+    fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
         self.check_sequence(sequence)?;
+        self.check_after(self.len(sequence), ids)
+    }
+
+    /// May these tokens be all of a sequence?
+    pub(super) fn check_text(&self, ids: &[u32]) -> Result<()> {
+        self.check_after(0, ids)
+    }
+
+    fn check_after(&self, tokens: usize, ids: &[u32]) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Invalid { op: "session", what: "no tokens: a text begins with BOS at least".into() });
         }
         self.check_tokens(ids)?;
-        let needed = self.len(sequence) + ids.len();
+        let needed = tokens + ids.len();
         if needed > self.options.capacity {
             return Err(Error::Context { needed, capacity: self.options.capacity });
         }

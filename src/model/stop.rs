@@ -1,6 +1,51 @@
-//! Strings that end a text.
+//! The text of tokens as they come, and what ends it.
 
+use super::tokenizer::stream::TextStream;
+use crate::error::Result;
 use std::mem::{replace, take};
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// With an end-of-text token.
+    EndOfText,
+    /// At one of [`GenerateOptions::stop`](super::GenerateOptions::stop).
+    StopString,
+    /// After [`GenerateOptions::max_tokens`](super::GenerateOptions::max_tokens).
+    MaxTokens,
+    /// The model's context is full.
+    Context,
+}
+
+/// Writes the text of a sequence.
+#[derive(Clone, Debug)]
+pub(super) struct Writer {
+    /// None for a model without a tokenizer.
+    pub text: Option<TextStream>,
+    pub stops: StopStrings,
+    /// Tokens that end the text.
+    pub ends: Vec<u32>,
+}
+
+impl Writer {
+    /// The text that a token settles; all that is left, if `stop` says that it is the last. A stop string that it completes sets `stop`.
+    pub fn push(&mut self, id: u32, stop: &mut Option<Stop>) -> Result<String> {
+        let Some(stream) = &mut self.text else { return Ok(String::new()) };
+        // An embedding may have more rows than there are tokens.
+        let mut text = stream.push(id).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into());
+        if stop.is_some() {
+            text += &stream.finish()?;
+        }
+        let (mut settled, found) = self.stops.push(&text);
+        if found {
+            *stop = Some(Stop::StopString);
+        } else if stop.is_some() {
+            settled += &self.stops.finish();
+        }
+        Ok(settled)
+    }
+}
 
 /// Finds the first of some strings in a text that comes in pieces. What may be the beginning of one is held back.
 #[derive(Clone, Debug, Default)]
