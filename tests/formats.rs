@@ -481,7 +481,22 @@ fn generation_config_ends_texts_too() {
         write(none);
         assert_eq!(directory.open().unwrap().config().eos, [2]);
     }
-    for bad in ["{", r#"{"eos_token_id":-1}"#, r#"{"eos_token_id":"x"}"#] {
+    write(r#"{"do_sample":true,"temperature":0.6,"top_p":0.9,"repetition_penalty":1.1,"max_new_tokens":77,"top_k":null}"#);
+    let generation = directory.open().unwrap().config().generation.clone();
+    assert_eq!((generation.sample, generation.temperature, generation.top_p), (true, Some(0.6), Some(0.9)));
+    assert_eq!((generation.top_k, generation.min_p, generation.repetition_penalty), (None, None, Some(1.1)));
+    assert_eq!(generation.max_tokens, Some(77));
+    let bad = [
+        "{",
+        "[]",
+        r#"{"eos_token_id":-1}"#,
+        r#"{"eos_token_id":"x"}"#,
+        r#"{"temperature":"x"}"#,
+        r#"{"top_k":-1}"#,
+        r#"{"do_sample":1}"#,
+        r#"{"top_p":1e999}"#,
+    ];
+    for bad in bad {
         write(bad);
         assert!(directory.open().unwrap_err().to_string().contains("generation_config.json"));
     }

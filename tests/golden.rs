@@ -1,4 +1,5 @@
-//! A real model against transformers: codes, accumulators and outputs equal, on the CPU and on the GPU in every layout. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
+//! A real model against transformers: codes, accumulators and outputs equal, on the CPU and on the GPU in every layout. `BITNET_MODEL_DIR` names
+//! another model directory, laid out as assets/tales-22m.
 
 use bitnet_wgpu::{
     Context, Recording, Tensor, bitnet,

@@ -237,3 +237,23 @@ fn a_batch_says_what_became_of_each_prompt() {
         }
     }
 }
+
+#[test]
+fn a_model_has_its_authors_options() {
+    let directory = support::files::Directory::temporary();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        directory.write(file, std::fs::read(support::repository("assets/tales-22m").join(file)).unwrap());
+    }
+    let sampling = |json: &str| {
+        directory.write("generation_config.json", json);
+        let options = Model::load_cpu(&directory.0).unwrap().options();
+        (options.max_tokens, options.sampling)
+    };
+    assert_eq!(sampling("{}"), (256, Sampling::GREEDY));
+    assert_eq!(sampling(r#"{"do_sample": true}"#), (256, Sampling::GREEDY.temperature(1.0).top_k(50)));
+    let wanted = Sampling::GREEDY.temperature(0.6).top_k(0).top_p(0.9).min_p(0.1).repetition_penalty(1.2);
+    let json = r#"{"do_sample":true,"temperature":0.6,"top_k":0,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.2,"max_new_tokens":5}"#;
+    assert_eq!(sampling(json), (5, wanted));
+    // Without sampling the rest is not meant.
+    assert_eq!(sampling(r#"{"do_sample": false, "temperature": 0.6}"#), (256, Sampling::GREEDY));
+}

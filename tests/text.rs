@@ -345,6 +345,10 @@ fn a_conversation_becomes_tokens() {
     let text = "<|begin_of_text|>USER|Hello<|end_of_text|>\nASSISTANT|";
     assert_eq!(tokenizer.chat(&user("Hello")).unwrap(), tokenizer.encode_plain(text).unwrap());
     assert_eq!(tokenizer.chat(&user("Hello")).unwrap()[0], 2046);
+    // The shipped model's own.
+    let said = [Message::new("user", " Who lived in the wood? "), Message::new("assistant", "A bear.")];
+    let text = TOKENIZER.chat_text(&said, true).unwrap();
+    assert_eq!(text, "<|begin_of_text|>Who lived in the wood?\nA bear.\n");
 }
 
 #[test]
@@ -360,7 +364,8 @@ fn a_template_may_be_one_of_several_or_a_file() {
 
 #[test]
 fn bad_templates_are_errors() {
-    assert_eq!(message(TOKENIZER.chat(&user("Hello"))), "the tokenizer has none");
+    let without = Directory::new().open().unwrap();
+    assert_eq!(message(without.chat(&user("Hello"))), "the tokenizer has none");
     let error = |template: &str| message(with_template(template).chat(&user("Hello")));
     error("{% for %}");
     error("{{ messages | nothing }}");

@@ -1,7 +1,7 @@
 //! A model directory as transformers writes it: config.json, and model.safetensors or its shards.
 
 use super::{
-    config::{self, ModelConfig},
+    config::{self, GenerationDefaults, ModelConfig},
     json::read_json,
     masters::Masters,
     model_file::ModelFile,
@@ -10,7 +10,7 @@ use super::{
     shards::Shards,
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     weights::{
         dense::{DenseElement, PackedDense},
         ternary::{packed::PackedTernary, scales::Scales},
@@ -43,11 +43,11 @@ pub struct Checkpoint {
 const ALIASES: [(&str, &str); 2] = [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")];
 
 impl Checkpoint {
-    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. `eos_token_id`s of a
-    /// generation_config.json are added. Files are memory-mapped and must not be truncated while the checkpoint is in use.
+    /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. What a
+    /// generation_config.json says is added. Files are memory-mapped and must not be truncated while the checkpoint is in use.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`].
+    /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format), [`Error::Unsupported`](crate::Error::Unsupported).
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
         let path = directory.join("config.json");
@@ -55,11 +55,7 @@ impl Checkpoint {
         let rule = scale_rule(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
         let masters = masters(&json);
-        for id in generation_eos(&directory, config.vocab)? {
-            if !config.eos.contains(&id) {
-                config.eos.push(id);
-            }
-        }
+        add_generation(&directory, &mut config)?;
         let shards = Shards::open(&directory)?;
         let mut checkpoint = Self { directory, shards, json, config, rule, masters };
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
@@ -100,7 +96,7 @@ impl Checkpoint {
     /// One tensor, by its full name (`model.norm.weight`).
     ///
     /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name.
+    /// [`Error::Format`](crate::Error::Format) if there is no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         self.shards.tensor(name)
     }
@@ -111,14 +107,14 @@ impl Checkpoint {
     }
 
     /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are floats
-    /// with only the values -a, 0 and a; other floats are quantised by their absmean, in a model that was trained so: one of `model_type` `bitnet`, with a
-    /// BitNet `quantization_config`, or as 1bitLLM's say it.
+    /// with only the values -a, 0 and a; other floats are quantised by their absmean, in a model that was trained so: one of `model_type` `bitnet`,
+    /// with a BitNet `quantization_config`, or as 1bitLLM's say it.
     ///
     /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
     ///
     /// # Errors
-    /// [`Error::Format`] for a missing tensor, a wrong shape, code 3 (not ternary), or a scale that is not finite and positive;
-    /// [`Error::Unsupported`] for another type, a bias, or floats of a model that was not trained for ternary weights.
+    /// [`Error::Format`](crate::Error::Format) for a missing tensor, a wrong shape, code 3 (not ternary), or a scale that is not finite and positive;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for another type, a bias, or floats of a model that was not trained for ternary weights.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
         self.read(name, None)
     }
@@ -252,18 +248,22 @@ fn scale_rule(json: &Value) -> Result<ScaleRule, Problem> {
     }
 }
 
-/// The tokens that end a text according to generation_config.json: often more than config.json has (a chat's end of turn). Ids beyond the
-/// vocabulary cannot occur and are dropped.
-fn generation_eos(directory: &Path, vocab: usize) -> Result<Vec<u32>> {
+/// Adds what generation_config.json says: the tokens that end a text, which are often more than config.json has (a chat's end of turn), and how
+/// tokens are chosen. Ids beyond the vocabulary cannot occur and are dropped.
+fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
     let path = directory.join("generation_config.json");
     if !path.exists() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let json = read_json(&path)?;
-    let format = |message: String| Error::Format { path: path.clone(), message: format!("eos_token_id: {message}") };
-    let mut ids = config::token_ids(&json["eos_token_id"]).map_err(format)?;
-    ids.retain(|&id| (id as usize) < vocab);
-    Ok(ids)
+    let ids = config::token_ids(&json["eos_token_id"]).map_err(|message| Problem::from(format!("eos_token_id: {message}")).at(&path))?;
+    for id in ids.into_iter().filter(|&id| (id as usize) < config.vocab) {
+        if !config.eos.contains(&id) {
+            config.eos.push(id);
+        }
+    }
+    config.generation = GenerationDefaults::from_json(&json).map_err(|problem| problem.at(&path))?;
+    Ok(())
 }
 
 impl std::fmt::Debug for Checkpoint {

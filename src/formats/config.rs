@@ -39,6 +39,48 @@ pub enum RopeScaling {
     },
 }
 
+/// How a model's authors would have it generate: generation_config.json.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct GenerationDefaults {
+    /// Draw tokens at random; without, the most likely one is always taken.
+    pub sample: bool,
+    /// Divides the logits.
+    pub temperature: Option<f32>,
+    /// So many most likely tokens are candidates.
+    pub top_k: Option<usize>,
+    /// The fewest tokens that reach this total probability are candidates.
+    pub top_p: Option<f32>,
+    /// Tokens that are less likely than this share of the most likely one are none.
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens that the text has.
+    pub repetition_penalty: Option<f32>,
+    /// The most tokens to generate.
+    pub max_tokens: Option<usize>,
+}
+
+impl GenerationDefaults {
+    pub(super) fn from_json(json: &Value) -> Result<Self, Problem> {
+        let json = Keys(json.as_object().ok_or("is not a JSON object")?);
+        let float = |key| json.get(key).map(|_| json.float(key, 0.0)).transpose();
+        let count = |key: &str| {
+            let count = |value: &Value| {
+                value.as_u64().and_then(|count| usize::try_from(count).ok()).ok_or_else(|| format!("{key} is {value}; a count is needed"))
+            };
+            json.get(key).map(count).transpose()
+        };
+        Ok(Self {
+            sample: json.flag("do_sample")?,
+            temperature: float("temperature")?,
+            top_k: count("top_k")?,
+            top_p: float("top_p")?,
+            min_p: float("min_p")?,
+            repetition_penalty: float("repetition_penalty")?,
+            max_tokens: count("max_new_tokens")?,
+        })
+    }
+}
+
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -77,6 +119,8 @@ pub struct ModelConfig {
     pub bos: Option<u32>,
     /// The tokens that end a text.
     pub eos: Vec<u32>,
+    /// How its authors would have it generate.
+    pub generation: GenerationDefaults,
 }
 
 impl ModelConfig {
@@ -119,6 +163,7 @@ impl ModelConfig {
             tied_head: json.flag("tie_word_embeddings")?,
             bos: json.token("bos_token_id", defaults.bos)?,
             eos,
+            generation: GenerationDefaults::default(),
         };
         Ok(config.known_tokens(defaults).checked()?)
     }

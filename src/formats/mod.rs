@@ -20,7 +20,7 @@ pub(crate) mod tensors;
 mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
-pub use config::{Activation, ModelConfig, RopeScaling};
+pub use config::{Activation, GenerationDefaults, ModelConfig, RopeScaling};
 pub use gguf::{
     blocks::{GgufType, I2sLayout},
     config::RotaryOrder,

@@ -49,8 +49,8 @@ impl Context {
         Self::from_wgpu(&adapter, device, queue).await
     }
 
-    /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU where
-    /// that is faster, because there is no adapter, or only a software one. An adapter or a backend that the environment names is always taken.
+    /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU
+    /// where that is faster, because there is no adapter, or only a software one. An adapter or a backend that the environment names is always taken.
     ///
     /// # Errors
     /// As [`Context::new`], but for [`Error::NoAdapter`] where the environment names none.

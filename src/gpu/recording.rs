@@ -117,8 +117,8 @@ impl Recording {
         Ok(tensor.read_after(self.label, &|encoder| self.encode_pass(encoder)))
     }
 
-    /// Puts it, as one compute pass, into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by those
-    /// after it. The app finishes and submits the encoder. Its buffers are kept until that work is done.
+    /// Puts it, as one compute pass, into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
+    /// those after it. The app finishes and submits the encoder. Its buffers are kept until that work is done.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {

@@ -32,8 +32,8 @@ impl<T: ElementType> Tensor<T> {
 
     /// A tensor in a buffer of the app's own, from its beginning, without a copy. The buffer stays the app's: it never comes into the pool.
     ///
-    /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`] `COPY_DST`. It must be of the context's device, and of
-    /// the same [`wgpu::Instance`].
+    /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`] `COPY_DST`. It must be of the context's device, and
+    /// of the same [`wgpu::Instance`].
     ///
     /// # Errors
     /// [`Error::Invalid`] for a buffer that is too small (elements are padded to whole words, and to 16 bytes at least) or lacks the usage;
@@ -118,8 +118,8 @@ impl<T> Tensor<T> {
         self.len() == 0
     }
 
-    /// The buffer, for work of the app's own on the same device. It may be larger than the tensor, see [`Tensor::binding`]. Keep the tensor until that work
-    /// is submitted: its buffer then serves others.
+    /// The buffer, for work of the app's own on the same device. It may be larger than the tensor, see [`Tensor::binding`]. Keep the tensor until
+    /// that work is submitted: its buffer then serves others.
     pub fn buffer(&self) -> &wgpu::Buffer {
         &self.buffer
     }

@@ -59,7 +59,8 @@ impl Chooser {
         Ok(self.chosen(id))
     }
 
-    /// Chooses from the largest logits, largest first. A vocabulary may have fewer than were asked for; a NaN has no id, and stays for the sampler to find.
+    /// Chooses from the largest logits, largest first. A vocabulary may have fewer than were asked for; a NaN has no id, and stays for the sampler to
+    /// find.
     pub fn of_top(&mut self, mut top: Vec<TokenLogit>) -> Result<u32> {
         top.retain(|&(id, logit)| id != TopK::NONE || logit.is_nan());
         let id = self.sampler.sample(&top)?;

@@ -34,8 +34,8 @@ pub struct Token {
     pub text: String,
 }
 
-/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the first that is asked for, they are computed on a thread
-/// of its own, a few tokens ahead of who takes them. Dropped, it ends within one token.
+/// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the first that is asked for, they are computed on a
+/// thread of its own, a few tokens ahead of who takes them. Dropped, it ends within one token.
 ///
 /// ```no_run
 /// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -121,8 +121,8 @@ impl Generation {
         self.stop
     }
 
-    /// Ends it, and gives back the session with the text so far, for [`Model::generate_in`](super::Model::generate_in). The last token generated is not in it
-    /// yet.
+    /// Ends it, and gives back the session with the text so far, for [`Model::generate_in`](super::Model::generate_in). The last token generated is
+    /// not in it yet.
     ///
     /// # Errors
     /// [`Error::Gpu`] if its thread panicked.

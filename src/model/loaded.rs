@@ -7,6 +7,7 @@ use super::{
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
+    sampling::Sampling,
     session::Session,
     stop::{Stop, StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
@@ -27,8 +28,8 @@ pub struct LoadOptions<'a> {
     /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
     /// of what a token costs. Else it stays as it is stored.
     pub int8_head: bool,
-    /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes gibberish then,
-    /// unless it was. Without, such a model is refused.
+    /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes
+    /// gibberish then, unless it was. Without, such a model is refused.
     pub quantize: bool,
     /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
     pub i2s_layout: I2sLayout,
@@ -62,8 +63,8 @@ impl<'a> LoadOptions<'a> {
     }
 }
 
-/// A loaded model. Clones share it. What it computes runs on threads of its own, so that its futures never block an executor; the last clone, when it is
-/// dropped, waits for those that are at work.
+/// A loaded model. Clones share it. What it computes runs on threads of its own, so that its futures never block an executor; the last clone, when it
+/// is dropped, waits for those that are at work.
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn Engine>,
@@ -73,8 +74,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a model directory or a .gguf file to the GPU, or for the CPU where that is faster: see [`Context::preferred`]. What it takes, and why, is
-    /// logged. It waits for the device; in async code, await [`Context::preferred`] and call [`Model::load_with`].
+    /// Loads a model directory or a .gguf file to the GPU, or for the CPU where that is faster: see [`Context::preferred`]. What it takes, and why,
+    /// is logged. It waits for the device; in async code, await [`Context::preferred`] and call [`Model::load_with`].
     ///
     /// # Errors
     /// As [`Model::load`], and those of [`Context::preferred`].
@@ -171,6 +172,19 @@ impl Model {
     /// The configuration.
     pub fn config(&self) -> &ModelConfig {
         self.engine.config()
+    }
+
+    /// Options as the model's authors would have them: those of its generation_config.json, else the defaults. As in transformers, sampling without a
+    /// temperature has one of 1, and without a `top_k` one of 50.
+    pub fn options(&self) -> GenerateOptions {
+        let (wanted, options) = (&self.config().generation, GenerateOptions::default());
+        let mut sampling = Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
+        if wanted.sample {
+            sampling = sampling.temperature(wanted.temperature.unwrap_or(1.0)).top_k(wanted.top_k.unwrap_or(50));
+            sampling = sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
+        }
+        let max_tokens = wanted.max_tokens.unwrap_or(options.max_tokens);
+        options.max_tokens(max_tokens).sampling(sampling)
     }
 
     /// The tokenizer.
@@ -295,8 +309,8 @@ impl Model {
         self.generate_in(session, prompt, options)
     }
 
-    /// [`Model::generate_ids`] in a session: of `prompt`, the whole text, the beginning that the session has already is not computed again. So the next turn of
-    /// a conversation costs what is new in it. [`Generation::into_session`] gives the session back.
+    /// [`Model::generate_ids`] in a session: of `prompt`, the whole text, the beginning that the session has already is not computed again. So the
+    /// next turn of a conversation costs what is new in it. [`Generation::into_session`] gives the session back.
     ///
     /// ```no_run
     /// # async fn talk() -> bitnet_wgpu::Result<()> {
@@ -321,8 +335,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room; [`Error::Invalid`] for a session of another model or of several
-    /// sequences. The session is lost then.
+    /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room; [`Error::Invalid`] for a session of another model or of
+    /// several sequences. The session is lost then.
     pub fn generate_in(&self, session: Session, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
         if !session.is_of(&self.engine) || session.options().sequences != 1 {
             return Err(Error::Invalid { op: "generate", what: "a session of one sequence of this model is needed".into() });

@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`] are
-//! futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
+//! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
+//! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
 // Imports go one way: sampling, tokenizer, config, layers, worker < stop < engine < cpu, gpu, session, options < choice < generate < loaded.
 mod choice;

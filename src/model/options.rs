@@ -24,7 +24,7 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Go on after an end-of-text token.
     pub ignore_eos: bool,
-    /// Strings at which the text ends; the first that occurs, and what follows it, is left out of [`Token::text`].
+    /// Strings at which the text ends; the first that occurs, and what follows it, is left out of [`Token::text`](super::Token::text).
     pub stop: Vec<String>,
     /// What is added to the logits of these tokens; -∞ forbids one.
     pub logit_bias: Vec<(u32, f32)>,
@@ -34,8 +34,8 @@ pub struct GenerateOptions {
     pub cache: Element,
 }
 
-/// What a caller does with the logits of the next token: given the tokens so far, the prompt's among them, it changes `[vocab]` logits in place. It runs
-/// on the generation's thread, after biases and penalties.
+/// What a caller does with the logits of the next token: given the tokens so far, the prompt's among them, it changes `[vocab]` logits in place. It
+/// runs on the generation's thread, after biases and penalties.
 #[derive(Clone)]
 pub struct LogitsHook(Arc<Change>);
 

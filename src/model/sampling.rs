@@ -19,7 +19,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Tokens whose probability is less than this share of the most likely one's are left out; 0 keeps all.
     pub min_p: f32,
-    /// Divides the logits, where they are positive, of tokens that the text has already, and multiplies the others; 1 changes nothing. The prompt counts.
+    /// Divides the logits, where they are positive, of tokens that the text has already, and multiplies the others; 1 changes nothing. The prompt
+    /// counts.
     pub repetition_penalty: f32,
     /// Subtracted from the logits of tokens that were generated already.
     pub presence_penalty: f32,

@@ -165,8 +165,9 @@ impl Session {
         self.tokens.iter_mut().zip(tokens).for_each(|(sequence, &token)| sequence.push(token));
     }
 
-    /// Submits a step of all sequences for the most likely next token of each ([`Session::settle`] follows when they are known): from `tokens`, or from those that the greedy step before this one
-    /// gives, which need not have been awaited. A token is [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.
+    /// Submits a step of all sequences for the most likely next token of each ([`Session::settle`] follows when they are known): from `tokens`, or
+    /// from those that the greedy step before this one gives, which need not have been awaited. A token is
+    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.
     pub(super) fn submit_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         match tokens {
             Some(tokens) => self.check_step(tokens)?,

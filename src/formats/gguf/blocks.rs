@@ -311,7 +311,8 @@ fn decode_q8(block: &[u8], out: &mut [f32]) {
 }
 
 /// 128 bytes of low four bits, 64 bytes of high two bits, 16 signed scales, an `f16` scale. In quarter q of 128 elements, element j has its low
-/// bits in byte 32·(q mod 2) + j, the low nibble for q < 2, and its high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits - 32).
+/// bits in byte 32·(q mod 2) + j, the low nibble for q < 2, and its high bits in byte j at bit 2·q. A weight is scale · scale of its 16 · (bits -
+/// 32).
 fn decode_q6(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 208);
     for (e, out) in out.iter_mut().enumerate() {

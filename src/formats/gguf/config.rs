@@ -2,7 +2,7 @@
 
 use super::{file::GgufFile, value::GgufValue};
 use crate::formats::{
-    config::{Activation, ModelConfig, RopeScaling},
+    config::{Activation, GenerationDefaults, ModelConfig, RopeScaling},
     problem::{Problem, unsupported},
 };
 
@@ -56,6 +56,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         tied_head: !file.contains("output.weight"),
         bos,
         eos,
+        generation: GenerationDefaults::default(),
     };
     Ok((config.checked()?, rotary))
 }

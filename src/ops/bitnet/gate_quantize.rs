@@ -68,8 +68,8 @@ pub type Norm<'a, G> = Option<(&'a G, f32)>;
 /// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`, which holds k gates, then as many ups; in the layout that
 /// suits this device and k.
 ///
-/// With relu² codes and scales are the same bits on every device; with SiLU they differ in last bits, as e^x and divisions do, so a code on a rounding boundary
-/// may differ by one.
+/// With relu² codes and scales are the same bits on every device; with SiLU they differ in last bits, as e^x and divisions do, so a code on a
+/// rounding boundary may differ by one.
 ///
 /// # Errors
 /// [`Error::Shape`] for an odd number of columns or a gain that is not `[k]`; [`Error::Invalid`] for too many features.

@@ -31,8 +31,8 @@ static ROPE: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&ROPE];
 
-/// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the angle in `f32`. GPUs are not trusted with the sine
-/// of a large angle.
+/// cos and sin of position · frequency, `[capacity, frequencies, 2]`, computed as PyTorch does: the angle in `f32`. GPUs are not trusted with the
+/// sine of a large angle.
 pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
     let angle = |position: usize| frequencies.iter().map(move |frequency| position as f32 * frequency);
     (0..capacity).flat_map(angle).flat_map(|angle| [angle.cos(), angle.sin()]).collect()
