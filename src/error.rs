@@ -110,6 +110,8 @@ pub enum ErrorKind {
     Unsupported,
     /// A file is damaged, hostile, or not what it should be.
     Damaged,
+    /// There is no tokenizer or chat template, or it is wrong, or refuses its input.
+    Text,
     /// A file could not be opened or read.
     Io,
     /// There is not enough memory, or a tensor is larger than the device can hold: free some, or take a smaller model or context.
@@ -145,7 +147,8 @@ impl Error {
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
             Self::Readback(_) => ErrorKind::Lost,
             Self::Io { .. } => ErrorKind::Io,
-            Self::Format { .. } | Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Damaged,
+            Self::Format { .. } => ErrorKind::Damaged,
+            Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,
         }
     }
 }

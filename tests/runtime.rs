@@ -322,6 +322,13 @@ fn an_apps_buffers_are_tensors() {
         // One buffer is one buffer, in however many tensors.
         let again = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
         assert!(matches!(add(&mut context.encoder("alias"), &x, &again, 1), Err(Error::Aliasing { .. })));
+        let mut encoder = context.encoder("numbers");
+        add(&mut encoder, &x, &y, 1).unwrap();
+        add(&mut encoder, &again, &y, 1).unwrap();
+        let recording = encoder.finish();
+        let buffers: Vec<_> = recording.dispatches().map(|dispatch| dispatch.buffers()).collect();
+        assert!(buffers[0] == buffers[1] && buffers[0][0] != buffers[0][1], "{buffers:?}");
+        assert_eq!(recording.dispatches().next().unwrap().binding_of(&again), Some(0));
     }
     let free = context.pool_stats().free_bytes;
     let others: Vec<_> = (0..4).map(|_| context.upload(&[9u32; 16], [16]).unwrap()).collect();

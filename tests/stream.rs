@@ -2,10 +2,20 @@
 
 use bitnet_wgpu::{
     Error,
-    model::{GenerateOptions, Generation, Model, Sampling, SessionOptions, Stop},
+    model::{GenerateOptions, Generation, LoadOptions, Model, Sampling, SessionOptions, Stop},
 };
 use futures_util::StreamExt;
-use std::{cell::Cell, rc::Rc, sync::LazyLock, time::Duration};
+use std::{
+    cell::Cell,
+    future::poll_fn,
+    rc::Rc,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
 use support::{block_on, context};
 use tokio::{
     task::LocalSet,
@@ -98,10 +108,10 @@ fn a_timeout_fires_and_an_abort_ends_it() {
 
             // So do the futures of scoring, and of several prompts.
             let ids = vec![5; model.config().context];
-            assert!(timeout(Duration::from_millis(50), model.score(&ids)).await.is_err(), "{engine}");
+            assert!(timeout(Duration::from_millis(1), model.score(&ids)).await.is_err(), "{engine}");
             let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
             let prompts = [vec![5, 6], vec![7]];
-            assert!(timeout(Duration::from_millis(50), model.generate_batch(&prompts, &options)).await.is_err(), "{engine}");
+            assert!(timeout(Duration::from_millis(1), model.generate_batch(&prompts, &options)).await.is_err(), "{engine}");
         });
         // What was given up changes nothing for what follows.
         let options = GenerateOptions::default().max_tokens(3);
@@ -256,4 +266,73 @@ fn a_model_has_its_authors_options() {
     assert_eq!(sampling(json), (5, wanted));
     // Without sampling the rest is not meant.
     assert_eq!(sampling(r#"{"do_sample": false, "temperature": 0.6}"#), (256, Sampling::GREEDY));
+}
+
+/// What is dropped is given up: the model of a test's own waits for its threads when it is dropped, and nothing was computed in between.
+#[test]
+fn what_is_dropped_is_not_computed() {
+    for (engine, context) in [("CPU", None), ("GPU", Some(context()))] {
+        let path = support::repository("assets/tales-22m");
+        let chosen = Arc::new(AtomicUsize::new(0));
+        let counter = chosen.clone();
+        let options = GenerateOptions::default().max_tokens(400).ignore_eos(true).logits(move |_, _| {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        let model = Model::load_with(context, &path, LoadOptions::default()).unwrap();
+        let mut generation = model.generate("Once", &options).unwrap();
+        (&mut generation).into_iter().take(2).for_each(|token| drop(token.unwrap()));
+        drop((generation, model));
+        // Those taken, those that waited to be, the one that found no room, and one in the making.
+        assert!((2..=8).contains(&chosen.load(Ordering::SeqCst)), "{engine}: {chosen:?} of 400");
+
+        chosen.store(0, Ordering::SeqCst);
+        let model = Model::load_with(context, &path, LoadOptions::default()).unwrap();
+        let prompts = [vec![5, 6], vec![7]];
+        let mut batch = Box::pin(model.generate_batch(&prompts, &options));
+        while chosen.load(Ordering::SeqCst) < 4 {
+            assert!(block_on(poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx)))).is_pending(), "{engine}: 800 tokens at once");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(batch);
+        drop(model);
+        assert!(chosen.load(Ordering::SeqCst) < 700, "{engine}: {chosen:?} of 800");
+    }
+}
+
+#[test]
+fn a_dropped_prompt_leaves_no_trace() {
+    for (engine, model) in models() {
+        let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
+        block_on(session.prefill(0, &[5, 6, 7])).unwrap();
+        let expected = block_on(model.logits(&[5, 6, 7, 8])).unwrap();
+        // A GPU may be done with all of it after the first.
+        for polls in 1..if engine == "CPU" { 4 } else { 2 } {
+            let ids: Vec<u32> = (0..500).map(|i| i % 700).collect();
+            let mut prefill = Box::pin(session.prefill(0, &ids));
+            let pending = (0..polls).all(|_| block_on(poll_fn(|cx| Poll::Ready(prefill.as_mut().poll(cx)))).is_pending());
+            drop(prefill);
+            assert!(pending, "{engine}: 500 tokens in {polls} steps");
+            assert_eq!((session.len(0), session.tokens(0)), (3, &[5, 6, 7][..]), "{engine}");
+        }
+        let logits = block_on(session.decode(&[8])).unwrap();
+        let off = logits.iter().zip(&expected[3 * logits.len()..]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-3, "{engine}: {off}");
+    }
+}
+
+/// Every thread of the caller's pool waits for a model, and the model computes nevertheless.
+#[test]
+fn models_do_not_need_the_callers_threads() {
+    use rayon::prelude::*;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    for (engine, model) in models() {
+        let ids: Vec<u32> = (1..40).collect();
+        let wanted = block_on(model.score(&ids)).unwrap();
+        let scores: Vec<_> = pool.install(|| (0..4).into_par_iter().map(|_| block_on(model.score(&ids)).unwrap()).collect());
+        assert!(scores.iter().all(|scores| *scores == wanted), "{engine}");
+        let options = GenerateOptions::default().max_tokens(5).ignore_eos(true);
+        let global: usize =
+            rayon::scope(|_| (0..4).into_par_iter().map(|_| model.generate("Once", &options).unwrap().into_iter().count()).sum());
+        assert_eq!(global, 20, "{engine}");
+    }
 }

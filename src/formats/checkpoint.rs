@@ -106,9 +106,9 @@ impl Checkpoint {
         self.names().iter().filter_map(|name| name.strip_suffix(".weight_scale").map(str::to_owned)).collect()
     }
 
-    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are floats
-    /// with only the values -a, 0 and a; other floats are quantised by their absmean, in a model that was trained so: one of `model_type` `bitnet`,
-    /// with a BitNet `quantization_config`, or as 1bitLLM's say it.
+    /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are
+    /// floats with only the values -a, 0 and a (but for `quantization_mode` `online`). Other floats are quantised by their absmean, in a model that was
+    /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as 1bitLLM's say it.
     ///
     /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
     ///

@@ -260,6 +260,10 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
         }
     }
     let quantization = json.get("quantization_config").and_then(Value::as_object);
+    match quantization.map(|quantization| Keys(quantization).text("quant_method")).transpose()?.flatten() {
+        None | Some("bitnet") => {}
+        Some(other) => return unsupported(format!("quantization_config.quant_method `{other}` is not supported; `bitnet` is")),
+    }
     if quantization.map_or(Ok(false), |quantization| Keys(quantization).flag("use_rms_norm"))? {
         return unsupported("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are");
     }

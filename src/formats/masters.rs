@@ -18,7 +18,7 @@ pub(super) enum Masters {
 }
 
 const REFUSED: &str = "is in floats of more than three values, and nothing in the file says that the model was trained for ternary weights: \
-     quantised, it would be another model. LoadOptions::quantize allows it (--quantize on the command line)";
+     quantised, it would be another model. LoadOptions::quantize, or with_quantize of an opened file, allows it (--quantize on the command line)";
 
 impl Masters {
     /// The same, but that quantising is allowed.

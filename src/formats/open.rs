@@ -36,7 +36,7 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
 /// Opens a model in any supported format.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Format`].
+/// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`].
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     Ok(match kind(path.as_ref())? {
         Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),

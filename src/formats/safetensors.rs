@@ -100,7 +100,7 @@ impl TensorBytes<'_> {
     /// The elements as `f32`: F32 as stored, BF16 and F16 widened.
     ///
     /// # Errors
-    /// [`Error::Format`] for another type.
+    /// [`Error::Unsupported`] for another type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         use rayon::prelude::*;
         // Tensors in a file need not be aligned for their type.

@@ -52,7 +52,7 @@ const COMPANIONS: [&str; 10] = [
 ///
 /// # Errors
 /// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the input; [`Error::Format`] for weights that
-/// cannot be packed.
+/// cannot be packed, [`Error::Unsupported`] for floats of a model that was not trained for it ([`Checkpoint::with_quantize`]).
 pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bool, mut written: impl FnMut(&WrittenTensor)) -> Result<()> {
     let output = output.as_ref();
     check_output(checkpoint.path(), output, force)?;

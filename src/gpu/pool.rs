@@ -4,6 +4,7 @@ use super::scopes::guarded;
 use crate::error::{Error, Result};
 use std::{
     collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
@@ -47,6 +48,13 @@ pub struct Pooled {
 }
 
 impl Pooled {
+    /// A number for the buffer, however many tensors are in it.
+    pub fn id(&self) -> usize {
+        let mut hasher = DefaultHasher::new();
+        self.buffer.hash(&mut hasher);
+        hasher.finish() as usize
+    }
+
     /// A buffer that belongs to somebody else, and to no pool.
     pub fn foreign(buffer: wgpu::Buffer) -> Self {
         Self { buffer, home: Weak::new() }

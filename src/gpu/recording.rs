@@ -190,7 +190,7 @@ impl<'a> Dispatch<'a> {
 
     /// A number for each of its buffers, in binding order; the same buffer has the same number in every dispatch of a recording.
     pub fn buffers(&self) -> Vec<usize> {
-        self.step.bound.iter().map(|(buffer, _)| Arc::as_ptr(buffer).addr()).collect()
+        self.step.bound.iter().map(|(buffer, _)| buffer.id()).collect()
     }
 
     /// Copies back what is bound, as bytes.

@@ -192,7 +192,7 @@ pub struct Bound<'a> {
 impl<'a> Bound<'a> {
     /// The number of its buffer, as [`Dispatch::buffers`](crate::Dispatch::buffers) gives it.
     pub fn id(&self) -> usize {
-        Arc::as_ptr(self.buffer).addr()
+        self.buffer.id()
     }
 
     /// The type of its elements.

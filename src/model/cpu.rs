@@ -3,6 +3,7 @@
 use super::{
     engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
     layers::{HostEnds, HostLayer},
+    worker::on_all_cores,
 };
 use crate::{
     error::{Error, Result},
@@ -84,6 +85,10 @@ fn add(x: &mut [f32], y: &[f32]) {
 impl CpuSession {
     /// Appends tokens to a sequence; gives the logits after the last `rows` of them.
     fn logits(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Vec<f32>> {
+        on_all_cores(|| self.compute(sequence, ids, rows))
+    }
+
+    fn compute(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Vec<f32>> {
         let model = &self.model;
         let mut x = transformer::embed_cpu(ids, &model.ends.embedding)?;
         for (layer, cache) in model.layers.iter().zip(&mut self.caches[sequence]) {
@@ -151,7 +156,7 @@ impl EngineSession for CpuSession {
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
         let mut cache = HostKvCache::new(self.model.config.attention())?;
-        self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut cache)?;
+        on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut cache))?;
         done(x)
     }
 

@@ -57,7 +57,8 @@ pub(super) trait EngineSession: Send + Sync {
     /// How many tokens of a prompt are computed together, at most.
     fn batch(&self) -> usize;
 
-    /// Appends at most [`EngineSession::batch`] tokens to a sequence; gives the logits after the last `rows` of them, `[rows, vocab]`.
+    /// Appends at most [`EngineSession::batch`] tokens to a sequence; gives, when they are computed, the logits after the last `rows` of them,
+    /// `[rows, vocab]`.
     fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
 
     /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.

@@ -264,7 +264,7 @@ impl Run {
         if self.chooser.wanted() == Some(1) {
             return self.greedy().await;
         }
-        step(&mut self.session, &mut [&mut self.chooser]).await?;
+        step(&mut self.session, &mut [(&mut self.chooser, true)]).await?;
         Ok(self.chooser.last())
     }
 
@@ -347,24 +347,29 @@ pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], writer: Wr
             return Ok(sequences.into_iter().map(generated).collect());
         }
         worker::yield_now().await;
-        let mut choosers: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.chooser).collect();
+        let mut choosers: Vec<_> = sequences.iter_mut().map(|sequence| (&mut sequence.chooser, sequence.stop.is_none())).collect();
         step(&mut session, &mut choosers).await?;
     }
 }
 
-/// A step of all sequences: the next token of each. Only what they can be chosen from is read back.
-async fn step(session: &mut Session, choosers: &mut [&mut Chooser]) -> Result<Vec<u32>> {
-    let tokens: Vec<u32> = choosers.iter().map(|chooser| chooser.last()).collect();
+/// A step of all sequences: those that go on choose their next token. Only what it can be chosen from is read back.
+async fn step(session: &mut Session, choosers: &mut [(&mut Chooser, bool)]) -> Result<()> {
+    let tokens: Vec<u32> = choosers.iter().map(|(chooser, _)| chooser.last()).collect();
     // Sequences of a batch have the same options.
-    match choosers.first().and_then(|chooser| chooser.wanted()) {
+    match choosers.first().and_then(|(chooser, _)| chooser.wanted()) {
         Some(k) => {
             let top: Vec<Vec<TokenLogit>> = session.decode_top(&tokens, k).await?;
-            choosers.iter_mut().zip(top).map(|(chooser, top)| chooser.of_top(top)).collect()
+            for ((chooser, _), top) in choosers.iter_mut().zip(top).filter(|((_, goes_on), _)| *goes_on) {
+                chooser.of_top(top)?;
+            }
         }
         None => {
             let logits = session.decode(&tokens).await?;
             let rows = logits.chunks(logits.len() / tokens.len());
-            choosers.iter_mut().zip(rows).map(|(chooser, row)| chooser.of_logits(row.to_vec())).collect()
+            for ((chooser, _), row) in choosers.iter_mut().zip(rows).filter(|((_, goes_on), _)| *goes_on) {
+                chooser.of_logits(row.to_vec())?;
+            }
         }
     }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use super::{
     session::Session,
     stop::{Stop, StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
-    worker::Workers,
+    worker::{Workers, on_all_cores},
 };
 use crate::{
     error::{Error, Result},
@@ -122,7 +122,9 @@ impl Model {
         }
     }
 
-    /// Builds a model from any source of weights.
+    /// Builds a model from any source of weights. Of the options, `quantize` and `i2s_layout` belong to the file:
+    /// [`Checkpoint::with_quantize`](crate::formats::Checkpoint::with_quantize), [`Gguf::with_quantize`](crate::formats::Gguf::with_quantize),
+    /// [`Gguf::with_i2s_layout`](crate::formats::Gguf::with_i2s_layout).
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -232,7 +234,8 @@ impl Model {
             let mut scores = Vec::new();
             let score = |rows: Vec<f32>| {
                 let targets = ids[scores.len() + 1..].par_iter();
-                scores.par_extend(rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target)));
+                let likelihoods = rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target));
+                on_all_cores(|| scores.par_extend(likelihoods));
             };
             session.prefill_all(0, &ids, score).await?;
             Ok(scores)

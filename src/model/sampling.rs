@@ -133,7 +133,7 @@ impl Default for Sampling {
     }
 }
 
-/// Draws tokens. The same options and logits give the same tokens on every platform: the generator is ChaCha8, and the arithmetic is in
+/// Draws tokens. It does not know the text, and so applies no penalties: generations do that before. The same options and logits give the same tokens on every platform: the generator is ChaCha8, and the arithmetic is in
 /// `f64` without the platform's `exp`.
 #[derive(Debug)]
 pub struct Sampler {

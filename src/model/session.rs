@@ -110,12 +110,21 @@ impl Session {
     /// exist; what the device reports. Nothing is appended then, nor if the future is dropped.
     pub async fn prefill(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
         self.check(sequence, ids)?;
-        let (undo, mut logits) = (self.undo(), Vec::new());
+        let undo = self.undo();
         let batches = ids.chunks(undo.state.batch());
+        let mut before: Option<Pending<Vec<f32>>> = None;
         for (left, batch) in (0..batches.len()).rev().zip(batches) {
-            logits = undo.state.extend(sequence, batch, usize::from(left == 0))?.await?;
+            let submitted = undo.state.extend(sequence, batch, usize::from(left == 0))?;
+            // One batch waits on the device for the one that it computes, and no more: what is dropped ends soon.
+            if let Some(before) = before.replace(submitted) {
+                before.await?;
+            }
             yield_now().await;
         }
+        let logits = match before {
+            Some(last) => last.await?,
+            None => Vec::new(),
+        };
         undo.keep();
         self.tokens[sequence].extend(ids);
         Ok(logits)

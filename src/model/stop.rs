@@ -47,7 +47,7 @@ impl Writer {
     }
 }
 
-/// Finds the first of some strings in a text that comes in pieces. What may be the beginning of one is held back.
+/// Finds, of some strings, the one that is complete first in a text that comes in pieces. What may be the beginning of one is held back.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopStrings {
     strings: Vec<String>,
@@ -62,7 +62,9 @@ impl StopStrings {
     /// Adds a piece. Gives the text that is settled, and whether a string was found: the text then ends before it.
     pub fn push(&mut self, piece: &str) -> (String, bool) {
         self.held += piece;
-        if let Some(at) = self.strings.iter().filter_map(|string| self.held.find(string)).min() {
+        // Of several, the one that is complete first, as if the text came letter by letter.
+        let found = self.strings.iter().filter_map(|string| self.held.find(string).map(|at| (at + string.len(), at)));
+        if let Some((_, at)) = found.min() {
             self.held.truncate(at);
             return (take(&mut self.held), true);
         }
@@ -96,6 +98,7 @@ mod tests {
             (&["User", "\nU"], "aab é", true),
             (&["é"], "aab ", true),
             (&["a"], "", true),
+            (&["aab é\nU", "b é"], "aa", true),
             (&["aabd", "cc"], text, false),
             (&[], text, false),
         ];

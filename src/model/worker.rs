@@ -6,7 +6,7 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     task::Poll,
     thread::{self, JoinHandle},
 };
@@ -65,6 +65,17 @@ impl Drop for Workers {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+/// Runs `work`, which never waits for other work, on the model's own pool of threads, as many as there are cores (or `RAYON_NUM_THREADS`). The
+/// caller's pool will not do: where all of its threads wait for a model, nobody would be left to compute.
+pub(super) fn on_all_cores<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    static POOL: LazyLock<Option<rayon::ThreadPool>> =
+        LazyLock::new(|| rayon::ThreadPoolBuilder::new().thread_name(|i| format!("bitnet-wgpu {i}")).build().ok());
+    match &*POOL {
+        Some(pool) => pool.install(work),
+        None => work(),
     }
 }
 

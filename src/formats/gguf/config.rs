@@ -84,9 +84,11 @@ impl<'a> Keys<'a> {
 
     /// The vocabulary's size: the number of the embedding's rows, which the metadata must not contradict.
     fn vocab(self) -> Result<usize, String> {
-        let rows = match self.file.tensor("token_embd.weight").and_then(|tensor| tensor.matrix()) {
-            Ok((rows, _)) => rows,
-            Err(error) => return Err(error.to_string()),
+        // Of its type nothing is said here: reading it does that.
+        let rows = match self.file.shape("token_embd.weight") {
+            Some([outer @ .., rows, columns]) if *rows > 0 && *columns > 0 && outer.iter().all(|&size| size == 1) => *rows,
+            Some(shape) => return Err(format!("`token_embd.weight` has shape {shape:?}; a matrix with elements is needed")),
+            None => return Err("no tensor `token_embd.weight`".into()),
         };
         let vocab = self.size("vocab_size", Some(rows))?;
         if vocab == rows { Ok(vocab) } else { Err(format!("has {vocab} tokens by its metadata, {rows} by `token_embd.weight`")) }

@@ -43,7 +43,7 @@ impl GgufFile {
     /// The file must not be truncated while it is in use.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`].
+    /// [`Error::Io`], [`Error::Format`]; [`Error::Unsupported`] for another version or byte order.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let map = mapped::map(&path)?;
@@ -77,6 +77,11 @@ impl GgufFile {
     /// Is there a tensor of that name?
     pub fn contains(&self, name: &str) -> bool {
         self.header.tensors.contains_key(name)
+    }
+
+    /// The dimensions of a tensor of any type, outermost first.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.header.tensors.get(name).map(|info| &*info.shape)
     }
 
     /// One tensor.
@@ -140,7 +145,7 @@ impl GgufTensor<'_> {
     /// The elements of a float tensor (F32, F16 or BF16) as `f32`.
     ///
     /// # Errors
-    /// [`Error::Format`] for a quantised type.
+    /// [`Error::Unsupported`] for a quantised type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         blocks::floats(self.kind, self.bytes).ok_or_else(|| self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
     }
@@ -165,7 +170,7 @@ impl GgufTensor<'_> {
     /// An embedding or a head: floats as stored, Q8_0 and Q6_K converted to `f16`.
     ///
     /// # Errors
-    /// [`Error::Format`] for another type or shape.
+    /// [`Error::Format`] for another shape, [`Error::Unsupported`] for another type.
     pub fn dense(&self) -> Result<PackedDense> {
         let (rows, columns) = self.matrix()?;
         let element = match self.kind {

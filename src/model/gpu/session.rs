@@ -7,7 +7,7 @@ use crate::{
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
 };
-use std::{future::ready, sync::Arc};
+use std::sync::Arc;
 
 /// Tokens of a prompt that are computed together: enough for the GEMM, few enough for the activations' memory.
 const BATCH: usize = 512;
@@ -107,11 +107,11 @@ impl EngineSession for GpuSession {
         let mut encoder = model.context.encoder("prefill");
         let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len()))?;
         let logits = (rows > 0).then(|| model.logits(&mut encoder, &x, ids.len() - rows, rows)).transpose()?;
-        encoder.submit()?;
+        let submission = encoder.submit()?;
         self.lengths[sequence] += ids.len();
         Ok(match logits {
             Some(logits) => Box::pin(logits.read()),
-            None => Box::pin(ready(Ok(Vec::new()))),
+            None => Box::pin(async move { submission.await.map(|()| Vec::new()) }),
         })
     }
 

@@ -71,7 +71,7 @@ async fn streams(model: &Model) -> Result<(), Box<dyn Error>> {
     let counter = ticks.clone();
     let ticker = task::spawn_local(async move {
         loop {
-            time::sleep(Duration::from_millis(10)).await;
+            time::sleep(Duration::from_millis(1)).await;
             counter.set(counter.get() + 1);
         }
     });
