@@ -32,7 +32,7 @@ fn kernels(op: &Op) -> Vec<&'static str> {
 }
 
 #[test]
-fn kernels_of_the_readme() {
+fn ops_and_their_kernels() {
     let mut table = "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n".to_owned();
     for op in ops() {
         let has_metal = |name: &str| catalog().any(|kernel| kernel.name == name && kernel.source(ShaderLanguage::Msl).is_some());
@@ -46,5 +46,5 @@ fn kernels_of_the_readme() {
         };
         writeln!(table, "| `{}` | {} | {by} |", op.name, shown.join(", ")).unwrap();
     }
-    check("README.md", "kernels", &table);
+    check("docs/kernels.md", "kernels", &table);
 }
