@@ -6,8 +6,9 @@ use bitnet_wgpu::{
     formats::{Checkpoint, ModelConfig, ModelFile},
     model::{GenerateOptions, LoadOptions, Model, Sampling, Session, SessionOptions, Stop},
 };
+use safetensors::{Dtype, tensor::TensorView};
 use std::path::PathBuf;
-use support::{Golden, block_on, context, contexts};
+use support::{Golden, block_on, context, contexts, files::Directory};
 
 const MODELS: [&str; 5] = ["odd", "newer", "online", "llama", "sharded"];
 
@@ -331,4 +332,54 @@ fn gguf_models_run_alike_on_every_engine() {
             assert_eq!(model.generate_ids(&ids, &options).unwrap().into_iter().filter(|token| token.is_ok()).count(), 4, "{name}");
         }
     }
+}
+
+/// The same ternary weights in floats, as some converters write them, and without a word of quantisation: the same model, to the bit.
+#[test]
+fn ternary_weights_in_floats_are_the_same_model() {
+    let packed = Checkpoint::open(directory("llama")).unwrap();
+    let c = packed.config();
+    let rows = |name: &str| match name.rsplit('.').next().unwrap() {
+        "q_proj" => c.heads * c.head_dim,
+        "k_proj" | "v_proj" => c.kv_heads * c.head_dim,
+        "gate_proj" | "up_proj" => c.intermediate,
+        _ => c.hidden,
+    };
+    let linears = packed.linears();
+    let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for name in packed.names().iter().filter(|name| !name.ends_with(".weight_scale")) {
+        let stored = packed.tensor(name).unwrap();
+        match name.strip_suffix(".weight").filter(|linear| linears.iter().any(|known| known == linear)) {
+            Some(linear) => {
+                let matrix = packed.linear_with_rows(linear, rows(linear)).unwrap();
+                let bytes = matrix.dequantize().into_iter().flat_map(f32::to_le_bytes).collect();
+                tensors.push((name.clone(), Dtype::F32, vec![matrix.rows(), matrix.columns()], bytes));
+            }
+            None => tensors.push((name.clone(), stored.dtype, stored.shape.to_vec(), stored.bytes.to_vec())),
+        }
+    }
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    let mut config = packed.config_json().clone();
+    config.as_object_mut().unwrap().remove("quantization_config").expect("it says that it is quantised");
+    let unpacked = Directory::temporary();
+    unpacked.write("model.safetensors", safetensors::serialize(views, None).unwrap());
+    unpacked.write("config.json", config.to_string());
+    let (ids, golden) = (golden("llama").ids("prompt2.ids"), golden("llama").floats("prompt2.last_logits"));
+    for context in [None, Some(context())] {
+        let logits = |path: PathBuf| block_on(Model::load_with(context, path, LoadOptions::default()).unwrap().logits(&ids)).unwrap();
+        let found = logits(unpacked.0.clone());
+        assert_eq!(found, logits(directory("llama")));
+        assert!(largest_difference(&found[found.len() - golden.len()..], &golden) < TOLERANCE);
+    }
+    // Other weights are refused: it is a Llama that nobody has trained for three values.
+    let (damaged, .., bytes) = tensors.iter_mut().find(|tensor| tensor.0.ends_with("up_proj.weight")).unwrap();
+    bytes[3] ^= 1;
+    let damaged = damaged.clone();
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    unpacked.write("model.safetensors", safetensors::serialize(views, None).unwrap());
+    match Model::load_cpu(&unpacked.0) {
+        Err(error @ Error::Unsupported { .. }) => assert!(error.to_string().contains(&damaged), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(Model::load_with(None, &unpacked.0, LoadOptions::default().quantize(true)).is_ok());
 }

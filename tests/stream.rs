@@ -75,7 +75,7 @@ fn other_tasks_run_while_it_generates() {
             });
             let mut generation = long(&model);
             let mut between = Vec::new();
-            // At least a second, which is a hundred ticks.
+            // A second at most, which is a hundred ticks.
             let _ = timeout(Duration::from_secs(1), async {
                 while let Some(token) = generation.next().await {
                     token.unwrap();
@@ -85,7 +85,7 @@ fn other_tasks_run_while_it_generates() {
             .await;
             ticker.abort();
             // The machine may be busy; an executor that is blocked does not tick at all.
-            assert!(ticks.get() >= 20, "{engine}: {} ticks in a second, at these when tokens came: {between:?}", ticks.get());
+            assert!(ticks.get() >= 5, "{engine}: {} ticks, at these when tokens came: {between:?}", ticks.get());
         });
     }
 }
