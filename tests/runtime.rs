@@ -397,6 +397,14 @@ fn a_recording_joins_an_apps_encoder() {
 }
 
 #[test]
+fn a_software_adapter_is_not_preferred_unless_it_is_named() {
+    let (preferred, why) = block_on(Context::preferred()).unwrap();
+    let named = ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].iter().any(|name| std::env::var_os(name).is_some());
+    assert_eq!(preferred.is_none(), context().capabilities().software && !named, "{why}");
+    assert!(why.contains(&context().capabilities().adapter), "{why}");
+}
+
+#[test]
 fn a_submission_can_be_awaited() {
     let context = context();
     let (x, y) = (context.upload(&[1u32], [1]).unwrap(), Tensor::zeros(context, [1]).unwrap());

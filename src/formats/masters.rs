@@ -33,6 +33,7 @@ impl Masters {
         {
             return Ok(matrix);
         }
+        // Before they are refused, so that weights that are not finite are named as such.
         let quantized = bitnet::quantize_weights_cpu(weights, rows, columns).map_err(|e| format!("cannot be quantised: {e}"))?;
         if self == Self::Refuse {
             return unsupported(REFUSED);

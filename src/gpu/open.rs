@@ -62,11 +62,11 @@ impl Context {
             }
             context => context?,
         };
-        let adapter = &context.capabilities().adapter;
+        let adapter = context.capabilities().adapter.clone();
         Ok(match named {
-            Some(name) => (Some(context.clone()), format!("{adapter}, as {name} says")),
+            Some(name) => (Some(context), format!("{adapter}, as {name} says")),
             None if context.capabilities().software => (None, format!("the CPU, as {adapter} is a software adapter, which is slower")),
-            None => (Some(context.clone()), adapter.clone()),
+            None => (Some(context), adapter),
         })
     }
 

@@ -46,16 +46,16 @@ impl Chooser {
         self.options.logits.is_some() || !self.options.logit_bias.is_empty() || self.options.sampling.penalises()
     }
 
-    /// Chooses from all logits.
-    pub fn of_logits(&mut self, mut logits: Vec<f32>) -> Result<u32> {
+    /// Chooses from all logits, which biases, penalties and hook change.
+    pub fn of_logits(&mut self, logits: &mut [f32]) -> Result<u32> {
         for &(id, bias) in &self.options.logit_bias {
             logits[id as usize] += bias;
         }
-        self.penalise(&mut logits);
+        self.penalise(logits);
         if let Some(hook) = &self.options.logits {
-            hook.call(&self.tokens, &mut logits);
+            hook.call(&self.tokens, logits);
         }
-        let id = self.sampler.sample_logits(&logits)?;
+        let id = self.sampler.sample_logits(logits)?;
         Ok(self.chosen(id))
     }
 
@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn biases_and_hooks_decide() {
-        let logits = || vec![2.0f32, 4.0, -3.0, 5.0];
-        assert_eq!(chooser(GenerateOptions::default()).of_logits(logits()).unwrap(), 3);
-        assert_eq!(chooser(GenerateOptions::default().logit_bias([(3, f32::NEG_INFINITY)])).of_logits(logits()).unwrap(), 1);
-        assert_eq!(chooser(GenerateOptions::default().logit_bias([(0, 3.5)])).of_logits(logits()).unwrap(), 0);
+        let logits = || [2.0f32, 4.0, -3.0, 5.0];
+        assert_eq!(chooser(GenerateOptions::default()).of_logits(&mut logits()).unwrap(), 3);
+        assert_eq!(chooser(GenerateOptions::default().logit_bias([(3, f32::NEG_INFINITY)])).of_logits(&mut logits()).unwrap(), 1);
+        assert_eq!(chooser(GenerateOptions::default().logit_bias([(0, 3.5)])).of_logits(&mut logits()).unwrap(), 0);
         let hook = |tokens: &[u32], logits: &mut [f32]| logits[tokens.len()] = 9.0;
         let mut chooser = chooser(GenerateOptions::default().logits(hook));
         assert_eq!(chooser.wanted(), None, "it needs all logits");
-        assert_eq!([chooser.of_logits(logits()).unwrap(), chooser.of_logits(logits()).unwrap()], [2, 3]);
+        assert_eq!([chooser.of_logits(&mut logits()).unwrap(), chooser.of_logits(&mut logits()).unwrap()], [2, 3]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Token {
 }
 
 /// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the first that is asked for, they are computed on a
-/// thread of its own, a few tokens ahead of who takes them. Dropped, it ends within one token.
+/// thread of its own, a few tokens ahead of who takes them. Dropped, it ends within one token, or one batch of the prompt.
 ///
 /// ```no_run
 /// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -256,8 +256,8 @@ impl Run {
 
     async fn first(&mut self) -> Result<u32> {
         let prompt = std::mem::take(&mut self.prompt);
-        let logits = self.session.set_text(0, &prompt).await?;
-        self.chooser.of_logits(logits)
+        let mut logits = self.session.set_text(0, &prompt).await?;
+        self.chooser.of_logits(&mut logits)
     }
 
     async fn following(&mut self) -> Result<u32> {
@@ -329,7 +329,7 @@ pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], writer: Wr
     let mut sequences = Vec::new();
     for (n, prompt) in prompts.iter().enumerate() {
         let mut chooser = Chooser::new(options, n as u64, prompt)?;
-        chooser.of_logits(session.prefill(n, prompt).await?)?;
+        chooser.of_logits(&mut session.prefill(n, prompt).await?)?;
         sequences.push(Sequence { chooser, writer: writer.clone(), ids: Vec::new(), text: String::new(), stop: None });
     }
     loop {
@@ -364,10 +364,11 @@ async fn step(session: &mut Session, choosers: &mut [(&mut Chooser, bool)]) -> R
             }
         }
         None => {
-            let logits = session.decode(&tokens).await?;
-            let rows = logits.chunks(logits.len() / tokens.len());
+            let mut logits = session.decode(&tokens).await?;
+            let vocab = logits.len() / tokens.len();
+            let rows = logits.chunks_mut(vocab);
             for ((chooser, _), row) in choosers.iter_mut().zip(rows).filter(|((_, goes_on), _)| *goes_on) {
-                chooser.of_logits(row.to_vec())?;
+                chooser.of_logits(row)?;
             }
         }
     }
