@@ -191,11 +191,11 @@ fn sequences_side_by_side_are_as_alone() {
     let prompts: Vec<_> = (0..3).map(|prompt| golden.ids(&format!("prompt{prompt}.ids"))).collect();
     let options = GenerateOptions::default().max_tokens(24).ignore_eos(true);
     for (engine, model) in engines(name) {
-        let together = block_on(model.generate_batch(&prompts, &options)).unwrap();
+        let together = block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap();
         for (prompt, generated) in together.iter().enumerate() {
             assert_eq!(generated.ids, golden.ids(&format!("prompt{prompt}.greedy")), "{engine}: prompt {prompt}");
         }
-        assert!(block_on(model.generate_batch(&[], &options)).unwrap().is_empty());
+        assert!(block_on(model.generate_batch_ids(&[], &options).unwrap().all()).unwrap().is_empty());
     }
 }
 

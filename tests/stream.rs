@@ -111,7 +111,10 @@ fn a_timeout_fires_and_an_abort_ends_it() {
             assert!(timeout(Duration::from_millis(1), model.score(&ids)).await.is_err(), "{engine}");
             let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
             let prompts = [vec![5, 6], vec![7]];
-            assert!(timeout(Duration::from_millis(1), model.generate_batch(&prompts, &options)).await.is_err(), "{engine}");
+            assert!(
+                timeout(Duration::from_millis(1), model.generate_batch_ids(&prompts, &options).unwrap().all()).await.is_err(),
+                "{engine}"
+            );
         });
         // What was given up changes nothing for what follows.
         let options = GenerateOptions::default().max_tokens(3);
@@ -173,7 +176,8 @@ fn biases_penalties_and_hooks_reach_the_tokens() {
         let prompt = model.encode_prompt("Once upon a time").unwrap().len();
         let forced = ids(&options.clone().logits(move |tokens, logits| logits[(tokens.len() - prompt) % 3] = 1e6));
         assert!(forced.iter().enumerate().all(|(i, &id)| id as usize == i % 3), "{engine}");
-        let sequences = block_on(model.generate_batch(&[vec![1, 5], vec![1, 7]], &options.clone().logit_bias([(9, 1e6)]))).unwrap();
+        let sequences =
+            block_on(model.generate_batch_ids(&[vec![1, 5], vec![1, 7]], &options.clone().logit_bias([(9, 1e6)])).unwrap().all()).unwrap();
         assert!(sequences.iter().flat_map(|sequence| &sequence.ids).all(|&id| id == 9), "{engine}");
         let beyond = options.clone().logit_bias([(model.config().vocab as u32, 1.0)]);
         assert!(matches!(model.generate("Once", &beyond).map(drop), Err(Error::Invalid { .. })), "{engine}");
@@ -238,13 +242,77 @@ fn a_batch_says_what_became_of_each_prompt() {
     for (engine, model) in models() {
         let options = GenerateOptions::default().max_tokens(30).stop([".", ","]);
         let prompts: Vec<Vec<u32>> = ["Once upon a time", "The bear"].iter().map(|text| model.encode_prompt(text).unwrap()).collect();
-        for (prompt, together) in prompts.iter().zip(block_on(model.generate_batch(&prompts, &options)).unwrap()) {
+        for (prompt, together) in prompts.iter().zip(block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap()) {
             let mut generation = model.generate_ids(prompt, &options).unwrap();
             let tokens: Vec<_> = (&mut generation).into_iter().map(Result::unwrap).collect();
             let text: String = tokens.iter().map(|token| token.text.as_str()).collect();
             assert_eq!((together.text, Some(together.stop)), (text, generation.stop()), "{engine}");
             assert_eq!(together.ids, tokens.iter().map(|token| token.id).collect::<Vec<_>>(), "{engine}");
         }
+    }
+}
+
+#[test]
+fn a_batch_streams_texts_side_by_side() {
+    for (engine, model) in models() {
+        let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
+        let prompts = ["Once upon a time", "The bear", ""];
+        let mut texts = prompts.map(|_| Vec::new());
+        let mut batch = model.generate_batch(&prompts, &options).unwrap();
+        let mut order = Vec::new();
+        on_one_thread(async {
+            while let Some(next) = batch.next().await.map(Result::unwrap) {
+                assert_eq!(next.stop.is_some(), texts[next.sequence].len() == 11, "{engine}");
+                order.push(next.sequence);
+                texts[next.sequence].push(next.token);
+            }
+        });
+        assert!(order[..6] == [0, 1, 2, 0, 1, 2], "{engine}: one after another, {order:?}");
+        for (prompt, tokens) in prompts.iter().zip(texts) {
+            let alone: Vec<_> = model.generate(prompt, &options).unwrap().into_iter().map(Result::unwrap).collect();
+            assert_eq!(tokens, alone, "{engine}: {prompt}");
+        }
+        // Each has its own end, and nothing is computed for what has none to come.
+        let ends = |options: &GenerateOptions| {
+            let batch = block_on(model.generate_batch(&prompts, options).unwrap().all()).unwrap();
+            batch.into_iter().map(|generated| (generated.ids.len(), generated.stop)).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(&options.clone().max_tokens(0)), [(0, Stop::MaxTokens); 3], "{engine}");
+        let length = model.encode_prompt(prompts[0]).unwrap().len();
+        let lengths = [0, length - model.encode_prompt(prompts[1]).unwrap().len(), length - 1];
+        assert_eq!(ends(&options.clone().max_length(Some(length))), lengths.map(|tokens| (tokens, Stop::MaxTokens)), "{engine}");
+        let mut batch = model.generate_batch(&prompts, &options).unwrap().into_iter();
+        assert_eq!(batch.by_ref().count(), 36);
+    }
+}
+
+#[test]
+fn what_must_not_occur_does_not() {
+    for (engine, model) in models() {
+        let generate = |options: &GenerateOptions| {
+            let mut generation = model.generate("Once upon a time", options).unwrap();
+            let ids: Vec<u32> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+            (ids, generation.stop())
+        };
+        let options = GenerateOptions::default().max_tokens(40);
+        let (free, _) = generate(&options);
+        let word = free[2..4].to_vec();
+        let (ids, _) = generate(&options.clone().bad_words([word.clone()]));
+        assert!(ids[..3] == free[..3] && !ids.windows(2).any(|pair| pair == word), "{engine}: {ids:?}");
+        let repeats = |ids: &[u32]| (0..ids.len() - 1).any(|at| ids[..at + 1].windows(2).any(|pair| pair == &ids[at..at + 2]));
+        let (ids, _) = generate(&options.clone().max_tokens(120).no_repeat_ngram(2));
+        assert!(!repeats(&ids) && repeats(&generate(&options.clone().max_tokens(120)).0), "{engine}");
+        // An end that comes at once, without and with a least length.
+        let end = model.config().eos[0];
+        let eager = options.clone().logit_bias([(end, 1e6)]);
+        assert_eq!(generate(&eager), (vec![end], Some(Stop::EndOfText)), "{engine}");
+        let (ids, stop) = generate(&eager.min_tokens(5));
+        assert_eq!((&ids[..5], ids.len(), stop), (&free[..5], 6, Some(Stop::EndOfText)), "{engine}");
+        let prompt = model.encode_prompt("Once upon a time").unwrap().len();
+        let (ids, stop) = generate(&options.clone().max_length(Some(prompt + 3)));
+        assert_eq!((ids, stop), (free[..3].to_vec(), Some(Stop::MaxTokens)), "{engine}");
+        let refused = |options: GenerateOptions| matches!(model.generate("", &options).map(drop), Err(Error::Invalid { .. }));
+        assert!(refused(options.clone().bad_words([vec![]])) && refused(options.clone().bad_words([vec![1, 99_999]])), "{engine}");
     }
 }
 
@@ -264,6 +332,25 @@ fn a_model_has_its_authors_options() {
     let wanted = Sampling::GREEDY.temperature(0.6).top_k(0).top_p(0.9).min_p(0.1).repetition_penalty(1.2);
     let json = r#"{"do_sample":true,"temperature":0.6,"top_k":0,"top_p":0.9,"min_p":0.1,"repetition_penalty":1.2,"max_new_tokens":5}"#;
     assert_eq!(sampling(json), (5, wanted));
+    let whole = |json: &str| {
+        directory.write("generation_config.json", json);
+        let model = Model::load_cpu(&directory.0).unwrap();
+        (model.options(), model.config().generation.ignored.clone())
+    };
+    let json = r#"{"max_length":9,"min_new_tokens":2,"no_repeat_ngram_size":3,"bad_words_ids":[[1],[2,3]],"suppress_tokens":[4],"stop_strings":"x",
+        "num_beams":4,"typical_p":1.0,"guidance_scale":null,"use_cache":true,"transformers_version":"5.0"}"#;
+    let (options, ignored) = whole(json);
+    assert_eq!((options.max_tokens, options.max_length, options.min_tokens), (usize::MAX, Some(9), 2));
+    assert_eq!((options.no_repeat_ngram, options.bad_words), (3, vec![vec![1], vec![2, 3]]));
+    assert_eq!((options.logit_bias, options.stop), (vec![(4, f32::NEG_INFINITY)], vec!["x".to_owned()]));
+    assert_eq!(ignored, ["num_beams"]);
+    let (options, _) = whole(r#"{"max_length": 9, "max_new_tokens": 7, "stop_strings": ["x", "y"]}"#);
+    assert_eq!((options.max_tokens, options.max_length, options.stop.len()), (7, None, 2));
+    for wrong in [r#"{"bad_words_ids": [["a"]]}"#, r#"{"suppress_tokens": -1}"#, r#"{"stop_strings": [1]}"#, r#"{"max_length": "9"}"#] {
+        directory.write("generation_config.json", wrong);
+        let error = Model::load_cpu(&directory.0).unwrap_err().to_string();
+        assert!(error.contains("generation_config.json") && error.contains(wrong.split('"').nth(1).unwrap()), "{error}");
+    }
     // Without sampling the rest is not meant.
     assert_eq!(sampling(r#"{"do_sample": false, "temperature": 0.6}"#), (256, Sampling::GREEDY));
 }
@@ -288,7 +375,7 @@ fn what_is_dropped_is_not_computed() {
         chosen.store(0, Ordering::SeqCst);
         let model = Model::load_with(context, &path, LoadOptions::default()).unwrap();
         let prompts = [vec![5, 6], vec![7]];
-        let mut batch = Box::pin(model.generate_batch(&prompts, &options));
+        let mut batch = Box::pin(model.generate_batch_ids(&prompts, &options).unwrap().all());
         while chosen.load(Ordering::SeqCst) < 4 {
             assert!(block_on(poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx)))).is_pending(), "{engine}: 800 tokens at once");
             std::thread::sleep(Duration::from_millis(1));

@@ -362,6 +362,21 @@ fn a_template_may_be_one_of_several_or_a_file() {
     assert_eq!(Tokenizer::from_gguf(&gguf).unwrap().chat_text(&[], false).unwrap(), "G");
 }
 
+/// `{% generation %}` marks the assistant's words for training. In transformers it is a block, so that what is set in it ends with it.
+#[test]
+fn the_generation_tag_changes_no_text() {
+    let messages = [Message::new("user", "Hello"), Message::new("assistant", "Hi"), Message::new("user", "Bye")];
+    let text = |template: &str| with_template(template).chat_text(&messages, true).unwrap();
+    let template = |begin: &str, end: &str| {
+        "{%- for message in messages %}\n  {{ message.role }}: ".to_owned() + begin + " {{ message.content }}\n" + end + "\n{% endfor %}|"
+    };
+    assert_eq!(text(&template("{% generation %}", "{% endgeneration %}")), text(&template("{% if true %}", "{% endif %}")));
+    assert_eq!(text(&template("{%- generation -%}", "{%-endgeneration-%}")), text(&template("{%- if true -%}", "{%- endif -%}")));
+    assert_eq!(text("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"), "21");
+    assert_eq!(text("{{ 'a {% generation' }}"), "a {% generation");
+    assert!(matches!(with_template("{% generation %}").chat_text(&messages, true), Err(Error::ChatTemplate { .. })));
+}
+
 #[test]
 fn bad_templates_are_errors() {
     let without = Directory::new().open().unwrap();

@@ -1,8 +1,9 @@
 //! A model directory as transformers writes it: config.json, and model.safetensors or its shards.
 
 use super::{
-    config::{self, GenerationDefaults, ModelConfig},
-    json::read_json,
+    config::ModelConfig,
+    generation::GenerationDefaults,
+    json::{read_json, token_ids},
     masters::Masters,
     model_file::ModelFile,
     problem::{Problem, unsupported},
@@ -256,7 +257,7 @@ fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
         return Ok(());
     }
     let json = read_json(&path)?;
-    let ids = config::token_ids(&json["eos_token_id"]).map_err(|message| Problem::from(format!("eos_token_id: {message}")).at(&path))?;
+    let ids = token_ids(&json["eos_token_id"]).map_err(|message| Problem::from(format!("eos_token_id: {message}")).at(&path))?;
     for id in ids.into_iter().filter(|&id| (id as usize) < config.vocab) {
         if !config.eos.contains(&id) {
             config.eos.push(id);

@@ -1,10 +1,12 @@
 //! A model's configuration, and reading it from config.json.
 
-use super::problem::{Problem, unsupported};
-use serde_json::{Map, Value};
+use super::{
+    generation::GenerationDefaults,
+    json::{Keys, MOST_SIZE, token_ids},
+    problem::{Problem, unsupported},
+};
+use serde_json::Value;
 
-/// The largest dimension that is accepted; larger ones are taken for damage.
-const MOST_SIZE: usize = 1 << 24;
 /// The most layers that are accepted.
 const MOST_LAYERS: usize = 4096;
 
@@ -37,48 +39,6 @@ pub enum RopeScaling {
         /// The context length of the original training, in tokens.
         context: f32,
     },
-}
-
-/// How a model's authors would have it generate: generation_config.json.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct GenerationDefaults {
-    /// Draw tokens at random; without, the most likely one is always taken.
-    pub sample: bool,
-    /// Divides the logits.
-    pub temperature: Option<f32>,
-    /// So many most likely tokens are candidates.
-    pub top_k: Option<usize>,
-    /// The fewest tokens that reach this total probability are candidates.
-    pub top_p: Option<f32>,
-    /// Tokens that are less likely than this share of the most likely one are none.
-    pub min_p: Option<f32>,
-    /// Divides the logits of tokens that the text has.
-    pub repetition_penalty: Option<f32>,
-    /// The most tokens to generate.
-    pub max_tokens: Option<usize>,
-}
-
-impl GenerationDefaults {
-    pub(super) fn from_json(json: &Value) -> Result<Self, Problem> {
-        let json = Keys(json.as_object().ok_or("is not a JSON object")?);
-        let float = |key| json.get(key).map(|_| json.float(key, 0.0)).transpose();
-        let count = |key: &str| {
-            let count = |value: &Value| {
-                value.as_u64().and_then(|count| usize::try_from(count).ok()).ok_or_else(|| format!("{key} is {value}; a count is needed"))
-            };
-            json.get(key).map(count).transpose()
-        };
-        Ok(Self {
-            sample: json.flag("do_sample")?,
-            temperature: float("temperature")?,
-            top_k: count("top_k")?,
-            top_p: float("top_p")?,
-            min_p: float("min_p")?,
-            repetition_penalty: float("repetition_penalty")?,
-            max_tokens: count("max_new_tokens")?,
-        })
-    }
 }
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.
@@ -304,72 +264,6 @@ impl Rope {
                 context: json.needed("original_max_position_embeddings")?,
             }),
             other => unsupported(format!("rotary scaling `{other}` is not supported; `default`, `linear` and `llama3` are")),
-        }
-    }
-}
-
-/// Token ids from a number, a list of numbers, or null (none).
-pub(super) fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| format!("{value} is no token id"));
-    match value {
-        Value::Null => Ok(Vec::new()),
-        Value::Array(ids) => ids.iter().map(id).collect(),
-        one => Ok(vec![id(one)?]),
-    }
-}
-
-/// A JSON object in which a null value counts as missing.
-#[derive(Clone, Copy)]
-struct Keys<'a>(&'a Map<String, Value>);
-
-impl<'a> Keys<'a> {
-    fn get(self, key: &str) -> Option<&'a Value> {
-        self.0.get(key).filter(|value| !value.is_null())
-    }
-
-    fn size(self, key: &str, default: Option<usize>) -> Result<usize, String> {
-        let Some(value) = self.get(key) else {
-            return default.ok_or_else(|| format!("has no {key}"));
-        };
-        let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| (1..=MOST_SIZE).contains(size));
-        size.ok_or_else(|| format!("{key} is {value}; 1 to {MOST_SIZE} is supported"))
-    }
-
-    fn float(self, key: &str, default: f32) -> Result<f32, String> {
-        let Some(value) = self.get(key) else { return Ok(default) };
-        let float = value.as_f64().map(|float| float as f32).filter(|float| float.is_finite());
-        float.ok_or_else(|| format!("{key} is {value}; a number is needed"))
-    }
-
-    fn needed(self, key: &str) -> Result<f32, String> {
-        if self.get(key).is_none() {
-            return Err(format!("rotary scaling has no {key}"));
-        }
-        self.float(key, 0.0)
-    }
-
-    fn flag(self, key: &str) -> Result<bool, String> {
-        let value = self.get(key).unwrap_or(&Value::Bool(false));
-        value.as_bool().ok_or_else(|| format!("{key} is {value}; true or false is needed"))
-    }
-
-    fn text(self, key: &str) -> Result<Option<&'a str>, String> {
-        let text = |value: &'a Value| value.as_str().ok_or_else(|| format!("{key} is {value}; a string is needed"));
-        self.get(key).map(text).transpose()
-    }
-
-    fn object(self, key: &str) -> Result<Option<Self>, String> {
-        let object = |value: &'a Value| value.as_object().map(Self).ok_or_else(|| format!("{key} is {value}; an object is needed"));
-        self.get(key).map(object).transpose()
-    }
-
-    /// A missing token gets the default; a null means that there is none.
-    fn token(self, key: &str, default: u32) -> Result<Option<u32>, String> {
-        let Some(value) = self.0.get(key) else { return Ok(Some(default)) };
-        match token_ids(value)?.as_slice() {
-            [] => Ok(None),
-            &[id] => Ok(Some(id)),
-            _ => Err(format!("{key} is {value}; one token is needed")),
         }
     }
 }

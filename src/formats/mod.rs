@@ -7,6 +7,7 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;
+mod generation;
 pub(crate) mod gguf;
 mod json;
 mod mapped;
@@ -20,7 +21,8 @@ pub(crate) mod tensors;
 mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
-pub use config::{Activation, GenerationDefaults, ModelConfig, RopeScaling};
+pub use config::{Activation, ModelConfig, RopeScaling};
+pub use generation::GenerationDefaults;
 pub use gguf::{
     blocks::{GgufType, I2sLayout},
     config::RotaryOrder,

@@ -57,6 +57,11 @@ impl SafeTensors {
         self.metadata.info(name).is_some()
     }
 
+    /// A string that the file says about itself.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
     /// One tensor.
     ///
     /// # Errors
@@ -125,7 +130,7 @@ impl TensorBytes<'_> {
     }
 
     /// An error about this tensor.
-    pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
+    pub(crate) fn error(&self, message: impl std::fmt::Display) -> Error {
         self.problem(Problem::Damaged(message.to_string()))
     }
 

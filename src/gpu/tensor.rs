@@ -92,6 +92,16 @@ impl<T: ElementType> Tensor<T> {
         }
     }
 
+    /// A tensor of its own with the same contents, copied on the device.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn duplicate(&self) -> Result<Self> {
+        let copy = Self::uninit(&self.context, self.shape)?;
+        self.context.submit_with("copy", |encoder| encoder.copy_buffer_to_buffer(&self.buffer, 0, &copy.buffer, 0, self.bytes))?;
+        Ok(copy)
+    }
+
     /// The same data under another shape of as many elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();

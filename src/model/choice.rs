@@ -15,14 +15,16 @@ pub(super) struct Chooser {
     tokens: Vec<u32>,
     /// How many of them are the prompt's.
     prompt: usize,
+    /// Tokens that end the text.
+    ends: Vec<u32>,
 }
 
 impl Chooser {
     /// For the n-th sequence of a batch, which draws its random numbers from seed + n.
-    pub fn new(options: &GenerateOptions, n: u64, prompt: &[u32]) -> Result<Self> {
+    pub fn new(options: &GenerateOptions, n: u64, prompt: &[u32], ends: &[u32]) -> Result<Self> {
         let sampling = options.sampling;
         let sampler = Sampler::new(sampling.seed(sampling.seed.wrapping_add(n)))?;
-        Ok(Self { options: options.clone(), sampler, tokens: prompt.to_vec(), prompt: prompt.len() })
+        Ok(Self { options: options.clone(), sampler, tokens: prompt.to_vec(), prompt: prompt.len(), ends: ends.to_vec() })
     }
 
     /// The prompt's tokens, then those that were chosen.
@@ -43,15 +45,23 @@ impl Chooser {
     }
 
     fn changes_logits(&self) -> bool {
-        self.options.logits.is_some() || !self.options.logit_bias.is_empty() || self.options.sampling.penalises()
+        let GenerateOptions { logits, logit_bias, sampling, bad_words, no_repeat_ngram, .. } = &self.options;
+        let forbids = !bad_words.is_empty() || *no_repeat_ngram > 0 || self.must_go_on();
+        forbids || logits.is_some() || !logit_bias.is_empty() || sampling.penalises()
     }
 
-    /// Chooses from all logits, which biases, penalties and hook change.
+    /// Are there too few tokens yet for an end?
+    fn must_go_on(&self) -> bool {
+        self.tokens.len() - self.prompt < self.options.min_tokens
+    }
+
+    /// Chooses from all logits, which biases, penalties, forbidden tokens and the hook change.
     pub fn of_logits(&mut self, logits: &mut [f32]) -> Result<u32> {
         for &(id, bias) in &self.options.logit_bias {
             logits[id as usize] += bias;
         }
         self.penalise(logits);
+        self.forbid(logits);
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
@@ -71,6 +81,27 @@ impl Chooser {
     pub fn chosen(&mut self, id: u32) -> u32 {
         self.tokens.push(id);
         id
+    }
+
+    /// Forbids what would end the text too early, complete a bad word, or repeat a run of tokens.
+    fn forbid(&self, logits: &mut [f32]) {
+        let mut forbid = |id: u32| logits[id as usize] = f32::NEG_INFINITY;
+        if self.must_go_on() {
+            self.ends.iter().for_each(|&id| forbid(id));
+        }
+        for word in &self.options.bad_words {
+            if let Some((&last, before)) = word.split_last()
+                && self.tokens.ends_with(before)
+            {
+                forbid(last);
+            }
+        }
+        let Some(length) = self.options.no_repeat_ngram.checked_sub(1) else { return };
+        if let Some(at) = self.tokens.len().checked_sub(length) {
+            let last = &self.tokens[at..];
+            let repeated = self.tokens.windows(length + 1).filter(|run| &run[..length] == last);
+            repeated.for_each(|run| forbid(run[length]));
+        }
     }
 
     fn penalise(&self, logits: &mut [f32]) {
@@ -97,7 +128,7 @@ mod tests {
     use super::*;
 
     fn chooser(options: GenerateOptions) -> Chooser {
-        Chooser::new(&options, 0, &[0, 1]).unwrap()
+        Chooser::new(&options, 0, &[0, 1], &[3]).unwrap()
     }
 
     #[test]
@@ -132,6 +163,37 @@ mod tests {
         let mut chooser = chooser(GenerateOptions::default().logits(hook));
         assert_eq!(chooser.wanted(), None, "it needs all logits");
         assert_eq!([chooser.of_logits(&mut logits()).unwrap(), chooser.of_logits(&mut logits()).unwrap()], [2, 3]);
+    }
+
+    #[test]
+    fn what_is_forbidden_is_not_chosen() {
+        let forbidden = |options: GenerateOptions, generated: &[u32]| {
+            let mut chooser = chooser(options);
+            for &id in generated {
+                chooser.chosen(id);
+            }
+            let mut logits = [0.0; 4];
+            chooser.forbid(&mut logits);
+            (0..4).filter(|&id| logits[id] == f32::NEG_INFINITY).collect::<Vec<_>>()
+        };
+        let options = GenerateOptions::default;
+        assert_eq!(forbidden(options(), &[2]), []);
+        // 3 ends the text.
+        assert_eq!(forbidden(options().min_tokens(2), &[2]), [3]);
+        assert_eq!(forbidden(options().min_tokens(2), &[2, 2]), []);
+        let words = || options().bad_words([vec![2], vec![1, 0], vec![0, 1, 3]]);
+        assert_eq!(forbidden(words(), &[]), [0, 2, 3]);
+        assert_eq!(forbidden(words(), &[1]), [0, 2]);
+        assert_eq!(forbidden(words(), &[1, 0]), [2]);
+        // The text begins with 0 1.
+        assert_eq!(forbidden(options().no_repeat_ngram(1), &[3]), [0, 1, 3]);
+        assert_eq!(forbidden(options().no_repeat_ngram(2), &[2, 0]), [1]);
+        assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 0, 1]), [2]);
+        assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 1]), []);
+        assert_eq!(forbidden(options().no_repeat_ngram(9), &[2, 1]), []);
+        assert_eq!(chooser(options().min_tokens(1)).wanted(), None);
+        assert_eq!(chooser(options().no_repeat_ngram(2)).wanted(), None);
+        assert_eq!(chooser(words()).wanted(), None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(super) struct CpuModel {
     pub layers: Vec<HostLayer>,
 }
 
+#[derive(Clone)]
 struct CpuSession {
     model: Arc<CpuModel>,
     /// Of every sequence, by layer.
@@ -124,6 +125,22 @@ impl EngineSession for CpuSession {
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
         self.caches[sequence].iter_mut().for_each(|cache| cache.truncate(tokens));
+    }
+
+    fn fork(&self) -> Result<Box<dyn EngineSession>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
+        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].clone()).collect();
+        done((0..self.model.config.layers).map(layer).collect())
+    }
+
+    fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+        for (l, layer) in layers.into_iter().enumerate() {
+            self.caches.iter_mut().zip(layer).for_each(|(sequence, cache)| sequence[l] = cache);
+        }
+        Ok(())
     }
 
     fn batch(&self) -> usize {

@@ -1,6 +1,12 @@
 //! What computes a model, as sessions see it: the GPU or the CPU.
 
-use crate::{element::Element, error::Result, formats::ModelConfig, gpu::context::Context, gpu::recording::Recording, gpu::tensor::Tensor};
+use crate::{
+    element::Element,
+    error::Result,
+    formats::ModelConfig,
+    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    ops::transformer::HostKvCache,
+};
 use std::{pin::Pin, sync::Arc};
 
 /// A result of work that is submitted already.
@@ -53,6 +59,15 @@ pub(super) trait EngineSession: Send + Sync {
 
     /// Forgets all but the first `tokens` of a sequence.
     fn truncate(&mut self, sequence: usize, tokens: usize);
+
+    /// Another session with the same sequences.
+    fn fork(&self) -> Result<Box<dyn EngineSession>>;
+
+    /// Keys and values in host memory, by layer and sequence.
+    fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>>;
+
+    /// Overwrites all sequences with what was read of a session; there is room for it.
+    fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()>;
 
     /// How many tokens of a prompt are computed together, at most.
     fn batch(&self) -> usize;

@@ -3,24 +3,24 @@
 use super::{
     choice::Chooser,
     engine::{Pending, TokenLogit},
+    feed::{Blocking, Feed, Source},
     options::GenerateOptions,
     session::Session,
     stop::{Stop, Writer},
-    worker::{self, Work, Workers},
+    worker::Workers,
 };
 use crate::{
     error::{Error, Result},
     ops::transformer::TopK,
 };
 use futures_core::Stream;
-use futures_intrusive::channel::shared::{OneshotReceiver, channel, oneshot_channel};
 use std::{
-    borrow::{Borrow, BorrowMut},
+    borrow::Borrow,
     collections::VecDeque,
     future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{self, Poll},
+    task::{Context, Poll},
 };
 
 /// One generated token.
@@ -50,39 +50,9 @@ pub struct Token {
 /// # }
 /// ```
 pub struct Generation {
-    state: State,
+    feed: Feed<Run>,
     stop: Option<Stop>,
 }
-
-enum State {
-    /// Nobody has asked for a token yet.
-    New(Box<Run>, Arc<Workers>),
-    // Dropped in this order: the channel closes before the work is given up.
-    Running(Tokens, Begun),
-    /// All tokens were taken.
-    Ended(Begun),
-    /// It had nothing to generate.
-    Idle(Box<Session>),
-    Failed,
-}
-
-/// What has begun on a thread: gives the session back when it ends.
-struct Begun {
-    session: OneshotReceiver<Session>,
-    _work: Work,
-}
-
-/// The tokens as they come from the thread.
-type Tokens = Pin<Box<dyn Stream<Item = Message> + Send>>;
-
-/// A token, and whether it is the last.
-type Message = Result<(Token, Option<Stop>)>;
-
-/// Tokens that wait for being taken; with so many, the thread waits.
-const AHEAD: usize = 4;
-
-/// The tokens of a [`Generation`], each waited for on this thread.
-pub struct Blocking<G>(G);
 
 /// The state of a generation.
 struct Run {
@@ -101,14 +71,13 @@ impl Generation {
     /// Makes `prompt` the text of the first sequence of a session, and continues it.
     pub(super) fn new(workers: &Arc<Workers>, session: Session, prompt: &[u32], writer: Writer, options: &GenerateOptions) -> Result<Self> {
         session.check_text(prompt)?;
-        let chooser = Chooser::new(options, 0, prompt)?;
-        let max_tokens = options.max_tokens;
-        if max_tokens == 0 {
-            return Ok(Self { state: State::Idle(Box::new(session)), stop: Some(Stop::MaxTokens) });
-        }
-        let (prompt, pending) = (prompt.to_vec(), VecDeque::new());
+        let chooser = Chooser::new(options, 0, prompt, &writer.ends)?;
+        let (max_tokens, prompt, pending) = (options.tokens_after(prompt.len()), prompt.to_vec(), VecDeque::new());
         let run = Run { session, max_tokens, chooser, writer, prompt, generated: 0, pending, stop: None };
-        Ok(Self { state: State::New(Box::new(run), workers.clone()), stop: None })
+        Ok(match max_tokens {
+            0 => Self { feed: Feed::empty(run), stop: Some(Stop::MaxTokens) },
+            _ => Self { feed: Feed::new(run, workers), stop: None },
+        })
     }
 
     /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does the same.)
@@ -127,58 +96,21 @@ impl Generation {
     /// # Errors
     /// [`Error::Gpu`] if its thread panicked.
     pub async fn into_session(self) -> Result<Session> {
-        match self.state {
-            State::New(run, _) => Ok(run.session),
-            State::Idle(session) => Ok(*session),
-            State::Running(tokens, begun) => {
-                // What has nobody to listen to it ends.
-                drop(tokens);
-                begun.session.receive().await.ok_or_else(worker::stopped)
-            }
-            State::Ended(begun) => begun.session.receive().await.ok_or_else(worker::stopped),
-            State::Failed => Err(worker::stopped()),
-        }
+        self.feed.into_rest().await
     }
 }
 
 impl Stream for Generation {
     type Item = Result<Token>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        let (mut tokens, begun) = match std::mem::replace(&mut self.state, State::Failed) {
-            State::New(run, workers) => match run.start(&workers) {
-                Ok(started) => started,
-                Err(error) => return Poll::Ready(Some(Err(error))),
-            },
-            State::Running(tokens, begun) => (tokens, begun),
-            other => {
-                self.state = other;
-                return Poll::Ready(None);
-            }
-        };
-        let Poll::Ready(message) = tokens.as_mut().poll_next(cx) else {
-            self.state = State::Running(tokens, begun);
-            return Poll::Pending;
-        };
-        let token = match message {
-            Some(message) => message.map(|(token, stop)| {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.feed.poll_next(cx).map(|item| {
+            item.map(|item| {
+                let (token, stop) = item?;
                 self.stop = stop;
-                token
-            }),
-            None => Err(worker::stopped()),
-        };
-        // After an error nothing follows.
-        let last = token.is_err() || self.stop.is_some();
-        self.state = if last { State::Ended(begun) } else { State::Running(tokens, begun) };
-        Poll::Ready(Some(token))
-    }
-}
-
-impl<G: BorrowMut<Generation>> Iterator for Blocking<G> {
-    type Item = Result<Token>;
-
-    fn next(&mut self) -> Option<Result<Token>> {
-        pollster::block_on(self.0.borrow_mut().next_token())
+                Ok(token)
+            })
+        })
     }
 }
 
@@ -198,37 +130,26 @@ impl IntoIterator for Generation {
     }
 }
 
-impl<'a> IntoIterator for &'a mut Generation {
+impl IntoIterator for &mut Generation {
     type Item = Result<Token>;
     type IntoIter = Blocking<Self>;
 
-    fn into_iter(self) -> Blocking<&'a mut Generation> {
+    fn into_iter(self) -> Blocking<Self> {
         Blocking(self)
     }
 }
 
-impl Run {
-    /// Begins, on a thread of its own.
-    fn start(mut self: Box<Self>, workers: &Arc<Workers>) -> Result<(Tokens, Begun)> {
-        let (sender, receiver) = channel(AHEAD);
-        let (back, session) = oneshot_channel();
-        let _work = workers.spawn(async move {
-            loop {
-                let message = self.token().await.map(|token| (token, self.stop));
-                let last = message.is_err() || self.stop.is_some();
-                // It fails where nobody listens any more.
-                if sender.send(message).await.is_err() || last {
-                    break;
-                }
-            }
-            // It fails where nobody wants it back.
-            let _ = back.send(self.into_session());
-        })?;
-        Ok((Box::pin(receiver.into_stream()), Begun { session, _work }))
+impl Source for Run {
+    type Item = (Token, Option<Stop>);
+    type Rest = Session;
+
+    async fn next(&mut self) -> Result<(Self::Item, bool)> {
+        let token = self.token().await?;
+        Ok(((token, self.stop), self.stop.is_some()))
     }
 
     /// The session with the text so far, without the steps that were submitted ahead.
-    fn into_session(mut self: Box<Self>) -> Session {
+    fn rest(mut self) -> Session {
         if self.generated > 0 {
             // The last token was chosen, and not yet appended.
             let tokens = self.chooser.tokens();
@@ -236,7 +157,9 @@ impl Run {
         }
         self.session
     }
+}
 
+impl Run {
     async fn token(&mut self) -> Result<Token> {
         let id = match self.generated {
             0 => self.first().await?,
@@ -285,75 +208,8 @@ impl Run {
     }
 }
 
-/// What came of one prompt of a batch.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Generated {
-    /// The tokens.
-    pub ids: Vec<u32>,
-    /// Their text; empty for a model without a tokenizer.
-    pub text: String,
-    /// Why it ended.
-    pub stop: Stop,
-}
-
-/// A sequence of a batch.
-struct Sequence {
-    chooser: Chooser,
-    writer: Writer,
-    ids: Vec<u32>,
-    text: String,
-    stop: Option<Stop>,
-}
-
-impl Sequence {
-    /// Takes the token that was chosen last; `full` says that there is no room for it in the session.
-    fn take(&mut self, max_tokens: usize, full: bool) -> Result<()> {
-        let id = self.chooser.last();
-        self.ids.push(id);
-        self.stop = if self.writer.ends.contains(&id) {
-            Some(Stop::EndOfText)
-        } else if self.ids.len() == max_tokens {
-            Some(Stop::MaxTokens)
-        } else {
-            full.then_some(Stop::Context)
-        };
-        self.text += &self.writer.push(id, &mut self.stop)?;
-        Ok(())
-    }
-}
-
-/// Continues prompts side by side in an empty session.
-pub(super) async fn batch(mut session: Session, prompts: &[Vec<u32>], writer: Writer, options: &GenerateOptions) -> Result<Vec<Generated>> {
-    let capacity = session.options().capacity;
-    let mut sequences = Vec::new();
-    for (n, prompt) in prompts.iter().enumerate() {
-        let mut chooser = Chooser::new(options, n as u64, prompt)?;
-        chooser.of_logits(&mut session.prefill(n, prompt).await?)?;
-        sequences.push(Sequence { chooser, writer: writer.clone(), ids: Vec::new(), text: String::new(), stop: None });
-    }
-    loop {
-        for (n, sequence) in sequences.iter_mut().enumerate() {
-            if sequence.stop.is_none() {
-                sequence.take(options.max_tokens, session.len(n) == capacity)?;
-            }
-            if sequence.stop.is_some() {
-                // A finished sequence is still stepped with the batch, its output ignored; emptied, it never runs out of room.
-                session.truncate(n, 0)?;
-            }
-        }
-        if sequences.iter().all(|sequence| sequence.stop.is_some()) {
-            let generated = |Sequence { ids, text, stop, .. }| Generated { ids, text, stop: stop.unwrap_or(Stop::Context) };
-            return Ok(sequences.into_iter().map(generated).collect());
-        }
-        worker::yield_now().await;
-        let mut choosers: Vec<_> = sequences.iter_mut().map(|sequence| (&mut sequence.chooser, sequence.stop.is_none())).collect();
-        step(&mut session, &mut choosers).await?;
-    }
-}
-
 /// A step of all sequences: those that go on choose their next token. Only what it can be chosen from is read back.
-async fn step(session: &mut Session, choosers: &mut [(&mut Chooser, bool)]) -> Result<()> {
+pub(super) async fn step(session: &mut Session, choosers: &mut [(&mut Chooser, bool)]) -> Result<()> {
     let tokens: Vec<u32> = choosers.iter().map(|(chooser, _)| chooser.last()).collect();
     // Sequences of a batch have the same options.
     match choosers.first().and_then(|(chooser, _)| chooser.wanted()) {

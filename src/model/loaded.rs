@@ -1,15 +1,17 @@
 //! A loaded model: what it is made of, and everything that can be done with it.
 
 use super::{
+    batch::BatchGeneration,
     cpu::CpuModel,
     engine::{Engine, SessionOptions},
-    generate::{self, Generated, Generation},
+    generate::Generation,
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
     sampling::Sampling,
+    saved::Fingerprint,
     session::Session,
-    stop::{Stop, StopStrings, Writer},
+    stop::{StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
     worker::{Workers, on_all_cores},
 };
@@ -71,6 +73,7 @@ pub struct Model {
     /// Or why there is none: models take ids without one.
     tokenizer: std::result::Result<Tokenizer, String>,
     workers: Arc<Workers>,
+    print: Fingerprint,
 }
 
 impl Model {
@@ -158,17 +161,18 @@ impl Model {
                 progress(done, count);
             }
         };
+        let mut print = Fingerprint::new(&config, &ends);
         // Read as the engine asks for them, so that one layer at a time is in host memory on the way to a GPU.
         let layers = (0..count).map(|layer| {
             progress(layer);
-            HostLayer::read(file, layer)
+            HostLayer::read(file, layer).inspect(|layer| print.add_layer(layer))
         });
         let engine: Arc<dyn Engine> = match context {
             Some(context) => Arc::new(GpuModel::new(context, config, ends, layers)?),
             None => Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends }),
         };
         progress(count);
-        Ok(Self { engine, tokenizer, workers: Arc::default() })
+        Ok(Self { engine, tokenizer, workers: Arc::default(), print })
     }
 
     /// The configuration.
@@ -177,16 +181,23 @@ impl Model {
     }
 
     /// Options as the model's authors would have them: those of its generation_config.json, else the defaults. As in transformers, sampling without a
-    /// temperature has one of 1, and without a `top_k` one of 50.
+    /// temperature has one of 1, and without a `top_k` one of 50. What of it is not supported is logged as a warning.
     pub fn options(&self) -> GenerateOptions {
         let (wanted, options) = (&self.config().generation, GenerateOptions::default());
+        if !wanted.ignored.is_empty() {
+            log::warn!("generation_config.json has what is not supported, and ignored: {}", wanted.ignored.join(", "));
+        }
         let mut sampling = Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
         if wanted.sample {
             sampling = sampling.temperature(wanted.temperature.unwrap_or(1.0)).top_k(wanted.top_k.unwrap_or(50));
             sampling = sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
         }
-        let max_tokens = wanted.max_tokens.unwrap_or(options.max_tokens);
-        options.max_tokens(max_tokens).sampling(sampling)
+        // A limit on prompt and continuation together stands in for one on the continuation.
+        let most = if wanted.max_length.is_some() { usize::MAX } else { options.max_tokens };
+        let options = options.max_tokens(wanted.max_tokens.unwrap_or(most)).max_length(wanted.max_length).sampling(sampling);
+        let options = options.min_tokens(wanted.min_tokens.unwrap_or(0)).no_repeat_ngram(wanted.no_repeat_ngram.unwrap_or(0));
+        let suppressed = wanted.suppressed.iter().map(|&id| (id, f32::NEG_INFINITY));
+        options.stop(&wanted.stop).bad_words(wanted.bad_words.clone()).logit_bias(suppressed)
     }
 
     /// The tokenizer.
@@ -207,7 +218,16 @@ impl Model {
     /// # Errors
     /// [`Error::Context`] for more capacity than the model's context; [`Error::Invalid`] for none; what the device reports.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
-        Session::new(self.engine.clone(), options)
+        Session::new(self.engine.clone(), self.print, options)
+    }
+
+    /// The session that [`Session::save`] wrote to a file, of this model on this or another device.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Format`] for a file that is damaged or of another model; [`Error::Invalid`] for another number of sequences;
+    /// [`Error::Context`] where its tokens have no room; else as [`Model::session`].
+    pub fn load_session(&self, path: impl AsRef<Path>, options: SessionOptions) -> Result<Session> {
+        Session::load(self.engine.clone(), self.print, path.as_ref(), options)
     }
 
     /// The logits after every token of `ids`, `[ids.len(), vocab]`.
@@ -347,19 +367,24 @@ impl Model {
         Generation::new(&self.workers, session, prompt, self.writer(options)?, options)
     }
 
-    /// Continues several prompts side by side, every weight read once a step for all of them. The n-th prompt draws its random numbers from seed + n.
+    /// Continues several texts side by side, every weight read once a step for all of them. The n-th draws its random numbers from seed + n.
+    ///
+    /// # Errors
+    /// As [`Model::generate`].
+    pub fn generate_batch(&self, prompts: &[impl AsRef<str>], options: &GenerateOptions) -> Result<BatchGeneration> {
+        let prompts = prompts.iter().map(|prompt| self.encode_prompt(prompt.as_ref())).collect::<Result<Vec<_>>>()?;
+        self.generate_batch_ids(&prompts, options)
+    }
+
+    /// [`Model::generate_batch`] for prompts of token ids, which are taken as they are.
     ///
     /// # Errors
     /// As [`Model::generate_ids`].
-    pub async fn generate_batch(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<Vec<Generated>> {
+    pub fn generate_batch_ids(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<BatchGeneration> {
         let writer = self.writer(options)?;
-        if prompts.is_empty() || options.max_tokens == 0 {
-            return Ok(vec![Generated { ids: Vec::new(), text: String::new(), stop: Stop::MaxTokens }; prompts.len()]);
-        }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let session = self.session(options.room(prompts.len(), longest, self.config().context)?)?;
-        let (prompts, options) = (prompts.to_vec(), options.clone());
-        self.workers.run(async move { generate::batch(session, &prompts, writer, &options).await }).await
+        let session = self.session(options.room(prompts.len().max(1), longest, self.config().context)?)?;
+        BatchGeneration::new(&self.workers, session, prompts, &writer, options)
     }
 
     /// What writes a text as the options want it, which are checked.

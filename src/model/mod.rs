@@ -16,24 +16,29 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers, worker < stop < engine < cpu, gpu, session, options < choice < generate < loaded.
+// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop < engine < cpu, gpu, session, options < choice, feed < generate < batch < loaded.
+mod batch;
 mod choice;
 mod config;
 mod cpu;
 mod engine;
+mod feed;
 mod generate;
 mod gpu;
 mod layers;
 mod loaded;
 mod options;
 mod sampling;
+mod saved;
 mod session;
 mod stop;
 mod tokenizer;
 mod worker;
 
+pub use batch::{BatchGeneration, BatchToken, Generated};
 pub use engine::SessionOptions;
-pub use generate::{Blocking, Generated, Generation, Token};
+pub use feed::Blocking;
+pub use generate::{Generation, Token};
 pub use loaded::{LoadOptions, Model};
 pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};

@@ -26,6 +26,14 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Strings at which the text ends; the first that occurs, and what follows it, is left out of [`Token::text`](super::Token::text).
     pub stop: Vec<String>,
+    /// The tokens of prompt and continuation together, at most; unless it is set, only the model's context limits them.
+    pub max_length: Option<usize>,
+    /// No end-of-text token before so many tokens.
+    pub min_tokens: usize,
+    /// Runs of tokens that never occur: the last of one is not chosen after the others.
+    pub bad_words: Vec<Vec<u32>>,
+    /// No run of so many tokens occurs twice, the prompt's among them; 0 allows all.
+    pub no_repeat_ngram: usize,
     /// What is added to the logits of these tokens; -∞ forbids one.
     pub logit_bias: Vec<(u32, f32)>,
     /// Changes the logits before a token is chosen.
@@ -35,7 +43,7 @@ pub struct GenerateOptions {
 }
 
 /// What a caller does with the logits of the next token: given the tokens so far, the prompt's among them, it changes `[vocab]` logits in place. It
-/// runs on the generation's thread, after biases and penalties.
+/// runs on the generation's thread, after biases, penalties and what forbids tokens.
 #[derive(Clone)]
 pub struct LogitsHook(Arc<Change>);
 
@@ -60,6 +68,10 @@ impl Default for GenerateOptions {
             sampling: Sampling::GREEDY,
             ignore_eos: false,
             stop: Vec::new(),
+            max_length: None,
+            min_tokens: 0,
+            bad_words: Vec::new(),
+            no_repeat_ngram: 0,
             logit_bias: Vec::new(),
             logits: None,
             cache: Element::F32,
@@ -98,6 +110,30 @@ impl GenerateOptions {
         Self { stop: stop.into_iter().map(Into::into).collect(), ..self }
     }
 
+    /// Sets [`GenerateOptions::max_length`].
+    #[must_use]
+    pub fn max_length(self, max_length: Option<usize>) -> Self {
+        Self { max_length, ..self }
+    }
+
+    /// Sets [`GenerateOptions::min_tokens`].
+    #[must_use]
+    pub fn min_tokens(self, min_tokens: usize) -> Self {
+        Self { min_tokens, ..self }
+    }
+
+    /// Sets [`GenerateOptions::bad_words`].
+    #[must_use]
+    pub fn bad_words(self, bad_words: impl IntoIterator<Item = Vec<u32>>) -> Self {
+        Self { bad_words: bad_words.into_iter().collect(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::no_repeat_ngram`].
+    #[must_use]
+    pub fn no_repeat_ngram(self, no_repeat_ngram: usize) -> Self {
+        Self { no_repeat_ngram, ..self }
+    }
+
     /// Sets [`GenerateOptions::logit_bias`].
     #[must_use]
     pub fn logit_bias(self, logit_bias: impl IntoIterator<Item = (u32, f32)>) -> Self {
@@ -120,8 +156,15 @@ impl GenerateOptions {
             let what = format!("a logit bias of {bias} for token {id}; the vocabulary has {vocab}, a bias is finite or -inf");
             return Err(Error::Invalid { op: "generate", what });
         }
+        let empty = |what: &str| Error::Invalid { op: "generate", what: format!("{what} is empty") };
         if self.stop.iter().any(String::is_empty) {
-            return Err(Error::Invalid { op: "generate", what: "a stop string is empty".into() });
+            return Err(empty("a stop string"));
+        }
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return Err(empty("a bad word"));
+        }
+        if let Some(id) = self.bad_words.iter().flatten().find(|&&id| id as usize >= vocab) {
+            return Err(Error::Invalid { op: "generate", what: format!("token {id} in a bad word; the vocabulary has {vocab}") });
         }
         self.sampling.check()
     }
@@ -131,7 +174,12 @@ impl GenerateOptions {
         if prompt > context {
             return Err(Error::Context { needed: prompt, capacity: context });
         }
-        let capacity = prompt.saturating_add(self.max_tokens.saturating_sub(1)).clamp(1, context);
+        let capacity = prompt.saturating_add(self.tokens_after(prompt).saturating_sub(1)).clamp(1, context);
         Ok(SessionOptions::new(sequences, capacity).cache(self.cache))
+    }
+
+    /// The most tokens to generate after a prompt of so many.
+    pub(super) fn tokens_after(&self, prompt: usize) -> usize {
+        self.max_length.map_or(self.max_tokens, |length| self.max_tokens.min(length.saturating_sub(prompt)))
     }
 }

@@ -2,13 +2,15 @@
 
 use super::{
     engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
+    saved::{Fingerprint, Saved},
     worker::yield_now,
 };
 use crate::{
+    element::Element,
     error::{Error, Result},
     gpu::{recording::Recording, tensor::Tensor},
 };
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// More side by side would be a mistake.
 const MOST_SEQUENCES: usize = 65_536;
@@ -20,16 +22,30 @@ const LOGIT_ROWS: usize = 64;
 ///
 /// On a GPU, its futures wait for results without blocking. On the CPU, they compute where they are polled, and yield between batches of a prompt: in
 /// async code, poll them on a thread that may block. ([`Model`](super::Model)'s own methods do.)
+///
+/// ```no_run
+/// # async fn continuations(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::model::SessionOptions;
+///
+/// let mut session = model.session(SessionOptions::new(1, 512))?; // one sequence of up to 512 tokens
+/// let logits = session.prefill(0, &model.encode_prompt("Once upon a time")?).await?; // [vocab], for the next token
+/// let mut other = session.fork()?; // goes on independently
+/// let logits = session.decode(&[42]).await?; // [1, vocab], after one token more
+/// other.save("once.safetensors").await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Session {
     engine: Arc<dyn Engine>,
     state: Box<dyn EngineSession>,
     /// The tokens of every sequence.
     tokens: Vec<Vec<u32>>,
     options: SessionOptions,
+    print: Fingerprint,
 }
 
 impl Session {
-    pub(super) fn new(engine: Arc<dyn Engine>, options: SessionOptions) -> Result<Self> {
+    pub(super) fn new(engine: Arc<dyn Engine>, print: Fingerprint, options: SessionOptions) -> Result<Self> {
         let SessionOptions { sequences, capacity, .. } = options;
         let context = engine.config().context;
         if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
@@ -40,7 +56,45 @@ impl Session {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
         let state = engine.clone().session(options)?;
-        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options })
+        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print })
+    }
+
+    /// A session with the sequences of a file that [`Session::save`] wrote.
+    pub(super) fn load(engine: Arc<dyn Engine>, print: Fingerprint, path: &Path, options: SessionOptions) -> Result<Self> {
+        let Saved { tokens, layers } = Saved::read(path, print, engine.config())?;
+        let mut session = Self::new(engine, print, options)?;
+        if tokens.len() != options.sequences {
+            let what = format!("{} sequences for {} in {}", options.sequences, tokens.len(), path.display());
+            return Err(Error::Invalid { op: "session", what });
+        }
+        let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
+        if longest > options.capacity {
+            return Err(Error::Context { needed: longest, capacity: options.capacity });
+        }
+        session.state.write(layers)?;
+        session.tokens = tokens;
+        Ok(session)
+    }
+
+    /// Another session with the same sequences, which go on independently: what they have in common, a long instruction for example, is computed
+    /// once. It takes as much memory again.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn fork(&self) -> Result<Self> {
+        let (engine, state) = (self.engine.clone(), self.state.fork()?);
+        Ok(Self { engine, state, tokens: self.tokens.clone(), ..*self })
+    }
+
+    /// Writes the sequences to a safetensors file, from which [`Model::load_session`](super::Model::load_session) goes on, on any device, without
+    /// computing them again. A token takes `2 * layers * kv_heads * head_dim` numbers.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; what the device reports.
+    pub async fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let layers = self.state.read()?.await?;
+        let half = self.options.cache == Element::F16 && self.engine.context().is_some();
+        Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
     /// What it was made with.

@@ -2,7 +2,8 @@
 
 use super::{file::GgufFile, value::GgufValue};
 use crate::formats::{
-    config::{Activation, GenerationDefaults, ModelConfig, RopeScaling},
+    config::{Activation, ModelConfig, RopeScaling},
+    generation::GenerationDefaults,
     problem::{Problem, unsupported},
 };
 

@@ -31,11 +31,19 @@ pub(in crate::model) struct GpuModel {
 /// What layers keep of the sequences of a session.
 pub(super) struct Memory {
     /// Keys and values, by layer.
-    caches: Vec<KvCache>,
+    pub caches: Vec<KvCache>,
     /// `[sequences]`: the tokens that each has had before those of a recording.
     pub positions: Tensor<u32>,
     /// The cosine and sine of every rotary angle, by position.
     angles: Tensor<f32>,
+}
+
+impl Memory {
+    /// Caches of their own with the same contents.
+    pub fn duplicate(&self) -> Result<Self> {
+        let caches = self.caches.iter().map(KvCache::duplicate).collect::<Result<_>>()?;
+        Ok(Self { caches, positions: self.positions.duplicate()?, angles: self.angles.clone() })
+    }
 }
 
 /// Which sequences a recording continues: `tokens` each, from the sequence `first` on.

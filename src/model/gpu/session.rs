@@ -6,6 +6,7 @@ use crate::{
     formats::ModelConfig,
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     model::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
+    ops::transformer::HostKvCache,
 };
 use std::sync::Arc;
 
@@ -94,6 +95,31 @@ impl EngineSession for GpuSession {
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
         self.lengths[sequence] = self.lengths[sequence].min(tokens);
+    }
+
+    fn fork(&self) -> Result<Box<dyn EngineSession>> {
+        let (model, memory) = (self.model.clone(), self.memory.duplicate()?);
+        Ok(Box::new(Self { model, memory, tokens: self.tokens.duplicate()?, lengths: self.lengths.clone(), step: None }))
+    }
+
+    fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
+        let (caches, lengths) = (self.memory.caches.clone(), self.lengths.clone());
+        Ok(Box::pin(async move {
+            // One after another: staging memory for one layer will do.
+            let mut layers = Vec::new();
+            for cache in caches {
+                layers.push(cache.read(&lengths)?.await?);
+            }
+            Ok(layers)
+        }))
+    }
+
+    fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+        for (cache, layer) in self.memory.caches.iter().zip(&layers) {
+            cache.write(layer)?;
+            self.lengths = layer.iter().map(HostKvCache::len).collect();
+        }
+        Ok(())
     }
 
     fn batch(&self) -> usize {

@@ -45,9 +45,30 @@ impl Tokenizer {
         let messages: Vec<Value> = messages.iter().map(|m| context! { role => m.role.as_str(), content => m.content.as_str() }).collect();
         let (bos_token, eos_token) = (name(self.0.bos), name(self.0.eos_token));
         let context = context! { messages, add_generation_prompt, bos_token, eos_token };
-        let text = environment().and_then(|environment| environment.render_str(template, context));
+        let template = without_generation_tags(template);
+        let text = environment().and_then(|environment| environment.render_str(&template, context));
         text.map_err(|e| Error::ChatTemplate { message: e.to_string() })
     }
+}
+
+/// A template with the tags `{% generation %}` and `{% endgeneration %}` replaced. They mark the assistant's words for training, and change the text
+/// no more than a scope of variables does.
+fn without_generation_tags(template: &str) -> String {
+    let (mut replaced, mut rest) = (String::new(), template);
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start + 2);
+        let Some(end) = tag.find("%}") else { break };
+        let name = tag[..end].trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
+        let scope = match name {
+            "generation" => "with",
+            "endgeneration" => "endwith",
+            other => other,
+        };
+        replaced += before;
+        replaced += &tag[..end].replacen(name, scope, 1);
+        rest = &tag[end..];
+    }
+    replaced + rest
 }
 
 /// Jinja with the settings of transformers.

@@ -88,6 +88,35 @@ impl Floats {
             other => Err(Error::Invalid { op: "key-value cache", what: format!("elements of {other:?}; F32 and F16 are supported") }),
         }
     }
+
+    fn duplicate(&self) -> Result<Self> {
+        Ok(match self {
+            Self::F32(tensor) => Self::F32(tensor.duplicate()?),
+            Self::F16(tensor) => Self::F16(tensor.duplicate()?),
+        })
+    }
+
+    fn write(&self, numbers: &[f32]) -> Result<()> {
+        match self {
+            Self::F32(tensor) => tensor.write(numbers),
+            Self::F16(tensor) => tensor.write(&numbers.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()),
+        }
+    }
+
+    fn read(&self) -> impl Future<Output = Result<Vec<f32>>> + Send + use<> {
+        let (mut full, mut half) = (None, None);
+        match self {
+            Self::F32(tensor) => full = Some(tensor.read()),
+            Self::F16(tensor) => half = Some(tensor.read()),
+        }
+        async move {
+            match (full, half) {
+                (Some(numbers), _) => numbers.await,
+                (_, Some(numbers)) => Ok(numbers.await?.into_iter().map(f16::to_f32).collect()),
+                _ => Ok(Vec::new()),
+            }
+        }
+    }
 }
 
 impl Bind for Floats {
@@ -109,6 +138,76 @@ impl KvCache {
         let dims = [sequences.saturating_mul(shape.kv_heads), shape.quads(), capacity, 4];
         let (keys, values) = (Floats::zeros(context, element, dims)?, Floats::zeros(context, element, dims)?);
         Ok(Self { shape, sequences, capacity, keys, values })
+    }
+
+    /// A cache of its own with the same contents.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn duplicate(&self) -> Result<Self> {
+        Ok(Self { keys: self.keys.duplicate()?, values: self.values.duplicate()?, ..self.clone() })
+    }
+
+    /// Copies it back: the sequences have so many tokens.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for another number of sequences, or more tokens than there is room for; what the device reports.
+    pub fn read(&self, lengths: &[usize]) -> Result<impl Future<Output = Result<Vec<HostKvCache>>> + Send + use<>> {
+        self.check_lengths(lengths)?;
+        let (keys, values, lengths, cache) = (self.keys.read(), self.values.read(), lengths.to_vec(), self.clone());
+        Ok(async move {
+            let (keys, values) = (keys.await?, values.await?);
+            let sequence = |(s, &length): (usize, &usize)| {
+                let (mut host, shape) = (HostKvCache::new(cache.shape)?, cache.shape);
+                let numbers =
+                    || (0..length).flat_map(|t| (0..shape.kv_heads).flat_map(move |h| (0..shape.head_dim).map(move |d| (t, h, d))));
+                host.keys = numbers().map(|(t, h, d)| keys[cache.key(s, t, h, d)]).collect();
+                host.values = numbers().map(|(t, h, d)| values[cache.value(s, t, h, d)]).collect();
+                Ok(host)
+            };
+            lengths.iter().enumerate().map(sequence).collect()
+        })
+    }
+
+    /// Overwrites it with sequences from host memory.
+    ///
+    /// # Errors
+    /// As [`KvCache::read`]; [`Error::Invalid`] for other heads.
+    pub fn write(&self, sequences: &[HostKvCache]) -> Result<()> {
+        self.check_lengths(&sequences.iter().map(HostKvCache::len).collect::<Vec<_>>())?;
+        let AttentionShape { kv_heads, head_dim, .. } = self.shape;
+        let all = self.sequences * kv_heads * self.shape.quads() * self.capacity * 4;
+        let (mut keys, mut values) = (vec![0.0; all], vec![0.0; all]);
+        for (s, host) in sequences.iter().enumerate() {
+            if host.shape != self.shape {
+                return Err(Error::Invalid { op: "key-value cache", what: format!("{:?} for a cache of {:?}", host.shape, self.shape) });
+            }
+            for (i, (&key, &value)) in host.keys.iter().zip(&host.values).enumerate() {
+                let (t, h, d) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
+                keys[self.key(s, t, h, d)] = key;
+                values[self.value(s, t, h, d)] = value;
+            }
+        }
+        self.keys.write(&keys)?;
+        self.values.write(&values)
+    }
+
+    fn check_lengths(&self, lengths: &[usize]) -> Result<()> {
+        match lengths.iter().find(|&&length| length > self.capacity) {
+            Some(&found) => Err(Error::Length { shape: [self.sequences, self.capacity].into(), found }),
+            None if lengths.len() != self.sequences => Err(Error::Length { shape: [self.sequences].into(), found: lengths.len() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the d-th number of a head's key for a token lies.
+    fn key(&self, sequence: usize, token: usize, head: usize, d: usize) -> usize {
+        (((sequence * self.shape.kv_heads + head) * self.shape.quads() + d / 4) * self.capacity + token) * 4 + d % 4
+    }
+
+    /// Where that of its value lies.
+    fn value(&self, sequence: usize, token: usize, head: usize, d: usize) -> usize {
+        ((sequence * self.shape.kv_heads + head) * self.capacity + token) * self.shape.quads() * 4 + d
     }
 
     /// Keys and values as they lie in memory, for tests.
@@ -150,6 +249,36 @@ impl HostKvCache {
     pub fn new(shape: AttentionShape) -> Result<Self> {
         shape.check("key-value cache")?;
         Ok(Self { shape, keys: Vec::new(), values: Vec::new() })
+    }
+
+    /// A cache of keys and values, `[tokens, kv_heads, head_dim]` both.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if they are not whole tokens, or not as many of both.
+    pub fn from_parts(shape: AttentionShape, keys: Vec<f32>, values: Vec<f32>) -> Result<Self> {
+        let cache = Self { keys, values, ..Self::new(shape)? };
+        let whole = [cache.len(), shape.kv_heads, shape.head_dim];
+        for numbers in [&cache.keys, &cache.values] {
+            if numbers.len() != whole.iter().product::<usize>() {
+                return Err(Error::Length { shape: whole.into(), found: numbers.len() });
+            }
+        }
+        Ok(cache)
+    }
+
+    /// The heads.
+    pub fn shape(&self) -> AttentionShape {
+        self.shape
+    }
+
+    /// The keys, `[tokens, kv_heads, head_dim]`.
+    pub fn keys(&self) -> &[f32] {
+        &self.keys
+    }
+
+    /// The values, `[tokens, kv_heads, head_dim]`.
+    pub fn values(&self) -> &[f32] {
+        &self.values
     }
 
     /// Tokens in it.
