@@ -4,11 +4,11 @@ use super::{
     batch::BatchGeneration,
     cpu::CpuModel,
     engine::{Engine, SessionOptions},
+    files::{self, LoadOptions, MaybeTokenizer, ModelFiles},
     generate::Generation,
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
-    sampling::Sampling,
     saved::Fingerprint,
     session::Session,
     stop::{StopStrings, Writer},
@@ -17,63 +17,21 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
+    formats::{ModelConfig, ModelFile},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
 };
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
-
-/// How a model is loaded.
-#[derive(Default)]
-#[non_exhaustive]
-pub struct LoadOptions<'a> {
-    /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
-    /// of what a token costs. Else it stays as it is stored.
-    pub int8_head: bool,
-    /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes
-    /// gibberish then, unless it was. Without, such a model is refused.
-    pub quantize: bool,
-    /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
-    pub i2s_layout: I2sLayout,
-    /// Called with the layers that are loaded, and how many there are.
-    pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
-}
-
-impl<'a> LoadOptions<'a> {
-    /// Sets [`LoadOptions::int8_head`].
-    #[must_use]
-    pub fn int8_head(self, int8_head: bool) -> Self {
-        Self { int8_head, ..self }
-    }
-
-    /// Sets [`LoadOptions::quantize`].
-    #[must_use]
-    pub fn quantize(self, quantize: bool) -> Self {
-        Self { quantize, ..self }
-    }
-
-    /// Sets [`LoadOptions::i2s_layout`].
-    #[must_use]
-    pub fn i2s_layout(self, i2s_layout: I2sLayout) -> Self {
-        Self { i2s_layout, ..self }
-    }
-
-    /// Sets [`LoadOptions::progress`].
-    #[must_use]
-    pub fn progress(self, progress: &'a mut dyn FnMut(usize, usize)) -> Self {
-        Self { progress: Some(progress), ..self }
-    }
-}
 
 /// A loaded model. Clones share it. What it computes runs on threads of its own, so that its futures never block an executor; the last clone, when it
 /// is dropped, waits for those that are at work.
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn Engine>,
-    /// Or why there is none: models take ids without one.
-    tokenizer: std::result::Result<Tokenizer, String>,
+    tokenizer: MaybeTokenizer,
     workers: Arc<Workers>,
     print: Fingerprint,
+    weight_bytes: usize,
 }
 
 impl Model {
@@ -110,19 +68,16 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn load_with(context: Option<&Context>, path: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Self> {
-        let path = path.as_ref();
-        match formats::kind(path)? {
-            formats::Kind::Directory(directory) => {
-                let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
-                Self::from_source(context, &Checkpoint::open(&directory)?.with_quantize(options.quantize), tokenizer, options)
-            }
-            formats::Kind::Gguf => {
-                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
-                let named = file.file().get("tokenizer.ggml.model").is_some();
-                let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
-                Self::from_source(context, &file, tokenizer, options)
-            }
-        }
+        let files = ModelFiles::open(path, &options)?;
+        Self::from_files(context, &files, options)
+    }
+
+    /// Loads a model whose files are open already.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_files(context: Option<&Context>, files: &ModelFiles, options: LoadOptions<'_>) -> Result<Self> {
+        Self::from_source(context, &*files.file, files.tokenizer.clone(), options)
     }
 
     /// Builds a model from any source of weights. Of the options, `quantize` and `i2s_layout` belong to the file:
@@ -137,21 +92,15 @@ impl Model {
         tokenizer: Option<Tokenizer>,
         options: LoadOptions<'_>,
     ) -> Result<Self> {
-        Self::from_source(context, file, tokenizer.map(Ok), options)
+        Self::from_source(context, file, files::usable(tokenizer.map(Ok)), options)
     }
 
-    /// A tokenizer that cannot be used is an error where text is, not here.
     fn from_source(
         context: Option<&Context>,
         file: &dyn ModelFile,
-        tokenizer: Option<Result<Tokenizer>>,
+        tokenizer: MaybeTokenizer,
         mut options: LoadOptions<'_>,
     ) -> Result<Self> {
-        let tokenizer = tokenizer.unwrap_or_else(|| Err(Error::Tokenizer { message: "the model came without one; it takes ids".into() }));
-        let tokenizer = tokenizer.map_err(|error| match error {
-            Error::Tokenizer { message } => message,
-            other => other.to_string(),
-        });
         let config = file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
         config.attention().check("model")?;
         let ends = HostEnds::read(file, options.int8_head)?;
@@ -161,18 +110,21 @@ impl Model {
                 progress(done, count);
             }
         };
-        let mut print = Fingerprint::new(&config, &ends);
+        let (mut print, mut weight_bytes) = (Fingerprint::new(&config, &ends), size_of_val(ends.head().words()));
         // Read as the engine asks for them, so that one layer at a time is in host memory on the way to a GPU.
         let layers = (0..count).map(|layer| {
             progress(layer);
-            HostLayer::read(file, layer).inspect(|layer| print.add_layer(layer))
+            let layer = HostLayer::read(file, layer)?;
+            print.add_layer(&layer);
+            weight_bytes += layer.matrices().iter().map(|matrix| size_of_val(matrix.words())).sum::<usize>();
+            Ok(layer)
         });
         let engine: Arc<dyn Engine> = match context {
             Some(context) => Arc::new(GpuModel::new(context, config, ends, layers)?),
             None => Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends }),
         };
         progress(count);
-        Ok(Self { engine, tokenizer, workers: Arc::default(), print })
+        Ok(Self { engine, tokenizer, workers: Arc::default(), print, weight_bytes })
     }
 
     /// The configuration.
@@ -180,24 +132,9 @@ impl Model {
         self.engine.config()
     }
 
-    /// Options as the model's authors would have them: those of its generation_config.json, else the defaults. As in transformers, sampling without a
-    /// temperature has one of 1, and without a `top_k` one of 50. What of it is not supported is logged as a warning.
+    /// Options as the model's authors would have them: [`GenerateOptions::recommended`].
     pub fn options(&self) -> GenerateOptions {
-        let (wanted, options) = (&self.config().generation, GenerateOptions::default());
-        if !wanted.ignored.is_empty() {
-            log::warn!("generation_config.json has what is not supported, and ignored: {}", wanted.ignored.join(", "));
-        }
-        let mut sampling = Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
-        if wanted.sample {
-            sampling = sampling.temperature(wanted.temperature.unwrap_or(1.0)).top_k(wanted.top_k.unwrap_or(50));
-            sampling = sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
-        }
-        // A limit on prompt and continuation together stands in for one on the continuation.
-        let most = if wanted.max_length.is_some() { usize::MAX } else { options.max_tokens };
-        let options = options.max_tokens(wanted.max_tokens.unwrap_or(most)).max_length(wanted.max_length).sampling(sampling);
-        let options = options.min_tokens(wanted.min_tokens.unwrap_or(0)).no_repeat_ngram(wanted.no_repeat_ngram.unwrap_or(0));
-        let suppressed = wanted.suppressed.iter().map(|&id| (id, f32::NEG_INFINITY));
-        options.stop(&wanted.stop).bad_words(wanted.bad_words.clone()).logit_bias(suppressed)
+        GenerateOptions::recommended(self.config())
     }
 
     /// The tokenizer.
@@ -205,7 +142,12 @@ impl Model {
     /// # Errors
     /// [`Error::Tokenizer`] where its files are not there, or are wrong: such a model takes ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().map_err(|message| Error::Tokenizer { message: message.clone() })
+        files::tokenizer(&self.tokenizer)
+    }
+
+    /// Bytes of weights that every decoding step reads: those of the layers' matrices and of the head.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
     }
 
     /// The device that it is on; none for the CPU.
@@ -307,11 +249,7 @@ impl Model {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
-        let mut ids = self.tokenizer()?.encode(prompt)?;
-        if ids.is_empty() {
-            ids.extend(self.config().bos);
-        }
-        Ok(ids)
+        files::encode_prompt(self.tokenizer()?, self.config(), prompt)
     }
 
     /// Continues a conversation with the assistant's turn, as the model's chat template writes it.

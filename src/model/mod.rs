@@ -16,13 +16,14 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop < engine < cpu, gpu, session, options < choice, feed < generate < batch < loaded.
+// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop < engine < cpu, gpu, session, options < choice, feed, files < generate < batch < loaded.
 mod batch;
 mod choice;
 mod config;
 mod cpu;
 mod engine;
 mod feed;
+mod files;
 mod generate;
 mod gpu;
 mod layers;
@@ -38,8 +39,9 @@ mod worker;
 pub use batch::{BatchGeneration, BatchToken, Generated};
 pub use engine::SessionOptions;
 pub use feed::Blocking;
+pub use files::{LoadOptions, ModelFiles};
 pub use generate::{Generation, Token};
-pub use loaded::{LoadOptions, Model};
+pub use loaded::Model;
 pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};
 pub use session::Session;

@@ -84,6 +84,11 @@ impl GgufFile {
         self.header.tensors.get(name).map(|info| &*info.shape)
     }
 
+    /// The type of a tensor.
+    pub fn kind(&self, name: &str) -> Option<GgufType> {
+        self.header.tensors.get(name).map(|info| GgufType::from_id(info.id))
+    }
+
     /// One tensor.
     ///
     /// # Errors

@@ -25,6 +25,11 @@ impl Message {
 }
 
 impl Tokenizer {
+    /// Is there a chat template?
+    pub fn has_chat_template(&self) -> bool {
+        self.0.template.is_some()
+    }
+
     /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers, only the template inserts BOS, and names
     /// of special tokens within a message become those tokens.
     ///

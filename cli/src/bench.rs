@@ -1,0 +1,191 @@
+//! `bitnet bench`: times prefill and decode.
+
+use crate::{
+    model::{self, ModelArgs, device, progress},
+    random::{BITNET_2B4T, RandomModel},
+    say,
+};
+use anyhow::{Context as _, Result, bail};
+use bitnet_wgpu::{
+    Context, Element,
+    formats::ModelConfig,
+    measure::Roof,
+    model::{GenerateOptions, LoadOptions, Model, ModelFiles},
+};
+use clap::Args;
+use serde_json::json;
+use std::{path::PathBuf, time::Instant};
+
+/// Times prefill and decode of a model, or of random weights in a model's shape
+#[derive(Args)]
+pub struct Bench {
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub [default: random weights, see --config]
+    #[arg(conflicts_with = "config")]
+    model: Option<String>,
+    #[command(flatten)]
+    how: BenchArgs,
+}
+
+/// What `bitnet bench` and the example `bench_model` take.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// A config.json: time random weights of its shape [default: the shape of BitNet b1.58 2B4T]
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Store the head in 8 bits
+    #[arg(long)]
+    pub int8_head: bool,
+    /// Store keys and values in 16 bits
+    #[arg(long)]
+    pub f16_cache: bool,
+    /// Compute on the CPU
+    #[arg(long)]
+    pub cpu: bool,
+    /// Tokens to decode per measurement
+    #[arg(long, default_value_t = 64)]
+    pub tokens: usize,
+    /// Prompt lengths for timing prefill
+    #[arg(long, value_delimiter = ',', default_value = "128,512")]
+    pub prefill: Vec<usize>,
+    /// Context lengths after which to time decode
+    #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
+    pub contexts: Vec<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Bench {
+    pub fn run(self) -> Result<()> {
+        run(self.model.as_deref(), &self.how)
+    }
+}
+
+enum Source {
+    Files(ModelFiles),
+    Random(Box<RandomModel>),
+}
+
+/// Bytes of keys and values that a decoding step reads after `context` tokens.
+fn cache_bytes(c: &ModelConfig, context: usize, cache: Element) -> usize {
+    c.layers * context * 2 * c.kv_heads * c.head_dim * if cache == Element::F16 { 2 } else { 4 }
+}
+
+/// Seconds to the first token, and per token after it.
+fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(f64, f64)> {
+    let ids: Vec<u32> = (0..prompt.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect();
+    let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+    let mut generation = model.generate_ids(&ids, &options)?.into_iter();
+    let start = Instant::now();
+    generation.next().transpose()?;
+    let first = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let generated = generation.try_fold(0, |count, token| token.map(|_| count + 1))?;
+    Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
+}
+
+pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
+    if args.tokens == 0 {
+        bail!("--tokens 0: there is nothing to time");
+    }
+    let source = match name {
+        Some(name) => Source::Files(ModelArgs::default().open(name)?),
+        None => Source::Random(Box::new(RandomModel(config(args)?))),
+    };
+    let context = if args.cpu { None } else { Some(pollster::block_on(Context::new())?) };
+    let bar = progress("loading", "layers");
+    let mut layers = |done: usize, all: usize| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    };
+    let options = LoadOptions::default().int8_head(args.int8_head).progress(&mut layers);
+    let model = match &source {
+        Source::Files(files) => Model::from_files(context.as_ref(), files, options),
+        Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
+    };
+    bar.finish_and_clear();
+    let (model, cache) = (model?, if args.f16_cache { Element::F16 } else { Element::F32 });
+    let limit = model.config().context;
+
+    let show = |line: String| if args.json { Ok(()) } else { say(line + "\n") };
+    let (adapter, language) = device(context.as_ref());
+    show(format!("{adapter}, kernels in {language}; times by the host's clock, until results have arrived"))?;
+    let mut object = json!({
+        "adapter": adapter, "language": language, "clock": "host",
+        "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
+        "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.int8_head, "f16_cache": args.f16_cache,
+    });
+    let roof = match &context {
+        Some(context) => {
+            let bytes = context.pool_stats().used_bytes;
+            show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
+            let roof = pollster::block_on(Roof::measure(context))?;
+            object["gpu_bytes_of_weights"] = bytes.into();
+            object["driver"] = context.capabilities().driver.clone().into();
+            object["roof_bytes_per_second"] = roof.bytes_per_second.into();
+            Some(roof)
+        }
+        None => None,
+    };
+    // Warm-up: an idle device runs at a low clock, and kernels are compiled at their first use.
+    for _ in 0..3 {
+        time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
+    }
+    let mut prefills = Vec::new();
+    for &prompt in &args.prefill {
+        if prompt > limit {
+            show(format!("prefill {prompt:5}: beyond the context of {limit}"))?;
+            continue;
+        }
+        // The first prompt of a length allocates its buffers; of five others, the median.
+        let mut times = (0..6).map(|_| Ok(time(&model, prompt, 1, cache)?.0)).collect::<Result<Vec<_>>>()?;
+        times[1..].sort_by(f64::total_cmp);
+        let (seconds, rate) = (times[3], prompt as f64 / times[3]);
+        show(format!("prefill {prompt:5}: {:8.1} ms, {rate:8.0} tokens per second", seconds * 1e3))?;
+        prefills.push(json!({ "tokens": prompt, "seconds": seconds, "tokens_per_second": rate }));
+    }
+    let mut decodes = Vec::new();
+    for &length in &args.contexts {
+        if length.saturating_add(args.tokens) > limit {
+            show(format!("decode after {length:5}: {} more tokens are beyond the context of {limit}", args.tokens))?;
+            continue;
+        }
+        let (_, step) = time(&model, length, args.tokens, cache)?;
+        let bytes = model.weight_bytes() + cache_bytes(model.config(), length + args.tokens / 2, cache);
+        let share = roof.as_ref().map(|roof| roof.share(bytes, step));
+        let said = match share {
+            None => String::new(),
+            Some(Some(share)) => format!(", {:.1} % of the roof", 100.0 * share),
+            Some(None) => ", above the roof: read from a cache".into(),
+        };
+        show(format!("decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{said}", 1.0 / step, bytes as f64 / 1e6))?;
+        decodes
+            .push(json!({ "after": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() }));
+    }
+    if let Some(context) = &context {
+        let stats = context.pool_stats();
+        let bytes = stats.used_bytes + stats.free_bytes;
+        show(format!("{:.2} GB of GPU memory in all, pooled buffers included", bytes as f64 / 1e9))?;
+        object["gpu_bytes"] = bytes.into();
+    }
+    if args.json {
+        object["prefill"] = prefills.into();
+        object["decode"] = decodes.into();
+        say(format!("{object}\n"))?;
+    }
+    Ok(())
+}
+
+/// The configuration whose shape is timed.
+fn config(args: &BenchArgs) -> Result<ModelConfig> {
+    let (name, text) = match &args.config {
+        Some(path) => (path.display().to_string(), model::read(path)?),
+        None => ("the built-in config".into(), BITNET_2B4T.to_owned()),
+    };
+    let json = serde_json::from_str(&text).with_context(|| name.clone())?;
+    Ok(ModelConfig::from_json(&json).map_err(|problem| problem.at(name))?)
+}
+
+fn shape(c: &ModelConfig) -> String {
+    format!("{}, {} layers × {} × {}, vocabulary {}", c.architecture, c.layers, c.hidden, c.intermediate, c.vocab)
+}

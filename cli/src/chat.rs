@@ -1,0 +1,99 @@
+//! `bitnet chat`: a conversation.
+
+use crate::{
+    generation::GenerationArgs,
+    model::{self, ModelArgs},
+    say,
+};
+use anyhow::{Context as _, Result, bail};
+use bitnet_wgpu::model::{Message, SessionOptions};
+use clap::Args;
+use std::io::IsTerminal;
+
+/// What a conversation may take unless it is said: a large model's whole context takes gigabytes.
+const CONTEXT: usize = 4096;
+
+/// Talks with a model; a line is a message, the end of the input or `/bye` ends it, `/clear` begins anew
+#[derive(Args)]
+pub struct Chat {
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    model: String,
+    /// What the model is told before the conversation
+    #[arg(long)]
+    system: Option<String>,
+    /// Room for so many tokens of conversation [default: the model's context, 4096 at most]
+    #[arg(long)]
+    context: Option<usize>,
+    #[command(flatten)]
+    generation: GenerationArgs,
+    #[command(flatten)]
+    device: ModelArgs,
+    /// Print one JSON object for each answer instead of its text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Chat {
+    pub fn run(self) -> Result<()> {
+        let files = self.device.open(&self.model)?;
+        let options = self.generation.options(&files);
+        let first: Vec<Message> = self.system.iter().map(|text| Message::new("system", text)).collect();
+        let with_user = [&first[..], &[Message::new("user", "Hello")]].concat();
+        // Of a model without a template, and of one that takes no system's message, this says so before its weights are read.
+        files.check(&files.tokenizer()?.chat(&with_user)?, &options)?;
+        let room = self.context.unwrap_or(CONTEXT.min(files.config().context));
+        if room == 0 || room > files.config().context {
+            bail!("--context {room}: the model's context is {} tokens", files.config().context);
+        }
+        let model = self.device.load(&files)?;
+        if !self.json {
+            let (adapter, language) = model::device(model.context());
+            eprintln!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew");
+        }
+        let mut session = model.session(SessionOptions::new(1, room))?;
+        let (mut messages, ask) = (first.clone(), std::io::stdin().is_terminal() && !self.json);
+        loop {
+            if ask {
+                say("> ")?;
+            }
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).context("standard input")? == 0 {
+                break;
+            }
+            match line.trim() {
+                "" => continue,
+                "/bye" => break,
+                "/clear" => {
+                    messages.clone_from(&first);
+                    continue;
+                }
+                text => messages.push(Message::new("user", text)),
+            }
+            let prompt = model.tokenizer()?.chat(&messages)?;
+            if prompt.len() > room {
+                bail!("the conversation has {} tokens, there is room for {room}: see --context", prompt.len());
+            }
+            let mut answer = model.generate_in(session, &prompt, &options)?;
+            let (mut text, mut ids) = (String::new(), Vec::new());
+            for token in &mut answer {
+                let token = token?;
+                if !self.json {
+                    say(&token.text)?;
+                }
+                text += &token.text;
+                ids.push(token.id);
+            }
+            let stop = answer.stop().map(|stop| format!("{stop:?}"));
+            if self.json {
+                let object =
+                    serde_json::json!({ "role": "assistant", "content": text, "ids": ids, "prompt_tokens": prompt.len(), "stop": stop });
+                say(format!("{object}\n"))?;
+            } else {
+                say("\n")?;
+            }
+            messages.push(Message::new("assistant", text));
+            session = pollster::block_on(answer.into_session())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! How a text is continued, as the command line says.
+
+use bitnet_wgpu::model::{GenerateOptions, ModelFiles};
+use clap::Args;
+
+/// What is not given is as the model's authors recommend it, in its generation_config.json.
+#[derive(Args, Clone, Debug)]
+pub struct GenerationArgs {
+    /// The most tokens to generate [default: the authors', or 256]
+    #[arg(long)]
+    pub max_tokens: Option<usize>,
+    /// Divides the logits; 0 always takes the most likely token [default: the authors', or 0.7]
+    #[arg(long)]
+    pub temperature: Option<f32>,
+    /// Sample from so many most likely tokens; 0 means all [default: the authors', or 40]
+    #[arg(long)]
+    pub top_k: Option<usize>,
+    /// Sample from the fewest tokens that reach this total probability
+    #[arg(long)]
+    pub top_p: Option<f32>,
+    /// Sample from the tokens that are at least this share as likely as the first
+    #[arg(long)]
+    pub min_p: Option<f32>,
+    /// Divide the logits of tokens that the text has already
+    #[arg(long)]
+    pub repetition_penalty: Option<f32>,
+    /// Subtract from the logits of tokens that were generated already
+    #[arg(long)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract from the logits of tokens for each time that they were generated already
+    #[arg(long)]
+    pub frequency_penalty: Option<f32>,
+    /// Seeds the random numbers
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Always take the most likely token
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    pub greedy: bool,
+    /// Continue after an end-of-text token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// End the text at this string, which is left out; may be given several times
+    #[arg(long)]
+    pub stop: Vec<String>,
+}
+
+impl GenerationArgs {
+    /// These options for a model.
+    pub fn options(&self, files: &ModelFiles) -> GenerateOptions {
+        let authors = GenerateOptions::recommended(files.config());
+        let mut sampling = authors.sampling.seed(self.seed);
+        if self.greedy {
+            sampling = sampling.temperature(0.0);
+        } else if sampling.is_greedy() {
+            // A small model that always takes the most likely token soon repeats itself.
+            sampling = sampling.temperature(0.7).top_k(40);
+        }
+        sampling = sampling.temperature(self.temperature.unwrap_or(sampling.temperature));
+        sampling = sampling.top_k(self.top_k.unwrap_or(sampling.top_k)).top_p(self.top_p.unwrap_or(sampling.top_p));
+        sampling = sampling.min_p(self.min_p.unwrap_or(sampling.min_p));
+        sampling = sampling.repetition_penalty(self.repetition_penalty.unwrap_or(sampling.repetition_penalty));
+        sampling = sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.presence_penalty));
+        sampling = sampling.frequency_penalty(self.frequency_penalty.unwrap_or(sampling.frequency_penalty));
+        let stop: Vec<String> = authors.stop.iter().chain(&self.stop).cloned().collect();
+        let max_tokens = self.max_tokens.unwrap_or(authors.max_tokens);
+        authors.max_tokens(max_tokens).sampling(sampling).ignore_eos(self.ignore_eos).stop(stop)
+    }
+}

@@ -1,0 +1,250 @@
+//! Models by their names on the Hugging Face hub.
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+
+/// A name on the hub: `OWNER/NAME[@REVISION][:FILE]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Name {
+    repository: String,
+    revision: String,
+    file: Option<String>,
+}
+
+impl Name {
+    fn parse(name: &str) -> Option<Self> {
+        let (name, file) = name.split_once(':').map_or((name, None), |(name, file)| (name, Some(file)));
+        let (repository, revision) = name.split_once('@').unwrap_or((name, "main"));
+        let word =
+            |word: &str| !word.is_empty() && !word.starts_with('.') && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let (owner, model) = repository.split_once('/')?;
+        let sound = [owner, model, revision].into_iter().chain(file).all(word);
+        sound.then(|| Self { repository: repository.into(), revision: revision.into(), file: file.map(Into::into) })
+    }
+
+    /// How to get the files without this program's help.
+    fn by_hand(&self) -> String {
+        let Self { repository, revision, file } = self;
+        let what = match file {
+            Some(file) => format!("download https://huggingface.co/{repository}/resolve/{revision}/{file} and give the file"),
+            None => format!(
+                "download the .gguf file, or config.json, generation_config.json, tokenizer.json, tokenizer_config.json and all *.safetensors \
+                 (with their index), from https://huggingface.co/{repository}/tree/{revision}, and give the file or the directory"
+            ),
+        };
+        format!("to do it by hand, {what}")
+    }
+}
+
+/// The path of a model: a path as it is, or that of a copy of a model on the hub, downloaded if it is not here yet.
+pub fn resolve(name: &str) -> Result<PathBuf> {
+    if Path::new(name).exists() {
+        return Ok(name.into());
+    }
+    match Name::parse(name) {
+        Some(hub) => fetch(name, &hub),
+        None => bail!("{name}: there is no such file or directory"),
+    }
+}
+
+#[cfg(not(feature = "hub"))]
+fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
+    bail!(
+        "{name}: there is no such file or directory. If it is a name on the Hugging Face hub: this program was built without downloads; \
+         `cargo install bitnet-wgpu-cli --features hub` builds it with them; {}",
+        hub.by_hand()
+    )
+}
+
+#[cfg(feature = "hub")]
+use download::fetch;
+
+#[cfg(feature = "hub")]
+mod download {
+    use super::Name;
+    use anyhow::{Context, Result, anyhow, bail};
+    use hf_hub::{
+        Cache, Repo, RepoType,
+        api::sync::{Api, ApiBuilder, ApiError, ApiRepo},
+    };
+    use std::{io::IsTerminal, path::PathBuf};
+
+    /// What a model directory may have besides its weights.
+    const COMPANIONS: [&str; 6] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    ];
+
+    pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
+        let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()));
+        let problem = if offline {
+            anyhow!("HF_HUB_OFFLINE is set")
+        } else {
+            match listing(hub) {
+                Ok(listing) => return download(name, hub, &listing),
+                Err(error) => anyhow!(error).context("the hub does not list its files"),
+            }
+        };
+        match cached(hub) {
+            Some(path) => {
+                eprintln!("{problem:#}; taking the copy at {}", path.display());
+                Ok(path)
+            }
+            None => Err(problem.context(format!(
+                "{name}: there is no such file or directory, no copy in the cache, and it could not be downloaded (if it is private, set HF_TOKEN; {})",
+                hub.by_hand()
+            ))),
+        }
+    }
+
+    fn repo(hub: &Name, revision: &str) -> Repo {
+        Repo::with_revision(hub.repository.clone(), RepoType::Model, revision.to_owned())
+    }
+
+    /// A repository at its present commit.
+    struct Listing {
+        api: Api,
+        repository: ApiRepo,
+        files: Vec<String>,
+        commit: String,
+    }
+
+    fn listing(hub: &Name) -> Result<Listing, ApiError> {
+        let api = ApiBuilder::from_env().with_progress(std::io::stderr().is_terminal()).with_retries(3);
+        let api = api.with_user_agent("bitnet-wgpu-cli", env!("CARGO_PKG_VERSION"));
+        let api = match std::env::var("HF_TOKEN") {
+            Ok(token) => api.with_token(Some(token)),
+            Err(_) => api,
+        };
+        let api = api.build()?;
+        let info = api.repo(repo(hub, &hub.revision)).info()?;
+        // What lies in folders is not the model; and a name from the hub never leaves the cache's folder.
+        let files = info.siblings.into_iter().map(|file| file.rfilename).filter(|file| !file.contains(['/', '\\'])).collect();
+        Ok(Listing { repository: api.repo(repo(hub, &info.sha)), api, files, commit: info.sha })
+    }
+
+    fn download(name: &str, hub: &Name, listing: &Listing) -> Result<PathBuf> {
+        let wanted = wanted(name, hub, &listing.files)?;
+        let mut paths = Vec::new();
+        for file in &wanted {
+            let path = listing.whole(hub, file);
+            paths.push(path.with_context(|| format!("{name}: downloading {file}; run it again to go on where it stopped"))?);
+        }
+        // So that the copy is found without network, by this program and others.
+        let _ = Cache::from_env().repo(repo(hub, &hub.revision)).create_ref(&listing.commit);
+        let path = paths.into_iter().next().with_context(|| format!("{name}: it has no files"))?;
+        Ok(if wanted.len() == 1 { path } else { path.parent().map_or(path.clone(), Into::into) })
+    }
+
+    impl Listing {
+        /// A file of the repository. What is in the cache already is not downloaded again, and what was broken off goes on.
+        fn whole(&self, hub: &Name, file: &str) -> Result<PathBuf> {
+            if let Some(path) = Cache::from_env().repo(repo(hub, &self.commit)).get(file) {
+                return Ok(path);
+            }
+            let size = self.api.metadata(&self.repository.url(file))?.size() as u64;
+            let path = self.repository.get(file)?;
+            let found = path.metadata()?.len();
+            if found == size {
+                return Ok(path);
+            }
+            // `hf-hub` takes a connection that closes early for the end of the file. Under this name it goes on with it.
+            let blob = path.canonicalize()?;
+            std::fs::rename(&blob, blob.with_extension("part"))?;
+            // A link to the blob, or the blob itself.
+            let _ = std::fs::remove_file(&path);
+            bail!("it ended after {found} of {size} bytes")
+        }
+    }
+
+    /// The files of the model: one .gguf file, or config.json first and what belongs to it.
+    fn wanted(name: &str, hub: &Name, files: &[String]) -> Result<Vec<String>> {
+        let ending = |ending: &str| files.iter().filter(|file| file.ends_with(ending)).cloned().collect::<Vec<_>>();
+        let (weights, ggufs) = (ending(".safetensors"), ending(".gguf"));
+        if let Some(file) = &hub.file {
+            return match ggufs.contains(file) {
+                true => Ok(vec![file.clone()]),
+                false => bail!("{name}: it has no {file}; GGUF files that it has: {ggufs:?}"),
+            };
+        }
+        if files.iter().any(|file| file == "config.json") && !weights.is_empty() {
+            let companions = COMPANIONS.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| (*name).to_owned());
+            let weights = match files.iter().any(|file| file == "model.safetensors") {
+                true => vec!["model.safetensors".to_owned()],
+                false => [weights, ending(".safetensors.index.json")].concat(),
+            };
+            return Ok(companions.chain(weights).collect());
+        }
+        match ggufs.as_slice() {
+            [one] => Ok(vec![one.clone()]),
+            [] => bail!("{name}: it has neither a .gguf file nor a config.json with .safetensors files"),
+            several => bail!("{name}: it has several models; name one, as in {name}:{}. GGUF files that it has: {several:?}", several[0]),
+        }
+    }
+
+    /// A copy from an earlier download.
+    fn cached(hub: &Name) -> Option<PathBuf> {
+        let cache = Cache::from_env().repo(repo(hub, &hub.revision));
+        match &hub.file {
+            Some(file) => cache.get(file),
+            None => {
+                let directory = cache.get("config.json").and_then(|config| Some(config.parent()?.to_owned()));
+                directory.or_else(|| {
+                    // A repository of one GGUF file.
+                    let commit = std::fs::read_to_string(reference(hub)).ok()?;
+                    let files = std::fs::read_dir(cache.pointer_path(commit.trim())).ok()?;
+                    let mut ggufs =
+                        files.filter_map(|file| Some(file.ok()?.path())).filter(|path| path.extension().is_some_and(|e| e == "gguf"));
+                    ggufs.next().filter(|_| ggufs.next().is_none())
+                })
+            }
+        }
+    }
+
+    fn reference(hub: &Name) -> PathBuf {
+        let folder = repo(hub, &hub.revision).folder_name();
+        Cache::from_env().path().join(folder).join("refs").join(&hub.revision)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_model_is_found_among_the_files() {
+            let wanted = |name: &str, files: &[&str]| {
+                let files: Vec<String> = files.iter().map(|&file| file.into()).collect();
+                wanted(name, &Name::parse(name).unwrap(), &files).map_err(|error| error.to_string())
+            };
+            assert_eq!(wanted("a/b", &["x.gguf", "README.md"]).unwrap(), ["x.gguf"]);
+            assert_eq!(wanted("a/b:y.gguf", &["x.gguf", "y.gguf"]).unwrap(), ["y.gguf"]);
+            assert!(wanted("a/b", &["x.gguf", "y.gguf"]).unwrap_err().contains("a/b:x.gguf"));
+            assert!(wanted("a/b:z.gguf", &["x.gguf"]).unwrap_err().contains("x.gguf"));
+            assert!(wanted("a/b", &["pytorch_model.bin", "config.json"]).is_err());
+            let one = ["README.md", "config.json", "model.safetensors", "other.safetensors", "tokenizer.json"];
+            assert_eq!(wanted("a/b", &one).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
+            let shards = ["config.json", "model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"];
+            assert_eq!(wanted("a/b", &shards).unwrap(), shards);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_hub_are_told_from_paths() {
+        let name = Name::parse("microsoft/bitnet-b1.58-2B-4T").unwrap();
+        assert_eq!((name.repository.as_str(), name.revision.as_str(), name.file), ("microsoft/bitnet-b1.58-2B-4T", "main", None));
+        let name = Name::parse("a/b@v1:model.gguf").unwrap();
+        assert_eq!((name.repository.as_str(), name.revision.as_str(), name.file.as_deref()), ("a/b", "v1", Some("model.gguf")));
+        for path in ["model", "./a/b", "../a/b", "/a/b", "a/b/c", "a/", "a/b:../c", "a/b:x/y", "a b/c", "a/b@", "C:\\a", "~/a"] {
+            assert_eq!(Name::parse(path), None, "{path}");
+        }
+    }
+}

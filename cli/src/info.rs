@@ -1,0 +1,191 @@
+//! `bitnet info`: what a model is, and whether it runs.
+
+use crate::{
+    hub,
+    model::{ModelArgs, progress},
+    say,
+};
+use anyhow::Result;
+use bitnet_wgpu::{
+    formats::{self, GgufFile, GgufType, ModelConfig, SafeTensors},
+    model::ModelFiles,
+};
+use clap::Args;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+/// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why
+#[derive(Args)]
+pub struct Info {
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    model: String,
+    /// Do not read the weights to see whether all of them can be loaded
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    device: ModelArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A tensor as it is stored.
+struct Stored {
+    name: String,
+    kind: String,
+    shape: Vec<usize>,
+    /// None for a type that is not read.
+    bytes: Option<u64>,
+}
+
+impl Info {
+    pub fn run(self) -> Result<()> {
+        let path = hub::resolve(&self.model)?;
+        let tensors = stored(&path)?;
+        // What is unsupported is what is to be shown; so it is no error here.
+        let files = self.device.open(&path.display().to_string());
+        let problems = match &files {
+            Err(error) => vec![format!("{error:#}")],
+            Ok(_) if self.quick => Vec::new(),
+            Ok(files) => problems(files),
+        };
+        let files = files.ok();
+        if self.json {
+            let tensors: Vec<_> =
+                tensors.iter().map(|t| json!({ "name": t.name, "type": t.kind, "shape": t.shape, "bytes": t.bytes })).collect();
+            let object = json!({
+                "path": path, "config": files.as_ref().map(|files| config(files.config())), "tokenizer": files.as_ref().map(tokenizer_json),
+                "tensors": tensors, "checked": !self.quick, "problems": problems,
+            });
+            say(format!("{object}\n"))?;
+            return Ok(());
+        }
+        let mut text = format!("{}\n", path.display());
+        if let Some(files) = &files {
+            text += &described(files);
+        }
+        text += &table(&tensors);
+        for problem in &problems {
+            writeln!(text, "not supported: {problem}")?;
+        }
+        if problems.is_empty() {
+            text += if self.quick { "weights not checked (--quick)\n" } else { "all weights can be loaded\n" };
+        }
+        say(text)?;
+        Ok(())
+    }
+}
+
+/// What loading would find wrong.
+fn problems(files: &ModelFiles) -> Vec<String> {
+    let bar = progress("reading", "layers");
+    bar.set_length(files.config().layers as u64);
+    let problems = files.problems().inspect(|_| bar.inc(1)).map(|error| error.to_string()).collect();
+    bar.finish_and_clear();
+    problems
+}
+
+/// The tensors of a model's files, whether or not it is one that runs.
+fn stored(path: &Path) -> Result<Vec<Stored>> {
+    let formats::Kind::Directory(directory) = formats::kind(path)? else { return gguf(path) };
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let file = SafeTensors::open(file)?;
+        for name in file.names() {
+            let tensor = file.tensor(&name)?;
+            all.push(Stored { kind: tensor.dtype.to_string(), shape: tensor.shape.to_vec(), bytes: Some(tensor.bytes.len() as u64), name });
+        }
+    }
+    Ok(all)
+}
+
+fn gguf(path: &Path) -> Result<Vec<Stored>> {
+    let file = GgufFile::open(path)?;
+    let tensor = |name: &str| {
+        let kind = match file.kind(name) {
+            Some(GgufType::Other(id)) => format!("type {id}"),
+            kind => kind.map_or_else(String::new, |kind| format!("{kind:?}").to_uppercase()),
+        };
+        let bytes = file.tensor(name).ok().map(|tensor| tensor.bytes.len() as u64);
+        Stored { name: name.to_owned(), kind, shape: file.shape(name).unwrap_or_default().to_vec(), bytes }
+    };
+    Ok(file.names().map(tensor).collect())
+}
+
+fn config(c: &ModelConfig) -> Value {
+    json!({
+        "architecture": c.architecture, "activation": format!("{:?}", c.activation), "sub_norms": c.sub_norms, "layers": c.layers,
+        "hidden": c.hidden, "intermediate": c.intermediate, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "vocab": c.vocab,
+        "context": c.context, "tied_head": c.tied_head, "rope_theta": c.rope_theta, "rope_scaling": format!("{:?}", c.rope_scaling),
+        "generation_config_ignored": c.generation.ignored,
+    })
+}
+
+fn tokenizer_json(files: &ModelFiles) -> Value {
+    match files.tokenizer() {
+        Ok(tokenizer) => json!({
+            "tokens": tokenizer.vocab_size(), "bos": tokenizer.bos(), "eos": tokenizer.eos(), "chat_template": tokenizer.has_chat_template(),
+        }),
+        Err(error) => json!({ "error": error.to_string() }),
+    }
+}
+
+fn described(files: &ModelFiles) -> String {
+    let c = files.config();
+    let norms = if c.sub_norms { ", sub-norms" } else { "" };
+    let head = if c.tied_head { "the embedding is the head" } else { "a head of its own" };
+    let tokenizer = match files.tokenizer() {
+        Ok(tokenizer) => {
+            let template = if tokenizer.has_chat_template() { "a chat template" } else { "no chat template" };
+            format!("{} tokens, BOS {:?}, EOS {:?}, {template}", tokenizer.vocab_size(), tokenizer.bos(), tokenizer.eos())
+        }
+        Err(error) => format!("none that can be used: {error}"),
+    };
+    let ignored = match c.generation.ignored.as_slice() {
+        [] => String::new(),
+        keys => format!("generation    ignored: {}\n", keys.join(", ")),
+    };
+    format!(
+        "architecture  {} ({:?}{norms}), {} layers × {} × {}, {head}\n\
+         attention     {} query heads, {} key heads of width {}; rotary base {}, scaling {:?}\n\
+         vocabulary    {}; context {} tokens\n\
+         tokenizer     {tokenizer}\n{ignored}",
+        c.architecture,
+        c.activation,
+        c.layers,
+        c.hidden,
+        c.intermediate,
+        c.heads,
+        c.kv_heads,
+        c.head_dim,
+        c.rope_theta,
+        c.rope_scaling,
+        c.vocab,
+        c.context
+    )
+}
+
+/// One line for the tensors of all layers that differ only in the layer's number.
+fn table(tensors: &[Stored]) -> String {
+    let mut groups: BTreeMap<_, Vec<&Stored>> = BTreeMap::new();
+    for tensor in tensors {
+        let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let name: Vec<_> = tensor.name.split('.').map(|part| if number(part) { "*" } else { part }).collect();
+        groups.entry((name.join("."), &tensor.kind, &tensor.shape)).or_default().push(tensor);
+    }
+    let mut text = String::new();
+    for ((name, kind, shape), group) in groups {
+        let (count, bytes) = (group.len(), group.iter().map(|tensor| tensor.bytes).sum::<Option<u64>>());
+        let size = bytes.map_or_else(|| "of unknown size".into(), |bytes| format!("{:.2} MB", bytes as f64 / 1e6));
+        text += &format!("{name:<46} {count:>4} × {kind:<5} {:<16} {size:>12}\n", format!("{shape:?}"));
+    }
+    let bytes: u64 = tensors.iter().filter_map(|tensor| tensor.bytes).sum();
+    text + &format!("{} tensors, {:.1} MB\n", tensors.len(), bytes as f64 / 1e6)
+}

@@ -1,0 +1,38 @@
+//! The commands of `bitnet`: each is a module with its arguments and what it does. The examples `generate`, `perplexity` and `bench_model` call them
+//! too.
+
+pub mod adapters;
+pub mod bench;
+pub mod chat;
+pub mod generation;
+pub mod hub;
+pub mod info;
+pub mod model;
+pub mod perplexity;
+pub mod quantize;
+pub mod random;
+pub mod run;
+
+use std::{
+    io::{ErrorKind, Write},
+    process::ExitCode,
+};
+
+/// Runs a command. Rust prints an error that leaves `main` as data; people want its text. Who reads the output may stop reading.
+pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn")).init();
+    let Err(error) = command() else { return ExitCode::SUCCESS };
+    let closed = error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
+    if closed {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// Prints at once, without waiting for the end of a line.
+pub fn say(text: impl std::fmt::Display) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "{text}")?;
+    out.flush()
+}

@@ -1,0 +1,115 @@
+//! Opening and loading a model as the command line says.
+
+use crate::hub;
+use anyhow::Result;
+use bitnet_wgpu::{
+    Context, ShaderLanguage,
+    formats::I2sLayout,
+    model::{LoadOptions, Model, ModelFiles},
+};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Language {
+    Wgsl,
+    Msl,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum I2s {
+    #[default]
+    X86,
+    Arm,
+    Rows,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct ModelArgs {
+    /// The shader language [default: the device's own]
+    #[arg(long)]
+    pub language: Option<Language>,
+    /// Compute on the CPU
+    #[arg(long, conflicts_with_all = ["gpu", "language"])]
+    pub cpu: bool,
+    /// Compute on the GPU, even a software one, which is slower than the CPU
+    #[arg(long)]
+    pub gpu: bool,
+    /// Keep the head in 8 bits
+    #[arg(long)]
+    pub int8_head: bool,
+    /// Quantise float weights, though nothing says that the model was trained for it
+    #[arg(long)]
+    pub quantize: bool,
+    /// How I2_S tensors of a GGUF file lie
+    #[arg(long, default_value = "x86")]
+    pub i2s: I2s,
+}
+
+impl ModelArgs {
+    /// Opens the model's files, from the hub where `name` is a name there. Its weights are not read yet.
+    pub fn open(&self, name: &str) -> Result<ModelFiles> {
+        Ok(ModelFiles::open(hub::resolve(name)?, &self.options())?)
+    }
+
+    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time.
+    pub fn load(&self, files: &ModelFiles) -> Result<Model> {
+        let context = self.context()?;
+        let bar = progress("loading", "layers");
+        let mut progress = |done: usize, all: usize| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        };
+        let model = Model::from_files(context.as_ref(), files, self.options().progress(&mut progress));
+        bar.finish_and_clear();
+        Ok(model?)
+    }
+
+    fn options<'a>(&self) -> LoadOptions<'a> {
+        let i2s_layout = match self.i2s {
+            I2s::X86 => I2sLayout::X86,
+            I2s::Arm => I2sLayout::Arm,
+            I2s::Rows => I2sLayout::Rows,
+        };
+        LoadOptions::default().int8_head(self.int8_head).quantize(self.quantize).i2s_layout(i2s_layout)
+    }
+
+    fn context(&self) -> Result<Option<Context>> {
+        if self.cpu {
+            return Ok(None);
+        }
+        let context = if self.gpu || self.language.is_some() {
+            Some(pollster::block_on(Context::new())?)
+        } else {
+            let (context, why) = pollster::block_on(Context::preferred())?;
+            eprintln!("computing on {why}");
+            context
+        };
+        Ok(match (context, self.language) {
+            (Some(context), Some(Language::Wgsl)) => Some(context.with_language(ShaderLanguage::Wgsl)?),
+            (Some(context), Some(Language::Msl)) => Some(context.with_language(ShaderLanguage::Msl)?),
+            (context, _) => context,
+        })
+    }
+}
+
+/// A bar on the terminal; without one, nothing is drawn.
+pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+}
+
+/// The device's name and the language of its kernels.
+pub fn device(context: Option<&Context>) -> (String, String) {
+    match context {
+        Some(context) => (context.capabilities().adapter.clone(), format!("{:?}", context.language()).to_lowercase()),
+        None => ("CPU".into(), "rust".into()),
+    }
+}
+
+/// A file's text.
+pub fn read(path: &Path) -> Result<String> {
+    use anyhow::Context as _;
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}

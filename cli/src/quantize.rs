@@ -1,0 +1,64 @@
+//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers.
+
+use crate::{model::progress, say};
+use anyhow::Result;
+use bitnet_wgpu::formats::{Checkpoint, WrittenTensor, write_packed};
+use clap::Args;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Packs a float checkpoint to two bits per weight: linear layers are quantised by their absmean, other tensors copied
+#[derive(Args)]
+pub struct Quantize {
+    /// Model directory: config.json, and model.safetensors or its shards
+    input: PathBuf,
+    /// Directory for the packed model
+    output: PathBuf,
+    /// Quantise float weights, though nothing says that the model was trained for it
+    #[arg(long)]
+    quantize: bool,
+    /// Overwrite an existing model in the output directory
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON object instead of a line a tensor
+    #[arg(long)]
+    json: bool,
+}
+
+impl Quantize {
+    pub fn run(self) -> Result<()> {
+        let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.quantize);
+        let bar = progress("packing", "tensors");
+        let (mut tensors, mut printed) = (Vec::new(), Ok(()));
+        write_packed(&checkpoint, &self.output, self.force, |tensor| {
+            bar.set_length(tensor.total as u64);
+            bar.set_position(tensor.done as u64);
+            if !self.json && printed.is_ok() {
+                printed = bar.suspend(|| say(line(tensor)));
+            }
+            tensors.push(tensor.clone());
+        })?;
+        bar.finish_and_clear();
+        printed?;
+        let sum = |bytes: fn(&WrittenTensor) -> u64| tensors.iter().map(bytes).sum::<u64>();
+        let (before, after) = (sum(|tensor| tensor.bytes_before), sum(|tensor| tensor.bytes_after));
+        if self.json {
+            let tensor = |tensor: &WrittenTensor| {
+                let WrittenTensor { name, bytes_before, bytes_after, error, .. } = tensor;
+                json!({ "name": name, "bytes_before": bytes_before, "bytes_after": bytes_after, "relative_error": error })
+            };
+            let tensors: Vec<_> = tensors.iter().map(tensor).collect();
+            say(format!("{}\n", json!({ "bytes_before": before, "bytes_after": after, "tensors": tensors })))?;
+        } else {
+            let ratio = before as f64 / after.max(1) as f64;
+            say(format!("{:.1} MB to {:.1} MB: {ratio:.2} times smaller\n", before as f64 / 1e6, after as f64 / 1e6))?;
+        }
+        Ok(())
+    }
+}
+
+fn line(tensor: &WrittenTensor) -> String {
+    let ratio = tensor.bytes_before as f64 / tensor.bytes_after.max(1) as f64;
+    let error = tensor.error.map_or_else(|| "unchanged".into(), |error| format!("relative error {error:.3}"));
+    format!("{:<50} {ratio:>6.2} times smaller, {error}\n", tensor.name)
+}

@@ -1,0 +1,181 @@
+//! `bitnet run`: continues a prompt.
+
+use crate::{
+    generation::GenerationArgs,
+    model::{self, ModelArgs},
+    say,
+};
+use anyhow::{Context as _, Result, bail};
+use bitnet_wgpu::model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, Stop};
+use clap::Args;
+use std::{
+    io::{IsTerminal, Read},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Continues a text, or answers it
+#[derive(Args)]
+pub struct Run {
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    model: String,
+    /// The text to continue; `-`, or none, is read from standard input
+    prompt: Option<String>,
+    #[command(flatten)]
+    how: RunArgs,
+}
+
+/// What `bitnet run` and the example `generate` take.
+#[derive(Args)]
+pub struct RunArgs {
+    /// Token ids to continue instead of a text, without adding BOS
+    #[arg(long, value_delimiter = ',')]
+    pub ids: Option<Vec<u32>>,
+    /// Take the prompt as a user's message and answer it, using the model's chat template
+    #[arg(long, conflicts_with = "ids")]
+    pub chat: bool,
+    /// Keep what is computed of the text in this file; another run on the same model goes on from what its prompt has in common with it
+    #[arg(long, value_name = "FILE")]
+    pub session: Option<PathBuf>,
+    #[command(flatten)]
+    pub generation: GenerationArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Run {
+    pub fn run(self) -> Result<()> {
+        let prompt = match (&self.prompt, &self.how.ids) {
+            (Some(_), Some(_)) => bail!("a prompt and --ids are given; one of them is needed"),
+            (None, Some(_)) => String::new(),
+            (Some(prompt), None) if prompt != "-" => prompt.clone(),
+            (None, None) if std::io::stdin().is_terminal() => bail!("a prompt is needed, or --ids"),
+            _ => {
+                let mut prompt = String::new();
+                std::io::stdin().read_to_string(&mut prompt).context("standard input")?;
+                prompt
+            }
+        };
+        run(&self.model, &prompt, &self.how, false)
+    }
+}
+
+/// Generated tokens, and the time they took.
+struct Generated {
+    ids: Vec<u32>,
+    text: String,
+    stop: Option<Stop>,
+    /// Time to the first token.
+    prefill: Duration,
+    /// Time from the first token to the last.
+    decode: Duration,
+}
+
+/// Continues a prompt; with `warm_up`, after a short run that is not timed: kernels are compiled at their first use.
+pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()> {
+    let files = args.model.open(name)?;
+    let (ids, options) = (tokens(&files, prompt, args)?, args.generation.options(&files));
+    files.check(&ids, &options)?;
+    if let Some(path) = &args.session {
+        check_folder(path)?;
+    }
+    let model = args.model.load(&files)?;
+    let (adapter, language) = model::device(model.context());
+    if !args.json {
+        eprintln!("{adapter}, kernels in {language}");
+    }
+    if warm_up && options.max_tokens > 0 {
+        generate(&model, None, &ids, &options.clone().max_tokens(3), |_| Ok(()))?;
+    }
+    let saved = args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
+    if !args.json && args.ids.is_none() && !args.chat {
+        say(prompt)?;
+    }
+    let (generated, session) = generate(&model, saved, &ids, &options, |text| if args.json { Ok(()) } else { Ok(say(text)?) })?;
+    if let Some(file) = &args.session {
+        pollster::block_on(session.save(file))?;
+    }
+    let rate = |tokens: usize, time: Duration| if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() };
+    let prefill = rate(ids.len(), generated.prefill);
+    let decode = rate(generated.ids.len().saturating_sub(1), generated.decode);
+    let stop = generated.stop.map(|stop| format!("{stop:?}"));
+    if args.json {
+        let object = serde_json::json!({
+            "prompt_tokens": ids.len(),
+            "ids": generated.ids,
+            "text": generated.text,
+            "stop": stop,
+            "seconds_to_first_token": generated.prefill.as_secs_f64(),
+            "prefill_tokens_per_second": prefill,
+            "decode_tokens_per_second": decode,
+            "adapter": adapter,
+            "language": language,
+        });
+        say(format!("{object}\n"))?;
+    } else {
+        say("\n")?;
+        let stop = stop.map_or_else(String::new, |stop| format!(", ended by {stop}"));
+        eprintln!(
+            "prompt: {} tokens, {prefill:.0} per second; generated: {} tokens, {decode:.1} per second{stop}",
+            ids.len(),
+            generated.ids.len()
+        );
+    }
+    Ok(())
+}
+
+fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
+    Ok(match &args.ids {
+        Some(ids) => ids.clone(),
+        None if args.chat => files.tokenizer()?.chat(&[Message::new("user", prompt)])?,
+        None => files.encode_prompt(prompt)?,
+    })
+}
+
+/// A file that cannot be written is better known before the text than after it.
+fn check_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if folder.is_dir() { Ok(()) } else { bail!("{}: there is no directory {}", path.display(), folder.display()) }
+}
+
+/// Continues a prompt, in a session that there may be; gives the session back.
+fn generate(
+    model: &Model,
+    session: Option<Session>,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    mut show: impl FnMut(&str) -> Result<()>,
+) -> Result<(Generated, Session)> {
+    let start = Instant::now();
+    let mut generation = match session {
+        Some(session) => model.generate_in(session, prompt, options)?,
+        None => model.generate_ids(prompt, options)?,
+    };
+    let (mut ids, mut text, mut prefill) = (Vec::new(), String::new(), Duration::ZERO);
+    for token in &mut generation {
+        let token = token?;
+        if ids.is_empty() {
+            prefill = start.elapsed();
+        }
+        ids.push(token.id);
+        text += &token.text;
+        show(&token.text)?;
+    }
+    let (decode, stop) = (start.elapsed() - prefill, generation.stop());
+    let session = pollster::block_on(generation.into_session())?;
+    Ok((Generated { ids, text, stop, prefill, decode }, session))
+}
+
+/// The session in a file, if there is one, with room for what follows.
+fn session(model: &Model, prompt: &[u32], options: &GenerateOptions, file: &Path) -> Result<Session> {
+    let context = model.config().context;
+    let room = |tokens: usize| SessionOptions::new(1, prompt.len().saturating_add(options.max_tokens).max(tokens).clamp(1, context));
+    if !file.exists() {
+        return Ok(model.session(room(0))?);
+    }
+    let tokens = bitnet_wgpu::formats::SafeTensors::open(file)?.tensor("tokens.0")?.shape.iter().product();
+    Ok(model.load_session(file, room(tokens))?)
+}

@@ -1,0 +1,250 @@
+//! The commands as people run them: the program itself, on the shipped model.
+
+use serde_json::Value;
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
+const HELDOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m/golden/heldout_own.txt");
+
+fn bitnet(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bitnet"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = bitnet(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", errors(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let text = succeeds(&[arguments, &["--json"]].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Fails with one line that names `wanted`, and with no output.
+fn fails(arguments: &[&str], wanted: &str) {
+    let output = bitnet(arguments).output().unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
+    let error = errors(&output);
+    assert!(error.contains("error: ") && error.contains(wanted) && !error.contains("panicked"), "{arguments:?}: {error}");
+}
+
+/// With its input.
+fn answers(arguments: &[&str], input: &str) -> String {
+    let mut child = bitnet(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A directory that is gone with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bitnet-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// A copy of the shipped model, of which a file is another.
+    fn model(&self, file: &str, change: impl Fn(&[u8]) -> Vec<u8>) -> String {
+        for entry in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+            let bytes = fs::read(Path::new(TALES).join(entry)).unwrap();
+            fs::write(self.0.join(entry), if entry == file { change(&bytes) } else { bytes }).unwrap();
+        }
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn run_continues_a_text() {
+    let run = |more: &[&str]| json(&[&["run", TALES, "Once upon a time", "--max-tokens", "12"], more].concat());
+    let greedy = run(&["--greedy"]);
+    assert_eq!(greedy["stop"], "MaxTokens");
+    let text = succeeds(&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"]);
+    assert_eq!(text, format!("Once upon a time{}\n", greedy["text"].as_str().unwrap()));
+    assert_eq!(answers(&["run", TALES, "-", "--max-tokens", "12", "--greedy"], "Once upon a time"), text);
+    // It samples unless it is told not to, the same for a seed.
+    assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "0"])["ids"]);
+    assert_ne!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "1"])["ids"]);
+    assert_ne!(run(&["--cpu"])["ids"], greedy["ids"]);
+    let ids = |ids: &str| json(&["run", TALES, "--ids", ids, "--greedy", "--max-tokens", "3", "--cpu"])["ids"].clone();
+    assert_eq!(ids("2046,7,9").as_array().unwrap().len(), 3);
+    let stopped = run(&["--greedy", "--stop", "king"]);
+    assert!(stopped["stop"] == "StopString" && !stopped["text"].as_str().unwrap().contains("king"), "{stopped}");
+    assert_eq!(run(&["--greedy", "--gpu"])["language"], "wgsl");
+}
+
+#[test]
+fn a_session_in_a_file_goes_on() {
+    let directory = Directory::new("session");
+    let file = directory.path("session.safetensors");
+    let run = |prompt: &str, more: &[&str]| {
+        json(&[&["run", TALES, prompt, "--greedy", "--max-tokens", "20", "--cpu"], more].concat())["ids"].clone()
+    };
+    assert_eq!(run("Once upon a time", &["--session", &file]), run("Once upon a time", &[]));
+    let saved = fs::metadata(&file).unwrap().len();
+    assert_eq!(run("Once upon a time, a bear", &["--session", &file]), run("Once upon a time, a bear", &[]));
+    assert!(fs::metadata(&file).unwrap().len() > saved);
+    fails(&["run", TALES, "x", "--cpu", "--session", &directory.path("no/where")], "there is no directory");
+    fails(&["run", TALES, "x", "--cpu", "--session", &format!("{TALES}/model.safetensors")], "tokens.0");
+}
+
+#[test]
+fn chat_talks() {
+    let arguments = ["chat", TALES, "--max-tokens", "10", "--cpu", "--json"];
+    let lines =
+        |input: &str| -> Vec<Value> { answers(&arguments, input).lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+    let talk = lines("Tell me a tale.\n\nAnother\n");
+    assert_eq!(talk.len(), 2);
+    assert!(talk[1]["prompt_tokens"].as_u64() > talk[0]["prompt_tokens"].as_u64(), "the conversation goes on");
+    let anew = lines("Tell me a tale.\n/clear\nTell me a tale.\n/bye\nnot read\n");
+    assert_eq!((anew.len(), &anew[0], &anew[1]), (2, &talk[0], &talk[0]));
+    let text = answers(&["chat", TALES, "--max-tokens", "10", "--cpu"], "Tell me a tale.\n");
+    assert_eq!(text.trim_end_matches('\n'), talk[0]["content"].as_str().unwrap().trim_end_matches('\n'));
+    fails(&["chat", TALES, "--context", "100000"], "the model's context is 512");
+    let directory = Directory::new("chat");
+    let plain = directory.model("", <[u8]>::to_vec);
+    fs::remove_file(directory.path("chat_template.jinja")).unwrap();
+    fails(&["chat", &plain], "chat template");
+}
+
+#[test]
+fn perplexity_is_the_figure_of_the_readme() {
+    let score = json(&["perplexity", TALES, HELDOUT, "--window", "255", "--cpu"]);
+    let perplexity = score["perplexity"].as_f64().unwrap();
+    assert!((perplexity - 19.03).abs() < 0.03 && score["tokens"] == 934, "{score}");
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    assert!(readme.contains("perplexity 19.03"), "the README claims another figure");
+    fails(&["perplexity", TALES, HELDOUT, "--window", "512"], "--window 512");
+    fails(&["perplexity", TALES, "no such text"], "no such text");
+}
+
+#[test]
+fn quantize_packs_what_info_and_run_read() {
+    let directory = Directory::new("quantize");
+    // The shipped model is packed already: packing it again changes no code.
+    let packed = directory.path("packed");
+    let object = json(&["quantize", TALES, &packed]);
+    assert_eq!(object["tensors"].as_array().unwrap().len(), 90);
+    let info = json(&["info", &packed]);
+    assert_eq!((&info["problems"], &info["checked"]), (&Value::Array(vec![]), &Value::Bool(true)));
+    assert_eq!((&info["config"]["layers"], &info["tokenizer"]["bos"]), (&8.into(), &2046.into()));
+    let bytes: u64 = info["tensors"].as_array().unwrap().iter().map(|tensor| tensor["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(Some(bytes), object["bytes_after"].as_u64());
+    let greedy = |model: &str| json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone();
+    assert_eq!(greedy(&packed), greedy(TALES));
+    fails(&["quantize", TALES, &packed], "has a model already");
+    assert!(succeeds(&["quantize", TALES, &packed, "--force"]).contains("times smaller"));
+}
+
+#[test]
+fn info_says_what_is_wrong() {
+    let directory = Directory::new("info");
+    let text = succeeds(&["info", TALES]);
+    assert!(text.contains("all weights can be loaded") && text.contains("model.layers.*.mlp.down_proj.weight"), "{text}");
+    // An architecture that is not supported still shows its tensors.
+    let other = directory.model("config.json", |bytes| String::from_utf8_lossy(bytes).replace("\"bitnet\"", "\"mamba\"").into_bytes());
+    let info = json(&["info", &other]);
+    assert!(info["problems"][0].as_str().unwrap().contains("model_type `mamba`"), "{}", info["problems"]);
+    assert_eq!((info["tensors"].as_array().unwrap().len(), &info["config"]), (146, &Value::Null));
+    // A tensor that is not there.
+    let lacking =
+        directory.model("model.safetensors", |bytes| replaced(bytes, b"layers.3.mlp.up_proj.weight\"", b"layers.3.mlp.xx_proj.weight\""));
+    let problems = json(&["info", &lacking])["problems"].clone();
+    assert!(problems.as_array().unwrap().len() == 1 && problems[0].as_str().unwrap().contains("layers.3.mlp.up_proj"), "{problems}");
+    assert_eq!(json(&["info", &lacking, "--quick"])["problems"], Value::Array(vec![]));
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/gguf/llama.gguf");
+    let info = json(&["info", gguf]);
+    assert_eq!((&info["tensors"][0]["type"], &info["problems"]), (&"Q2_0".into(), &Value::Array(vec![])));
+    fails(&["info", "no/such/model"], "no/such/model");
+    fails(&["info", HELDOUT], "is not a model");
+}
+
+fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    [&bytes[..at], to, &bytes[at + from.len()..]].concat()
+}
+
+#[test]
+fn bench_and_adapters_give_figures() {
+    let small = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
+    let config = format!("{small}/config.json");
+    for model in [&["--config", &config][..], &[small]] {
+        for device in [&["--cpu"][..], &[]] {
+            let arguments = [&["bench"], model, device, &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999"]].concat();
+            let bench = json(&arguments);
+            assert_eq!((bench["prefill"].as_array().unwrap().len(), bench["decode"].as_array().unwrap().len()), (1, 1), "{bench}");
+            assert!(
+                bench["decode"][0]["tokens_per_second"].as_f64().unwrap() > 0.0
+                    && bench["weight_bytes_per_token"].as_u64().unwrap() > 80_000,
+                "{bench}"
+            );
+            assert_eq!(bench["roof_bytes_per_second"].is_number(), device.is_empty(), "{bench}");
+        }
+    }
+    fails(&["bench", "--tokens", "0"], "--tokens 0");
+    fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
+    let adapters = json(&["adapters"]);
+    assert!(adapters.as_array().unwrap().iter().any(|adapter| adapter["usable"] == true), "{adapters}");
+}
+
+/// The weights of this model cannot be loaded, so that whoever names the option has not tried to.
+#[test]
+fn options_are_checked_before_the_weights_are_read() {
+    let directory = Directory::new("options");
+    let broken = directory.model("model.safetensors", |bytes| replaced(bytes, b"model.norm.weight\"", b"model.morn.weight\""));
+    fails(&["run", &broken, "x", "--cpu"], "model.norm");
+    for (arguments, wanted) in [
+        (&["run", "x", "--temperature", "nan"][..], "temperature"),
+        (&["run", "x", "--top-p", "1.5"], "top_p"),
+        (&["run", "x", "--repetition-penalty", "0"], "repetition_penalty"),
+        (&["run", "x", "--stop", ""], "stop string"),
+        (&["run", "--ids", "5,2048"], "token 2048"),
+        (&["run", "x", "--ids", "5"], "one of them"),
+        (&["run", "x", "--session", "no/where/s"], "no/where"),
+        (&["perplexity", HELDOUT, "--window", "0"], "--window 0"),
+        (&["chat", "--context", "0"], "--context 0"),
+        (&["chat", "--min-p", "7"], "min_p"),
+    ] {
+        fails(&[&arguments[..1], &[&broken], &arguments[1..], &["--cpu"]].concat(), wanted);
+    }
+    let long = "word ".repeat(600);
+    fails(&["run", &broken, &long, "--cpu"], "positions are needed");
+}
+
+/// Who reads the output may stop reading.
+#[test]
+fn a_closed_output_is_no_error() {
+    let mut child = bitnet(&["run", TALES, "Once", "--cpu", "--ignore-eos", "--max-tokens", "400"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && !errors(&output).contains("panicked"), "{}", errors(&output));
+}

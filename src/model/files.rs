@@ -1,0 +1,167 @@
+//! A model's files before its weights are read.
+
+use super::{
+    layers::{HostEnds, HostLayer},
+    options::GenerateOptions,
+    tokenizer::text::Tokenizer,
+};
+use crate::{
+    error::{Error, Result},
+    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
+};
+use std::path::Path;
+
+/// How a model is loaded.
+#[derive(Default)]
+#[non_exhaustive]
+pub struct LoadOptions<'a> {
+    /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
+    /// of what a token costs. Else it stays as it is stored.
+    pub int8_head: bool,
+    /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes
+    /// gibberish then, unless it was. Without, such a model is refused.
+    pub quantize: bool,
+    /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
+    pub i2s_layout: I2sLayout,
+    /// Called with the layers that are loaded, and how many there are.
+    pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
+}
+
+impl<'a> LoadOptions<'a> {
+    /// Sets [`LoadOptions::int8_head`].
+    #[must_use]
+    pub fn int8_head(self, int8_head: bool) -> Self {
+        Self { int8_head, ..self }
+    }
+
+    /// Sets [`LoadOptions::quantize`].
+    #[must_use]
+    pub fn quantize(self, quantize: bool) -> Self {
+        Self { quantize, ..self }
+    }
+
+    /// Sets [`LoadOptions::i2s_layout`].
+    #[must_use]
+    pub fn i2s_layout(self, i2s_layout: I2sLayout) -> Self {
+        Self { i2s_layout, ..self }
+    }
+
+    /// Sets [`LoadOptions::progress`].
+    #[must_use]
+    pub fn progress(self, progress: &'a mut dyn FnMut(usize, usize)) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+}
+
+/// A model's files, opened: its configuration and its tokenizer are known, its weights are not read yet. So options and prompts can be checked before
+/// a load that takes its time, [`Model::from_files`](super::Model::from_files).
+///
+/// ```no_run
+/// use bitnet_wgpu::model::{GenerateOptions, LoadOptions, Model, ModelFiles};
+///
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// let files = ModelFiles::open("path/to/a/model", &LoadOptions::default())?;
+/// let options = GenerateOptions::recommended(files.config()).max_tokens(100);
+/// options.check(files.config().vocab)?;
+/// let prompt = files.encode_prompt("Once upon a time")?;
+/// let model = Model::from_files(None, &files, LoadOptions::default())?; // on the CPU
+/// let story = model.generate_ids(&prompt, &options)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct ModelFiles {
+    pub(super) file: Box<dyn ModelFile>,
+    pub(super) tokenizer: MaybeTokenizer,
+}
+
+/// A tokenizer, or why there is none: models take ids without one.
+pub(super) type MaybeTokenizer = std::result::Result<Tokenizer, String>;
+
+impl ModelFiles {
+    /// Opens a model directory or a .gguf file. Of the options, it takes `quantize` and `i2s_layout`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is an error where text is used.
+    pub fn open(path: impl AsRef<Path>, options: &LoadOptions<'_>) -> Result<Self> {
+        let path = path.as_ref();
+        Ok(match formats::kind(path)? {
+            formats::Kind::Directory(directory) => {
+                let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
+                let file = Checkpoint::open(&directory)?.with_quantize(options.quantize);
+                Self { file: Box::new(file), tokenizer: usable(tokenizer) }
+            }
+            formats::Kind::Gguf => {
+                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
+                let named = file.file().get("tokenizer.ggml.model").is_some();
+                let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
+                Self { file: Box::new(file), tokenizer: usable(tokenizer) }
+            }
+        })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &ModelConfig {
+        self.file.config()
+    }
+
+    /// As [`Model::tokenizer`](super::Model::tokenizer).
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        tokenizer(&self.tokenizer)
+    }
+
+    /// As [`Model::encode_prompt`](super::Model::encode_prompt).
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
+        encode_prompt(self.tokenizer()?, self.config(), prompt)
+    }
+
+    /// Checks a prompt and options as generating does.
+    ///
+    /// # Errors
+    /// As [`Model::generate_ids`](super::Model::generate_ids).
+    pub fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
+        let c = self.config();
+        options.check(c.vocab)?;
+        if !options.stop.is_empty() {
+            self.tokenizer()?;
+        }
+        if let Some(id) = prompt.iter().find(|&&id| id as usize >= c.vocab) {
+            return Err(Error::Invalid { op: "generate", what: format!("token {id}; the vocabulary has {}", c.vocab) });
+        }
+        options.room(1, prompt.len(), c.context).map(drop)
+    }
+
+    /// What loading would find wrong with the tensors: one error for each layer that has one, and for what is outside the layers. It reads all of them,
+    /// and so takes as long as loading them does.
+    pub fn problems(&self) -> impl Iterator<Item = Error> + '_ {
+        let ends = || HostEnds::read(&*self.file, false).err();
+        let layer = |layer| HostLayer::read(&*self.file, layer).err();
+        std::iter::once_with(ends).chain((0..self.config().layers).map(layer)).flatten()
+    }
+}
+
+pub(super) fn usable(tokenizer: Option<Result<Tokenizer>>) -> MaybeTokenizer {
+    let tokenizer = tokenizer.unwrap_or_else(|| Err(Error::Tokenizer { message: "the model came without one; it takes ids".into() }));
+    tokenizer.map_err(|error| match error {
+        Error::Tokenizer { message } => message,
+        other => other.to_string(),
+    })
+}
+
+pub(super) fn tokenizer(tokenizer: &MaybeTokenizer) -> Result<&Tokenizer> {
+    tokenizer.as_ref().map_err(|message| Error::Tokenizer { message: message.clone() })
+}
+
+/// The tokens of a text that is to be continued. An empty text is BOS, whatever the tokenizer adds.
+pub(super) fn encode_prompt(tokenizer: &Tokenizer, config: &ModelConfig, prompt: &str) -> Result<Vec<u32>> {
+    let mut ids = tokenizer.encode(prompt)?;
+    if ids.is_empty() {
+        ids.extend(config.bos);
+    }
+    Ok(ids)
+}
