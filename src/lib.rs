@@ -75,7 +75,8 @@ pub use weights::{
 };
 pub use wgpu;
 
-/// The programs of the README, run as tests.
+/// The programs of the README and of docs/app.md, run as tests.
 #[cfg(all(doctest, feature = "models"))]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/app.md")]
 struct Readme;

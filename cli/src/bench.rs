@@ -115,22 +115,24 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
         "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.int8_head, "f16_cache": args.f16_cache,
     });
+    if let Some(context) = &context {
+        let bytes = context.pool_stats().used_bytes;
+        show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
+        object["gpu_bytes_of_weights"] = bytes.into();
+        object["driver"] = context.capabilities().driver.clone().into();
+    }
+    // Warm-up: an idle device runs at a low clock, and kernels are compiled at their first use.
+    for _ in 0..3 {
+        time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
+    }
     let roof = match &context {
         Some(context) => {
-            let bytes = context.pool_stats().used_bytes;
-            show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
             let roof = pollster::block_on(Roof::measure(context))?;
-            object["gpu_bytes_of_weights"] = bytes.into();
-            object["driver"] = context.capabilities().driver.clone().into();
             object["roof_bytes_per_second"] = roof.bytes_per_second.into();
             Some(roof)
         }
         None => None,
     };
-    // Warm-up: an idle device runs at a low clock, and kernels are compiled at their first use.
-    for _ in 0..3 {
-        time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
-    }
     let mut prefills = Vec::new();
     for &prompt in &args.prefill {
         if prompt > limit {

@@ -31,6 +31,18 @@ pub enum ScaleRule {
 }
 
 /// A BitNet checkpoint: its configuration and its tensors.
+///
+/// ```no_run
+/// use bitnet_wgpu::formats::Checkpoint;
+///
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// let checkpoint = Checkpoint::open("path/to/bitnet-b1.58-2B-4T")?;
+/// println!("{} layers, {} tensors", checkpoint.config().layers, checkpoint.names().len());
+/// let w = checkpoint.linear("model.layers.0.mlp.down_proj")?; // a PackedTernary, [hidden, intermediate]
+/// println!("{} × {}, scaled by {:?}", w.rows(), w.columns(), w.scales());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Checkpoint {
     directory: PathBuf,
     shards: Shards,

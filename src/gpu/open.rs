@@ -78,6 +78,20 @@ impl Context {
 
     /// Works on an app's own device. Features that the device was opened without are not used.
     ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, wgpu};
+    ///
+    /// # async fn open() -> Result<Context, Box<dyn std::error::Error>> {
+    /// let instance = wgpu::Instance::default();
+    /// let adapter = instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await?;
+    /// let (required_features, required_limits) = Context::device_needs(&adapter); // and those of the app
+    /// let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+    /// let (device, queue) = adapter.request_device(&descriptor).await?;
+    /// let context = Context::from_wgpu(&adapter, device.clone(), queue.clone()).await?;
+    /// # Ok(context)
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
     /// [`Context::device_needs`].

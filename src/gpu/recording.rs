@@ -17,6 +17,22 @@ use crate::{
 use std::{pin::Pin, sync::Arc};
 
 /// Recorded work: plain data that can be run again and again. It holds on to the buffers it names.
+///
+/// ```no_run
+/// use bitnet_wgpu::{Context, tensor};
+///
+/// # async fn squares() -> bitnet_wgpu::Result<()> {
+/// let context = Context::new().await?;
+/// let x = context.upload(&[1.0f32, 2.0, 3.0], [3])?;
+/// let mut encoder = context.encoder("squares");
+/// let y = tensor::mul(&mut encoder, &x, &x)?; // [3]
+/// let squares = encoder.finish();
+/// squares.submit()?.await?; // or drop what `submit` gives: it runs all the same
+/// x.write(&[4.0, 5.0, 6.0])?;
+/// println!("{:?}", squares.submit_read(&y)?.await?); // [16.0, 25.0, 36.0]
+/// # Ok(())
+/// # }
+/// ```
 pub struct Recording {
     pub(super) context: Context,
     pub(super) label: &'static str,

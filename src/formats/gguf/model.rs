@@ -14,6 +14,19 @@ use crate::{
 use std::path::Path;
 
 /// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama`.
+///
+/// ```no_run
+/// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
+///
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// let model = Gguf::open("ggml-model-i2_s.gguf")?.with_i2s_layout(I2sLayout::X86);
+/// println!("{:?}", model.file().get("general.architecture"));
+/// let tensor = model.file().tensor("blk.0.ffn_down.weight")?;
+/// println!("{:?} {:?}", tensor.kind, tensor.shape);
+/// let tokenizer = Tokenizer::from_gguf(&model.vocabulary()?)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Gguf {
     file: GgufFile,

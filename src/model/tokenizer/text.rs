@@ -13,6 +13,22 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// A model's tokenizer, special tokens and chat template. Cloning is cheap: clones share the data.
+///
+/// ```
+/// use bitnet_wgpu::model::{Message, Tokenizer};
+///
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// let tokenizer = Tokenizer::from_directory("assets/tales-22m")?;
+/// let ids = tokenizer.encode("Once upon a time")?; // with BOS
+/// assert_eq!(tokenizer.decode(&ids)?, "Once upon a time");
+/// let mut stream = tokenizer.stream(); // token by token
+/// let text: String = ids.iter().map(|&id| stream.push(id)).collect::<bitnet_wgpu::Result<_>>()?;
+/// assert_eq!(text + &stream.finish()?, "Once upon a time");
+/// let prompt = tokenizer.chat(&[Message::new("user", "Tell me a tale.")])?; // as the chat template writes it
+/// # assert!(!prompt.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Tokenizer(pub(super) Arc<Parts>);
 
