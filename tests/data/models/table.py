@@ -453,7 +453,7 @@ def details(rows):
 
 
 def document(rows):
-    devices = [result.get("device", "none") for result in next(row for row in rows if row.reference).results]
+    devices = [result.get("device", "no GPU") for result in next(row for row in rows if row.reference).results]
     largest = sorted(row.largest for row in rows if row.reference)
     paragraphs = [
         "Each row is a tiny model with random weights, in files laid out as those of a published model: the same keys in config.json or in the "
