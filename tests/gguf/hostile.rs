@@ -29,10 +29,10 @@ fn sound_models_that_cannot_run_are_unsupported() {
     for maker in changed.into_iter().chain(others) {
         assert!(matches!(open_bytes(&maker.bytes()), Err(Error::Unsupported { .. })));
     }
-    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 12, &[0; 64]).bytes()).unwrap();
+    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
     assert!(matches!(unknown.dense("lm_head", 4, 8), Err(Error::Unsupported { .. })));
-    // Q4_K, as quantising tools write embeddings.
-    let embedding = open_bytes(&Maker::model().tensor("token_embd.weight", &[4, 8], 12, &[0; 64]).bytes()).unwrap();
+    // Q5_K, as quantising tools write embeddings.
+    let embedding = open_bytes(&Maker::model().tensor("token_embd.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
     assert!(matches!(embedding.dense("model.embed_tokens", 4, 8), Err(Error::Unsupported { .. })));
 }
 
@@ -190,8 +190,8 @@ fn absurd_tensors_are_named() {
     twice.tensors.push(twice.tensors[0].clone());
     refused(open_bytes(&twice.bytes()), "`token_embd.weight` occurs twice");
     // Unknown types are no harm until they are asked for.
-    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 12, &[0; 64]).bytes()).unwrap();
-    refused(unknown.dense("lm_head", 4, 8), "type 12; F32");
+    let unknown = open_bytes(&Maker::model().tensor("output.weight", &[4, 8], 13, &[0; 64]).bytes()).unwrap();
+    refused(unknown.dense("lm_head", 4, 8), "type 13; F32");
 }
 
 #[test]

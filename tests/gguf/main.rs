@@ -56,7 +56,7 @@ fn every_type_decodes_as_gguf_py_does() {
         assert_eq!([dense.row(0), dense.row(1), dense.row(2)].concat(), golden(name), "{name}");
     }
     // The one difference is the rounding to halves.
-    for (name, element) in [("q8_0", DenseElement::F16), ("q6_k", DenseElement::F16)] {
+    for (name, element) in [("q8_0", DenseElement::F16), ("q4_k", DenseElement::F16), ("q6_k", DenseElement::F16)] {
         let dense = file.tensor(name).unwrap().dense().unwrap();
         assert_eq!(dense.element(), element);
         let rows: Vec<f32> = (0..dense.rows()).flat_map(|row| dense.row(row)).collect();

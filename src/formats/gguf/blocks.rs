@@ -20,6 +20,8 @@ pub enum GgufType {
     Bf16,
     /// Blocks of 32 8-bit integers with a scale each.
     Q8_0,
+    /// Blocks of 256 4-bit integers with two scales, and for every 32 of them a 6-bit scale and a 6-bit offset.
+    Q4K,
     /// Blocks of 256 6-bit integers with a scale, and an 8-bit scale for every 16 of them.
     Q6K,
     /// Ternary: 2-bit codes, and one scale for the tensor.
@@ -40,6 +42,7 @@ impl GgufType {
             0 => Self::F32,
             1 => Self::F16,
             8 => Self::Q8_0,
+            12 => Self::Q4K,
             14 => Self::Q6K,
             30 => Self::Bf16,
             34 => Self::Tq1_0,
@@ -56,6 +59,7 @@ impl GgufType {
             Self::F32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),
             Self::Q8_0 => (32, 34),
+            Self::Q4K => (256, 144),
             Self::Q6K => (256, 210),
             Self::Tq1_0 => (256, 54),
             Self::Tq2_0 => (256, 66),
@@ -283,6 +287,7 @@ pub(super) fn floats(kind: GgufType, bytes: &[u8]) -> Option<Vec<f32>> {
 pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let decode: fn(&[u8], &mut [f32]) = match kind {
         GgufType::Q8_0 => decode_q8,
+        GgufType::Q4K => decode_q4,
         GgufType::Q6K => decode_q6,
         _ => return None,
     };
@@ -307,6 +312,23 @@ fn decode_q8(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 0);
     for (out, &byte) in out.iter_mut().zip(&block[2..]) {
         *out = scale * f32::from(byte as i8);
+    }
+}
+
+/// Two `f16`, of the scales and of the offsets; 12 bytes of both; 128 bytes of codes. The codes of 64 elements are in 32 bytes, the first 32 elements
+/// in the low nibbles. A weight is scale · scale of its 32 · code - scale of offsets · offset of its 32.
+fn decode_q4(block: &[u8], out: &mut [f32]) {
+    let (scale, offset, packed) = (half(block, 0), half(block, 2), &block[4..16]);
+    for (run, out) in out.chunks_exact_mut(32).enumerate() {
+        // The first four of either have a byte's low six bits; of the others, the low bits are in nibbles, the high ones where six bits left two.
+        let (s, m) = match run {
+            0..4 => (packed[run] & 63, packed[run + 4] & 63),
+            _ => (packed[run + 4] & 15 | packed[run - 4] >> 6 << 4, packed[run + 4] >> 4 | packed[run] >> 6 << 4),
+        };
+        let (s, m) = (scale * f32::from(s), offset * f32::from(m));
+        for (out, &byte) in out.iter_mut().zip(&block[16 + run / 2 * 32..]) {
+            *out = s * f32::from(byte >> (run % 2 * 4) & 15) - m;
+        }
     }
 }
 

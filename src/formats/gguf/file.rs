@@ -109,7 +109,7 @@ impl GgufFile {
     }
 }
 
-const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q6_K, I2_S, TQ1_0, TQ2_0 and Q2_0";
+const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, I2_S, TQ1_0, TQ2_0 and Q2_0";
 
 fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
     let data = file.saturating_sub(header.data) as u64;
@@ -172,7 +172,7 @@ impl GgufTensor<'_> {
         masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
     }
 
-    /// An embedding or a head: floats as stored, Q8_0 and Q6_K converted to `f16`.
+    /// An embedding or a head: floats as stored, Q8_0, Q4_K and Q6_K converted to `f16`.
     ///
     /// # Errors
     /// [`Error::Format`] for another shape, [`Error::Unsupported`] for another type.
@@ -181,8 +181,8 @@ impl GgufTensor<'_> {
         let element = match self.kind {
             GgufType::F32 => DenseElement::F32,
             GgufType::Bf16 => DenseElement::Bf16,
-            GgufType::F16 | GgufType::Q8_0 | GgufType::Q6K => DenseElement::F16,
-            other => return Err(self.unsupported(format!("is {other:?}; F32, F16, BF16, Q8_0 or Q6_K is needed"))),
+            GgufType::F16 | GgufType::Q8_0 | GgufType::Q4K | GgufType::Q6K => DenseElement::F16,
+            other => return Err(self.unsupported(format!("is {other:?}; F32, F16, BF16, Q8_0, Q4_K or Q6_K is needed"))),
         };
         let halves = blocks::halves(self.kind, self.bytes).transpose().map_err(|e| self.error(e))?;
         let bytes = halves.as_deref().unwrap_or(self.bytes);

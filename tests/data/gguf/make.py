@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes the GGUF files in this folder with encoders independent of this crate. Needs: pip install gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
 
-The gguf package writes the container and encodes F16, BF16, Q8_0, TQ1_0 and TQ2_0. It can only decode Q6_K, so those blocks are random. It does
-not know I2_S and Q2_0, which are encoded below from the formats' descriptions. Each weight is a hash of its index; tests/gguf/main.rs computes the
-same hash, so only gguf's decoded values are stored as references, in types.safetensors.
+The gguf package writes the container and encodes F16, BF16, Q8_0, TQ1_0 and TQ2_0. It can only decode Q4_K and Q6_K, so those blocks are random.
+It does not know I2_S and Q2_0, which are encoded below from the formats' descriptions. Each weight is a hash of its index; tests/gguf/main.rs
+computes the same hash, so only gguf's decoded values are stored as references, in types.safetensors.
 """
 
 import pathlib
@@ -54,6 +54,14 @@ def q2_0(values, factors):
     return np.concatenate([halves, packed], axis=1).reshape(-1)
 
 
+def random_blocks(kind, rows, columns, *scales):
+    """Blocks of Q4_K or Q6_K, with the half-precision scales that they have."""
+    size, at = {Type.Q4_K: (144, slice(0, 4)), Type.Q6_K: (210, slice(208, 210))}[kind]
+    blocks = np.random.default_rng(6).integers(0, 256, (rows, columns // 256 * size), dtype=np.uint8)
+    blocks.reshape(-1, size)[:, at] = np.array(scales, np.float16).view(np.uint8)
+    return blocks
+
+
 def add(writer, name, kind, values, seed=None):
     """Writes a tensor and returns gguf's decoding of it. With `seed`, `values` are trits, to be scaled by scale(seed)."""
     weights = values.astype(np.float32) * (scale(seed) if seed is not None else np.float32(1))
@@ -63,10 +71,8 @@ def add(writer, name, kind, values, seed=None):
     elif kind == "Q2_0":
         data = q2_0(values, np.full(values.size // 64, scale(seed)))
         writer.add_tensor(name, data.view(np.int8), raw_shape=values.shape, raw_dtype=Q2_0)
-    elif kind == Type.Q6_K:
-        rng = np.random.default_rng(6)
-        blocks = rng.integers(0, 256, (values.shape[0], values.shape[1] // 256 * 210), dtype=np.uint8)
-        blocks.reshape(-1, 210)[:, 208:] = np.float16(0.01).reshape(1).view(np.uint8)
+    elif kind in (Type.Q4_K, Type.Q6_K):
+        blocks = random_blocks(kind, *values.shape, *[0.01, 0.02][: 2 if kind == Type.Q4_K else 1])
         writer.add_tensor(name, blocks, raw_dtype=kind)
         return quants.dequantize(blocks, kind)
     else:
@@ -142,7 +148,7 @@ def types():
     """Writes a tensor of every type, and gguf's decoding of each."""
     writer, decoded = GGUFWriter(HERE / "types.gguf", "none"), {}
     for name, kind, shape in [("f32", Type.F32, (3, 5)), ("f16", Type.F16, (3, 5)), ("bf16", Type.BF16, (3, 5)), ("q8_0", Type.Q8_0, (3, 64)),
-                              ("q6_k", Type.Q6_K, (2, 512))]:
+                              ("q6_k", Type.Q6_K, (2, 512)), ("q4_k", Type.Q4_K, (2, 512))]:
         decoded[name] = add(writer, name, kind, floats(7, *shape))
     blocks = np.repeat(np.array([[0.5, 0.0], [0.5, 0.5], [0.5, 0.5]], np.float32), 256, axis=1)
     for name, kind in [("tq1_0", Type.TQ1_0), ("tq2_0", Type.TQ2_0)]:
@@ -158,8 +164,9 @@ def types():
     save_file({name: np.ascontiguousarray(value) for name, value in decoded.items()}, HERE / "types.safetensors")
 
 
-types()
-model("bitnet-b1.58", 128, 64, 2, 1, 16, 16, {"": "I2_S"}, True, Type.F16)
-model("bitnet-25", 256, 64, 2, 1, 16, 8, {"": Type.TQ2_0, "attn_v": Type.TQ1_0, "attn_output": "I2_S", "ffn_down": "I2_S"}, True, Type.BF16)
-model("bitnet", 64, 64, 2, 1, 16, 16, {"": Type.F16}, True, Type.F32)
-model("llama", 128, 64, 4, 2, 16, 16, {"": "Q2_0"}, False, Type.F16)
+if __name__ == "__main__":
+    types()
+    model("bitnet-b1.58", 128, 64, 2, 1, 16, 16, {"": "I2_S"}, True, Type.F16)
+    model("bitnet-25", 256, 64, 2, 1, 16, 8, {"": Type.TQ2_0, "attn_v": Type.TQ1_0, "attn_output": "I2_S", "ffn_down": "I2_S"}, True, Type.BF16)
+    model("bitnet", 64, 64, 2, 1, 16, 16, {"": Type.F16}, True, Type.F32)
+    model("llama", 128, 64, 4, 2, 16, 16, {"": "Q2_0"}, False, Type.F16)

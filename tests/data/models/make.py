@@ -196,6 +196,7 @@ class Forward:
     def __init__(self, directory, dtype):
         self.dtype = dtype
         self.config = json.loads((directory / "config.json").read_text())
+        self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
@@ -268,10 +269,9 @@ class Forward:
 
     def feed_forward(self, prefix, x):
         gate, up = (self.linear(f"{prefix}{name}_proj", x) for name in ("gate", "up"))
+        out = (np.maximum(gate, 0) ** 2 if self.config["hidden_act"] == "relu2" else gate / (1 + np.exp(-gate))) * up
         if self.config["model_type"] == "bitnet":
-            out = self.norm(f"{prefix}ffn_sub_norm", np.maximum(gate, 0) ** 2 * up)
-        else:
-            out = gate / (1 + np.exp(-gate)) * up
+            out = self.norm(f"{prefix}ffn_sub_norm", out)
         return self.linear(f"{prefix}down_proj", out)
 
     def logits(self, ids):

@@ -1,0 +1,72 @@
+//! What `scripts/models-table` asks of this crate: loads a model, continues prompts, and prints one JSON object.
+//!
+//! `model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N] IDS..`, where a prompt is ids separated by commas. It prints
+//! `{"device", "last_logits", "greedy"}`, a list per prompt, or `{"error", "kind"}`.
+
+use bitnet_wgpu::{
+    Context, Error, Result,
+    formats::I2sLayout,
+    model::{GenerateOptions, LoadOptions, Model},
+};
+use pollster::block_on;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+#[derive(Default)]
+struct Arguments {
+    path: PathBuf,
+    gpu: bool,
+    quantize: bool,
+    layout: I2sLayout,
+    steps: usize,
+    prompts: Vec<Vec<u32>>,
+}
+
+impl Arguments {
+    fn parse() -> Option<Self> {
+        let (mut arguments, mut words) = (Self::default(), std::env::args().skip(1));
+        arguments.path = words.next()?.into();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--cpu" => arguments.gpu = false,
+                "--gpu" => arguments.gpu = true,
+                "--quantize" => arguments.quantize = true,
+                "--i2s" => {
+                    arguments.layout = match words.next()?.as_str() {
+                        "x86" => I2sLayout::X86,
+                        "arm" => I2sLayout::Arm,
+                        "rows" => I2sLayout::Rows,
+                        _ => return None,
+                    }
+                }
+                "--steps" => arguments.steps = words.next()?.parse().ok()?,
+                ids => arguments.prompts.push(ids.split(',').map(|id| id.parse().ok()).collect::<Option<_>>()?),
+            }
+        }
+        Some(arguments)
+    }
+
+    fn run(&self) -> Result<Value> {
+        let context = if self.gpu { Some(block_on(Context::new())?) } else { None };
+        let options = LoadOptions::default().quantize(self.quantize).i2s_layout(self.layout);
+        let model = Model::load_with(context.as_ref(), &self.path, options)?;
+        let (vocab, options) = (model.config().vocab, GenerateOptions::default().max_tokens(self.steps).ignore_eos(true));
+        let (mut last_logits, mut greedy) = (Vec::new(), Vec::new());
+        for prompt in &self.prompts {
+            let logits = block_on(model.logits(prompt))?;
+            last_logits.push(logits[logits.len() - vocab..].to_vec());
+            greedy.push(model.generate_ids(prompt, &options)?.into_iter().map(|token| Ok(token?.id)).collect::<Result<Vec<_>>>()?);
+        }
+        let device = context.map_or_else(|| "CPU".to_owned(), |context| context.capabilities().adapter.clone());
+        Ok(json!({ "device": device, "last_logits": last_logits, "greedy": greedy }))
+    }
+}
+
+fn main() {
+    let Some(arguments) = Arguments::parse() else {
+        eprintln!("usage: model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N] IDS..");
+        std::process::exit(2);
+    };
+    let refused = |error: Error| json!({ "error": error.to_string(), "kind": format!("{:?}", error.kind()) });
+    println!("{}", arguments.run().unwrap_or_else(refused));
+}
