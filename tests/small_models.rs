@@ -364,6 +364,10 @@ fn ternary_weights_in_floats_are_the_same_model() {
     let unpacked = Directory::temporary();
     unpacked.write("model.safetensors", safetensors::serialize(views, None).unwrap());
     unpacked.write("config.json", config.to_string());
+    // Nothing says any more that activations are to be rounded to 8 bits, so that is said, once for each file that is opened.
+    let warnings = support::warnings(|| drop(Model::load_cpu(&unpacked.0).unwrap()));
+    assert_eq!(warnings.iter().filter(|warning| warning.contains("here in 8 bits")).count(), 1, "{warnings:?}");
+    assert!(support::warnings(|| drop(Model::load_cpu(directory("llama")).unwrap())).is_empty());
     let (ids, golden) = (golden("llama").ids("prompt2.ids"), golden("llama").floats("prompt2.last_logits"));
     for context in [None, Some(context())] {
         let logits = |path: PathBuf| block_on(Model::load_with(context, path, LoadOptions::default()).unwrap().logits(&ids)).unwrap();

@@ -19,7 +19,10 @@ use crate::{
 };
 use safetensors::Dtype;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Once,
+};
 
 /// What a stored `weight_scale` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     rule: ScaleRule,
     masters: Masters,
+    said: Once,
 }
 
 /// Tensor names in transformers, and the same tensors' names in older checkpoints (1bitLLM).
@@ -70,7 +74,7 @@ impl Checkpoint {
         let masters = masters(&json);
         add_generation(&directory, &mut config)?;
         let shards = Shards::open(&directory)?;
-        let mut checkpoint = Self { directory, shards, json, config, rule, masters };
+        let mut checkpoint = Self { directory, shards, json, config, rule, masters, said: Once::new() };
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
         Ok(checkpoint)
     }
@@ -168,7 +172,9 @@ impl Checkpoint {
         if self.shards.contains(&format!("{name}.weight_scale")) {
             return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
-        self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))
+        let matrix = self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))?;
+        self.masters.warn(&self.said, &self.directory);
+        Ok(matrix)
     }
 
     fn beta(&self, name: &str) -> Result<f32> {

@@ -5,6 +5,7 @@ use crate::{
     ops::bitnet,
     weights::ternary::{packed::PackedTernary, scales::Scales},
 };
+use std::{path::Path, sync::Once};
 
 /// What is made of linear layers in floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,16 @@ impl Masters {
     /// The same, but that quantising is allowed.
     pub fn or_quantize(self, allowed: bool) -> Self {
         if allowed && self == Self::Refuse { Self::Quantize } else { self }
+    }
+
+    /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is.
+    pub fn warn(self, said: &Once, path: &Path) {
+        if self == Self::Refuse {
+            let path = path.display();
+            said.call_once(|| {
+                log::warn!("{path}: the weights are ternary, in floats, and nothing says how activations are computed: here in 8 bits")
+            });
+        }
     }
 
     /// The ternary matrix of `weights`.

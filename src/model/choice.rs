@@ -174,13 +174,13 @@ mod tests {
             }
             let mut logits = [0.0; 4];
             chooser.forbid(&mut logits);
-            (0..4).filter(|&id| logits[id] == f32::NEG_INFINITY).collect::<Vec<_>>()
+            (0..4).filter(|&id| logits[id] == f32::NEG_INFINITY).collect::<Vec<usize>>()
         };
         let options = GenerateOptions::default;
-        assert_eq!(forbidden(options(), &[2]), []);
+        assert_eq!(forbidden(options(), &[2]), [0usize; 0]);
         // 3 ends the text.
         assert_eq!(forbidden(options().min_tokens(2), &[2]), [3]);
-        assert_eq!(forbidden(options().min_tokens(2), &[2, 2]), []);
+        assert_eq!(forbidden(options().min_tokens(2), &[2, 2]), [0usize; 0]);
         let words = || options().bad_words([vec![2], vec![1, 0], vec![0, 1, 3]]);
         assert_eq!(forbidden(words(), &[]), [0, 2, 3]);
         assert_eq!(forbidden(words(), &[1]), [0, 2]);
@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(forbidden(options().no_repeat_ngram(1), &[3]), [0, 1, 3]);
         assert_eq!(forbidden(options().no_repeat_ngram(2), &[2, 0]), [1]);
         assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 0, 1]), [2]);
-        assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 1]), []);
-        assert_eq!(forbidden(options().no_repeat_ngram(9), &[2, 1]), []);
+        assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 1]), [0usize; 0]);
+        assert_eq!(forbidden(options().no_repeat_ngram(9), &[2, 1]), [0usize; 0]);
         assert_eq!(chooser(options().min_tokens(1)).wanted(), None);
         assert_eq!(chooser(options().no_repeat_ngram(2)).wanted(), None);
         assert_eq!(chooser(words()).wanted(), None);

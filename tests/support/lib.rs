@@ -7,9 +7,11 @@ mod executors;
 pub mod files;
 mod golden;
 mod layouts;
+mod log;
 pub mod machine;
 mod random;
 
+pub use self::log::warnings;
 pub use case::{Case, Recorded, Recorder};
 pub use cases::{By, Op, ops};
 pub use data::{Data, Leeway, Near, U, sums};
@@ -28,7 +30,7 @@ use std::{
 /// The device under test, opened once for a test binary.
 pub fn context() -> &'static Context {
     static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
-        let _ = env_logger::builder().is_test(true).try_init();
+        log::init();
         let context = block_on(Context::new()).expect("tests need a GPU driver; scripts/test installs lavapipe");
         eprintln!("{context:?}");
         context

@@ -1,7 +1,7 @@
 //! A GGUF file as a model.
 
 use super::{
-    blocks::I2sLayout,
+    blocks::{GgufType, I2sLayout},
     config::{self, RotaryOrder},
     file::{GgufFile, GgufTensor},
     vocabulary::{self, GgufVocabulary},
@@ -11,7 +11,7 @@ use crate::{
     formats::{config::ModelConfig, masters::Masters, model_file::ModelFile},
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
-use std::path::Path;
+use std::{path::Path, sync::Once};
 
 /// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama`.
 ///
@@ -34,6 +34,7 @@ pub struct Gguf {
     layout: I2sLayout,
     rotary: RotaryOrder,
     masters: Masters,
+    said: Once,
 }
 
 impl Gguf {
@@ -47,7 +48,7 @@ impl Gguf {
         let file = GgufFile::open(path)?;
         let (config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         let masters = if config.architecture.starts_with("bitnet") { Masters::Quantize } else { Masters::Refuse };
-        Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters })
+        Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters, said: Once::new() })
     }
 
     /// The same file, with I2_S tensors read in another layout.
@@ -139,6 +140,9 @@ impl ModelFile for Gguf {
             return Err(tensor.unsupported("has a bias; layers with biases are not supported"));
         }
         let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
+        if matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
+            self.masters.warn(&self.said, self.file.path());
+        }
         self.unpaired(name, matrix)
     }
 

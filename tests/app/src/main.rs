@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context, ErrorKind, Tensor, bitnet,
-    model::{GenerateOptions, Model, Sampling, Stop},
+    model::{GenerateOptions, LoadOptions, Message, Model, ModelFiles, Sampling, SessionOptions, Stop},
     wgpu,
 };
 use futures_util::StreamExt;
@@ -24,10 +24,16 @@ async fn run(path: &Path) -> Result<(), Box<dyn Error>> {
         println!("{model:?}");
         streams(&model).await?;
         is_given_up(&model).await?;
+        talks(&model).await?;
+        tells_several(&model).await?;
     }
     // Errors say what can be done about them.
     let missing = Model::load_cpu(path.join("nothing")).map(drop).expect_err("there is no such file");
     assert_eq!(missing.kind(), ErrorKind::Io, "{missing}");
+    let files = ModelFiles::open(path, &LoadOptions::default())?;
+    let wrong = GenerateOptions::recommended(files.config()).sampling(Sampling::GREEDY.top_p(7.0));
+    let refused = files.check(&files.encode_prompt("Once")?, &wrong).expect_err("top_p is beyond 1");
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
     println!("all as it should be");
     Ok(())
 }
@@ -103,5 +109,48 @@ async fn is_given_up(model: &Model) -> Result<(), Box<dyn Error>> {
     time::sleep(Duration::from_millis(30)).await;
     task.abort();
     assert!(task.await.is_err_and(|error| error.is_cancelled()));
+    Ok(())
+}
+
+/// A conversation computes only what is new, and goes on from a fork or a file as from itself.
+async fn talks(model: &Model) -> Result<(), Box<dyn Error>> {
+    let options = GenerateOptions::default().max_tokens(12);
+    let mut session = model.session(SessionOptions::new(1, 300))?;
+    let mut messages = vec![Message::new("user", "Tell me a tale.")];
+    let mut answer = model.generate_in(session, &model.tokenizer()?.chat(&messages)?, &options)?;
+    let mut text = String::new();
+    while let Some(token) = answer.next_token().await {
+        text += &token?.text;
+    }
+    session = answer.into_session().await?;
+    let known = session.len(0);
+    messages.extend([Message::new("assistant", text), Message::new("user", "Another one.")]);
+    let prompt = model.tokenizer()?.chat(&messages)?;
+    let file = std::env::temp_dir().join(format!("app-{}.safetensors", std::process::id()));
+    let fork = session.fork()?;
+    fork.save(&file).await?;
+    let loaded = model.load_session(&file, SessionOptions::new(1, 300))?;
+    std::fs::remove_file(&file)?;
+    let mut answers = Vec::new();
+    for session in [session, fork, loaded] {
+        let tokens: Vec<_> = model.generate_in(session, &prompt, &options)?.collect().await;
+        answers.push(tokens.into_iter().collect::<Result<Vec<_>, _>>()?);
+    }
+    assert!(known > 10 && answers[0] == answers[1] && answers[0] == answers[2]);
+    Ok(())
+}
+
+/// Several texts side by side, each as alone.
+async fn tells_several(model: &Model) -> Result<(), Box<dyn Error>> {
+    let (options, prompts) = (GenerateOptions::default().max_tokens(10), ["Once upon a time", "The bear"]);
+    let (mut batch, mut texts) = (model.generate_batch(&prompts, &options)?, [const { String::new() }; 2]);
+    while let Some(next) = batch.next_token().await {
+        let next = next?;
+        texts[next.sequence] += &next.token.text;
+    }
+    for (prompt, text) in prompts.iter().zip(texts) {
+        let alone: Vec<_> = model.generate(prompt, &options)?.map(|token| token.map(|token| token.text)).collect().await;
+        assert_eq!(text, alone.into_iter().collect::<Result<String, _>>()?, "{prompt}");
+    }
     Ok(())
 }
