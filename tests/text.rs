@@ -339,6 +339,22 @@ fn templates_write_what_transformers_writes() {
     }
 }
 
+/// Every construct of the language, one by one.
+#[test]
+fn pieces_of_templates_write_what_transformers_writes() {
+    let chat = data("chat.json");
+    let turn = |turn: &Value| Message::new(turn["role"].as_str().unwrap(), turn["content"].as_str().unwrap());
+    let messages: Vec<Message> = chat["messages"].as_array().unwrap().iter().map(turn).collect();
+    let mut wrong = Vec::new();
+    for piece in chat["pieces"].as_array().unwrap() {
+        let found = with_template(piece["template"].as_str().unwrap()).chat_text(&messages, true);
+        if found.as_ref().ok().map(String::as_str) != piece["text"].as_str() {
+            wrong.push(format!("{piece}\n  gives {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn a_conversation_becomes_tokens() {
     let tokenizer = with_template(data("chat.json")["templates"]["methods"].as_str().unwrap());
@@ -377,6 +393,108 @@ fn the_generation_tag_changes_no_text() {
     assert!(matches!(with_template("{% generation %}").chat_text(&messages, true), Err(Error::ChatTemplate { .. })));
 }
 
+/// Templates that took a general interpreter's stack or gigabytes of memory. Here each is an error, on a thread of 2 MiB; one that is within the
+/// limits may render.
+#[test]
+fn hostile_templates_do_no_harm() {
+    let chain =
+        |open: &str, inner: &str, close: &str, length: usize| format!("{{{{ {}{inner}{} }}}}", open.repeat(length), close.repeat(length));
+    let blocks = |open: &str, close: &str, length: usize| open.repeat(length) + &close.repeat(length);
+    let nested = "{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}";
+    let refused = [
+        "{% set n = namespace() %}{% set n.x = n %}{{ n }}".to_owned(),
+        "{% set n = namespace() %}{% set n.x = [n] %}{{ n.x }}".into(),
+        "{% set n = namespace() %}{% set n = namespace(x=n) %}".into(),
+        "{% for i in [1] %}{% set x = [loop] %}{{ x }}{% endfor %}".into(),
+        nested.into(),
+        nested.replace("[n.x] ", "{'a': n.x} "),
+        chain("-", "1", "", 100_000),
+        chain("not ", "1", "", 100_000),
+        chain("", "1", "+1", 100_000),
+        chain("", "a", ".b", 100_000),
+        chain("", "a", "[0]", 100_000),
+        chain("", "a", "|string", 100_000),
+        chain("", "a", " is string", 100_000),
+        chain("", "a", "()", 100_000),
+        chain("(", "1", ")", 100_000),
+        chain("[", "1", "]", 100_000),
+        chain("{1:", "1", "}", 100_000),
+        chain("", "1", " if 1", 100_000),
+        chain("", "1", " if 1 else 1", 100_000),
+        chain("", "1", " and 1", 100_000),
+        chain("", "1", "~1", 100_000),
+        chain("", "1", "**1", 100_000),
+        blocks("{% if 1 %}", "{% endif %}", 100_000),
+        blocks("{% for i in [1] %}", "{% endfor %}", 100_000),
+        blocks("{% with %}", "{% endwith %}", 100_000),
+        blocks("{% macro f() %}", "{% endmacro %}", 100_000),
+        blocks("{% set x %}", "{% endset %}", 100_000),
+        "{% for ".to_owned() + &"(".repeat(100_000) + "a in b %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}".into(),
+        "{% macro f(x) %}{{ x(x) }}{% endmacro %}{{ f(f) }}".into(),
+        "{% macro f() %}".to_owned()
+            + &"{% if 1 %}".repeat(50)
+            + "{{ "
+            + &"[".repeat(50)
+            + "f()"
+            + &"]".repeat(50)
+            + " }}"
+            + &"{% endif %}".repeat(50)
+            + "{% endmacro %}{{ f() }}",
+        "{% for i in [1] %}{{ loop.cycle() }}{% endfor %}".into(),
+        "{{ messages|batch(1000000000000, 1)|list }}".into(),
+        "{{ '%4000000000d'|format(1) }}".into(),
+        "{{ 'a' * 4000000000 }}".into(),
+        "{{ range(1000000000) }}".into(),
+        "{{ [1] * 1000000000 }}".into(),
+        "{{ 9223372036854775807 + 1 }}".into(),
+        "{{ -9223372036854775807 - 2 }}".into(),
+        "{{ 2 ** 100000000 }}".into(),
+        "{{ 1.5 | round(999999999999) | tojson(indent=999999999) }}".into(),
+        "{{ 'a' | indent(4000000000) }}".into(),
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}".into(),
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}".into(),
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}".into(),
+        "{% set n = namespace(x=[1]) %}{% for i in range(50) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}".into(),
+        "{% set n = namespace(x=[1]) %}{% for i in range(50) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x == n.x }}".into(),
+        "{% set n = namespace(x=[1]) %}{% for i in range(50) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}".into(),
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x.replace('a', 'aaaaaaaaaa') %}{% endfor %}".into(),
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x | join(n.x) %}{% endfor %}".into(),
+        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set y %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = y %}{% endfor %}"
+            .into(),
+        "{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = n.x + ['a' * 100000] %}{% endfor %}".into(),
+        "{% for i in range(100000) %}{{ 'a' * 10000 }}{% endfor %}".into(),
+        "{% for i in range(100000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}".into(),
+        "{% set x = 'a' * 10000000 %}{% for i in range(100000) %}{% if 'b' in x %}{% endif %}{% endfor %}".into(),
+        "{% set x = 'a' * 10000000 %}{% for i in range(100000) %}{% if x | list | length %}{% endif %}{% endfor %}".into(),
+        "{{ ['a', 1] | sort }}".into(),
+        "x".repeat(2 << 20),
+    ];
+    for template in refused {
+        let shown: String = template.chars().take(100).collect();
+        let started = std::time::Instant::now();
+        let result = with_template(&template).chat_text(&user("Hello"), true);
+        assert!(matches!(result, Err(Error::ChatTemplate { .. })), "{shown}: {:?}", result.map(|text| text.len()));
+        println!("{:6.2} s  {shown}", started.elapsed().as_secs_f64());
+    }
+}
+
+/// Limits are far from what conversations need.
+#[test]
+fn a_long_conversation_is_within_the_limits() {
+    let chat = data("chat.json");
+    let messages: Vec<_> = (0..10_000).map(|i| Message::new(["user", "assistant"][i % 2], format!("{i} ").repeat(100))).collect();
+    for name in ["chatml", "llama3", "llama2", "qwen3", "mistral", "macros"] {
+        let text = with_template(chat["templates"][name].as_str().unwrap()).chat_text(&messages, true).unwrap();
+        assert!(text.len() > 4_000_000, "{name}");
+    }
+    let gathered =
+        "{% set ns = namespace(all='') %}{% for message in messages %}{% set ns.all = ns.all ~ message.role %}{% endfor %}{{ ns.all }}";
+    assert_eq!(with_template(gathered).chat_text(&messages[..2000], true).unwrap().len(), 13_000);
+    let long = [Message::new("user", "x".repeat(100_000_000))];
+    assert!(with_template(chat["templates"]["llama3"].as_str().unwrap()).chat_text(&long, true).unwrap().len() > 100_000_000);
+}
+
 #[test]
 fn bad_templates_are_errors() {
     let without = Directory::new().open().unwrap();
@@ -387,5 +505,5 @@ fn bad_templates_are_errors() {
     assert!(error("{{ raise_exception('roles must alternate') }}").contains("roles must alternate"));
     // Ten thousand million steps.
     let endless = "{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}";
-    assert!(error(endless).contains("fuel"), "{}", error(endless));
+    assert!(error(endless).contains("too many steps"), "{}", error(endless));
 }

@@ -2,5 +2,6 @@
 
 pub(super) mod chat;
 mod gguf;
+mod jinja;
 pub(super) mod stream;
 pub(super) mod text;

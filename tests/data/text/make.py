@@ -2,19 +2,22 @@
 """Makes the reference data of tests/text.rs.
 
     pip install sentencepiece transformers jinja2    # made with sentencepiece 0.2, transformers 5.23
-    tests/data/text/make.py
+    tests/data/text/make.py [sentencepiece] [chat]
 
 sentencepiece.json: a small SentencePiece vocabulary with byte fallback, as in GGUF, and some texts encoded by sentencepiece.
-chat.json: chat templates, conversations, and transformers' renderings of them.
+chat.json: chat templates, conversations, and transformers' renderings of them. templates.py has more: those of published model families, and pieces
+that try every construct, on one conversation.
 """
 
 import io
 import json
+import sys
 from pathlib import Path
 
-import sentencepiece
 from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
+
+import templates
 
 HERE = Path(__file__).parent
 TALE = HERE.parents[2] / "assets/tales-22m/golden/heldout_own.txt"
@@ -26,6 +29,8 @@ TEXTS = [
 
 
 def sentence_piece():
+    import sentencepiece
+
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TALE.read_text().split("\n")), model_writer=model, model_type="bpe", vocab_size=420, byte_fallback=True,
@@ -85,23 +90,28 @@ def render(template, messages, prompt):
             [messages], chat_template=template, add_generation_prompt=prompt, bos_token="<|begin_of_text|>", eos_token="<|end_of_text|>"
         )
         return {"text": rendered[0]}
-    except TemplateError as error:
+    except (TemplateError, TypeError, ZeroDivisionError, ValueError, AttributeError, KeyError) as error:
         return {"error": str(error)}
 
 
 def chat():
     cases = []
-    for name, template in TEMPLATES.items():
+    for name, template in (TEMPLATES | templates.FAMILIES).items():
         for conversation in CONVERSATIONS:
             messages = [{"role": role, "content": content} for role, content in conversation]
             for prompt in [False, True]:
                 case = {"template": name, "messages": messages, "add_generation_prompt": prompt}
                 cases.append(case | render(template, messages, prompt))
-    return {"templates": TEMPLATES, "cases": cases}
+    conversation = [{"role": role, "content": content} for role, content in CONVERSATIONS[2]]
+    pieces = [{"template": piece} | render(piece, conversation, True) for piece in templates.pieces()]
+    return {"templates": TEMPLATES | templates.FAMILIES, "cases": cases, "messages": conversation, "pieces": pieces}
 
 
 def main():
-    for name, value in {"sentencepiece": sentence_piece(), "chat": chat()}.items():
+    for name, make in {"sentencepiece": sentence_piece, "chat": chat}.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
+        value = make()
         (HERE / f"{name}.json").write_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
