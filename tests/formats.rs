@@ -484,7 +484,7 @@ fn generation_config_ends_texts_too() {
     }
     write(r#"{"do_sample":true,"temperature":0.6,"top_p":0.9,"repetition_penalty":1.1,"max_new_tokens":77,"top_k":null}"#);
     let generation = directory.open().unwrap().config().generation.clone();
-    assert_eq!((generation.sample, generation.temperature, generation.top_p), (true, Some(0.6), Some(0.9)));
+    assert_eq!((generation.sample, generation.temperature, generation.top_p), (Some(true), Some(0.6), Some(0.9)));
     assert_eq!((generation.top_k, generation.min_p, generation.repetition_penalty), (None, None, Some(1.1)));
     assert_eq!(generation.max_tokens, Some(77));
     let bad = [

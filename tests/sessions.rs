@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Element, Error,
     formats::SafeTensors,
-    model::{Model, Session, SessionOptions},
+    model::{GenerateOptions, Model, Session, SessionOptions},
 };
 use half::f16;
 use safetensors::{Dtype, tensor::TensorView};
@@ -87,7 +87,77 @@ fn saved_sessions_go_on_as_they_were() {
         let halves = SafeTensors::open(&path).unwrap().tensor("keys.0.0").unwrap().dtype;
         assert_eq!(halves, Dtype::F32, "the CPU keeps f32");
     }
-    assert!(!directory.0.join("session.partial").exists());
+    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 1, "nothing else is left");
+}
+
+/// That the beginning of a text is not computed again shows where it was made another.
+#[test]
+fn what_a_session_has_is_not_computed_again() {
+    let directory = Directory::temporary();
+    let (path, altered) = (directory.0.join("session"), directory.0.join("altered"));
+    for (engine, model) in models("odd") {
+        let mut session = model.session(SessionOptions::new(1, 24)).unwrap();
+        block_on(session.prefill(0, &[1, 2, 3, 4, 5, 6, 7])).unwrap();
+        block_on(session.save(&path)).unwrap();
+        changed(&SafeTensors::open(&path).unwrap(), &altered, None, |name, _, _, bytes| {
+            if name.starts_with("values") {
+                bytes.fill(0);
+            }
+            true
+        });
+        let go_on = |path: &Path, prompt: &[u32]| {
+            let session = model.load_session(path, SessionOptions::new(1, 24)).unwrap();
+            let generation = model.generate_in(session, prompt, &GenerateOptions::default().max_tokens(8).ignore_eos(true)).unwrap();
+            generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
+        };
+        let prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_ne!(go_on(&altered, &prompt), go_on(&path, &prompt), "{engine}: all of it was computed");
+        let another = [2, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(go_on(&altered, &another), go_on(&path, &another), "{engine}: a text with nothing in common");
+    }
+}
+
+/// Of a model that differs in anything that it computes with, a session is refused.
+#[test]
+fn another_models_session_is_refused() {
+    let directory = Directory::temporary();
+    let (path, source) = (directory.0.join("session"), support::data("models").join("odd"));
+    let copy = |config: &str, weights: &[u8]| {
+        directory.write("config.json", config);
+        directory.write("model.safetensors", weights);
+        Model::load_cpu(&directory.0).unwrap()
+    };
+    let (config, weights) = (fs::read_to_string(source.join("config.json")).unwrap(), fs::read(source.join("model.safetensors")).unwrap());
+    let model = copy(&config, &weights);
+    block_on(begun(&model, Element::F32).save(&path)).unwrap();
+    let options = two_sequences(Element::F32);
+    assert!(copy(&config, &weights).load_session(&path, options).is_ok());
+    let file = SafeTensors::open(source.join("model.safetensors")).unwrap();
+    let refused = |model: &Model, what: &str| {
+        let error = model.load_session(&path, options).map(drop).expect_err(what).to_string();
+        assert!(error.contains("another model"), "{what}: {error}");
+    };
+    let mut json: serde_json::Value = serde_json::from_str(&config).unwrap();
+    json["rms_norm_eps"] = 0.25.into();
+    refused(&copy(&json.to_string(), &weights), "eps");
+    for name in file.names() {
+        // The last number of a tensor, made another: its highest byte, of a float, or two codes.
+        let tensor = file.tensor(&name).unwrap();
+        let is_gain_or_scale = tensor.shape.len() == 1;
+        if name.contains("layers.1") && is_gain_or_scale {
+            let end = tensor.bytes.as_ptr_range().end as usize;
+            let begin = file.tensor(&file.names()[0]).unwrap().bytes.as_ptr() as usize;
+            let mut other = weights.clone();
+            let at = weights.len() - (file_end(&file) - (end - begin)) - 1;
+            other[at] ^= 0x01;
+            refused(&copy(&config, &other), &name);
+        }
+    }
+}
+
+/// Bytes of all tensors.
+fn file_end(file: &SafeTensors) -> usize {
+    file.names().iter().map(|name| file.tensor(name).unwrap().bytes.len()).sum()
 }
 
 /// Writes a file with other tensors or metadata than a session's.

@@ -1,6 +1,6 @@
 //! `bitnet adapters`: the GPUs, and what would run on them.
 
-use crate::say;
+use crate::{say, text};
 use anyhow::Result;
 use bitnet_wgpu::{Context, bitnet, wgpu};
 use clap::Args;
@@ -35,7 +35,7 @@ impl Adapters {
             say(format!(
                 "{}\n{}\n",
                 adapter.get_info().name,
-                open(&adapter).map_or_else(|e| format!("  cannot be used: {e}\n"), |c| text(&c))
+                open(&adapter).map_or_else(|e| format!("  cannot be used: {e}\n"), |c| shown(&c))
             ))?;
         }
         Ok(())
@@ -49,7 +49,7 @@ fn open(adapter: &wgpu::Adapter) -> Result<Context> {
     Ok(block_on(Context::from_wgpu(adapter, device, queue))?)
 }
 
-fn text(context: &Context) -> String {
+fn shown(context: &Context) -> String {
     let c = context.capabilities();
     let mut text = format!("  {} on {:?}; kernels in {:?}, {:?} by choice\n", c.driver, c.backend, c.languages, context.language());
     text += &format!("  subgroup operations {}, f16 {}, subnormal halves kept {}\n", c.subgroups, c.f16, c.half_subnormals);
@@ -73,5 +73,5 @@ fn object(context: &Context) -> Value {
 
 fn refused(adapter: &wgpu::Adapter, error: &anyhow::Error) -> Value {
     let info = adapter.get_info();
-    json!({ "adapter": info.name, "backend": format!("{:?}", info.backend), "usable": false, "why": format!("{error:#}") })
+    json!({ "adapter": info.name, "backend": format!("{:?}", info.backend), "usable": false, "why": text(error) })
 }

@@ -7,10 +7,10 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Context, Element,
+    Element,
     formats::ModelConfig,
     measure::Roof,
-    model::{GenerateOptions, LoadOptions, Model, ModelFiles},
+    model::{GenerateOptions, Model, ModelFiles},
 };
 use clap::Args;
 use serde_json::json;
@@ -32,15 +32,9 @@ pub struct BenchArgs {
     /// A config.json: time random weights of its shape [default: the shape of BitNet b1.58 2B4T]
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// Store the head in 8 bits
-    #[arg(long)]
-    pub int8_head: bool,
     /// Store keys and values in 16 bits
     #[arg(long)]
     pub f16_cache: bool,
-    /// Compute on the CPU
-    #[arg(long)]
-    pub cpu: bool,
     /// Tokens to decode per measurement
     #[arg(long, default_value_t = 64)]
     pub tokens: usize,
@@ -50,6 +44,8 @@ pub struct BenchArgs {
     /// Context lengths after which to time decode
     #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
     pub contexts: Vec<usize>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -88,17 +84,23 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     if args.tokens == 0 {
         bail!("--tokens 0: there is nothing to time");
     }
+    if args.prefill.contains(&0) {
+        bail!("--prefill 0: a prompt has a token at least");
+    }
     let source = match name {
-        Some(name) => Source::Files(ModelArgs::default().open(name)?),
+        Some(name) => Source::Files(args.model.open(name)?),
         None => Source::Random(Box::new(RandomModel(config(args)?))),
     };
-    let context = if args.cpu { None } else { Some(pollster::block_on(Context::new())?) };
+    let context = args.model.context()?;
+    if args.f16_cache && context.is_none() {
+        bail!("--f16-cache: on the CPU, keys and values are in 32 bits");
+    }
     let bar = progress("loading", "layers");
     let mut layers = |done: usize, all: usize| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     };
-    let options = LoadOptions::default().int8_head(args.int8_head).progress(&mut layers);
+    let options = args.model.options().progress(&mut layers);
     let model = match &source {
         Source::Files(files) => Model::from_files(context.as_ref(), files, options),
         Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
@@ -113,7 +115,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     let mut object = json!({
         "adapter": adapter, "language": language, "clock": "host",
         "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
-        "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.int8_head, "f16_cache": args.f16_cache,
+        "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": args.f16_cache,
     });
     if let Some(context) = &context {
         let bytes = context.pool_stats().used_bytes;

@@ -3,10 +3,10 @@
 use crate::{
     generation::GenerationArgs,
     model::{self, ModelArgs},
-    say,
+    note, say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::model::{Message, SessionOptions};
+use bitnet_wgpu::model::{Message, SessionOptions, Stop};
 use clap::Args;
 use std::io::IsTerminal;
 
@@ -19,7 +19,7 @@ pub struct Chat {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
     model: String,
     /// What the model is told before the conversation
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     system: Option<String>,
     /// Room for so many tokens of conversation [default: the model's context, 4096 at most]
     #[arg(long)]
@@ -42,13 +42,14 @@ impl Chat {
         // Of a model without a template, and of one that takes no system's message, this says so before its weights are read.
         files.check(&files.tokenizer()?.chat(&with_user)?, &options)?;
         let room = self.context.unwrap_or(CONTEXT.min(files.config().context));
-        if room == 0 || room > files.config().context {
-            bail!("--context {room}: the model's context is {} tokens", files.config().context);
+        let least = files.tokenizer()?.chat(&with_user)?.len();
+        if room < least || room > files.config().context {
+            bail!("--context {room}: a first message takes {least} tokens, and the model's context is {}", files.config().context);
         }
         let model = self.device.load(&files)?;
         if !self.json {
             let (adapter, language) = model::device(model.context());
-            eprintln!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew");
+            note(format!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew"));
         }
         let mut session = model.session(SessionOptions::new(1, room))?;
         let (mut messages, ask) = (first.clone(), std::io::stdin().is_terminal() && !self.json);
@@ -71,9 +72,20 @@ impl Chat {
             }
             let prompt = model.tokenizer()?.chat(&messages)?;
             if prompt.len() > room {
-                bail!("the conversation has {} tokens, there is room for {room}: see --context", prompt.len());
+                let what = format!(
+                    "the conversation would have {} tokens, there is room for {room} (--context): /clear begins anew",
+                    prompt.len()
+                );
+                if self.json {
+                    say(format!("{}\n", serde_json::json!({ "error": what })))?;
+                }
+                note(what);
+                messages.pop();
+                continue;
             }
-            let mut answer = model.generate_in(session, &prompt, &options)?;
+            // Else every answer would draw the same random numbers.
+            let sampling = options.sampling.seed(options.sampling.seed.wrapping_add(messages.len() as u64));
+            let mut answer = model.generate_in(session, &prompt, &options.clone().sampling(sampling))?;
             let (mut text, mut ids) = (String::new(), Vec::new());
             for token in &mut answer {
                 let token = token?;
@@ -83,13 +95,17 @@ impl Chat {
                 text += &token.text;
                 ids.push(token.id);
             }
-            let stop = answer.stop().map(|stop| format!("{stop:?}"));
+            let stop = answer.stop();
             if self.json {
-                let object =
-                    serde_json::json!({ "role": "assistant", "content": text, "ids": ids, "prompt_tokens": prompt.len(), "stop": stop });
+                let object = serde_json::json!({ "role": "assistant", "content": text, "ids": ids, "prompt_tokens": prompt.len(), "stop": stop.map(|stop| format!("{stop:?}")) });
                 say(format!("{object}\n"))?;
             } else {
                 say("\n")?;
+                match stop {
+                    Some(Stop::MaxTokens) => note("(cut at the most tokens of an answer: --max-tokens)"),
+                    Some(Stop::Context) => note("(cut: the conversation fills its room; /clear begins anew, --context gives more)"),
+                    _ => {}
+                }
             }
             messages.push(Message::new("assistant", text));
             session = pollster::block_on(answer.into_session())?;

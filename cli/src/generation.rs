@@ -3,16 +3,17 @@
 use bitnet_wgpu::model::{GenerateOptions, ModelFiles};
 use clap::Args;
 
-/// What is not given is as the model's authors recommend it, in its generation_config.json.
+/// What is not given is as the model's authors recommend it, in its generation_config.json; where that does not say whether to sample, the temperature is
+/// 0.7 among the 40 most likely tokens.
 #[derive(Args, Clone, Debug)]
 pub struct GenerationArgs {
     /// The most tokens to generate [default: the authors', or 256]
     #[arg(long)]
     pub max_tokens: Option<usize>,
-    /// Divides the logits; 0 always takes the most likely token [default: the authors', or 0.7]
+    /// Divides the logits; 0 always takes the most likely token [default: the authors', or 0.7 where they say nothing]
     #[arg(long)]
     pub temperature: Option<f32>,
-    /// Sample from so many most likely tokens; 0 means all [default: the authors', or 40]
+    /// Sample from so many most likely tokens; 0 means all [default: the authors', or 40 where they say nothing]
     #[arg(long)]
     pub top_k: Option<usize>,
     /// Sample from the fewest tokens that reach this total probability
@@ -25,10 +26,10 @@ pub struct GenerationArgs {
     #[arg(long)]
     pub repetition_penalty: Option<f32>,
     /// Subtract from the logits of tokens that were generated already
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub presence_penalty: Option<f32>,
     /// Subtract from the logits of tokens for each time that they were generated already
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
     /// Seeds the random numbers
     #[arg(long, default_value_t = 0)]
@@ -40,7 +41,7 @@ pub struct GenerationArgs {
     #[arg(long)]
     pub ignore_eos: bool,
     /// End the text at this string, which is left out; may be given several times
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub stop: Vec<String>,
 }
 
@@ -51,8 +52,8 @@ impl GenerationArgs {
         let mut sampling = authors.sampling.seed(self.seed);
         if self.greedy {
             sampling = sampling.temperature(0.0);
-        } else if sampling.is_greedy() {
-            // A small model that always takes the most likely token soon repeats itself.
+        } else if files.config().generation.sample.is_none() {
+            // Where nobody says anything: a small model that always takes the most likely token soon repeats itself.
             sampling = sampling.temperature(0.7).top_k(40);
         }
         sampling = sampling.temperature(self.temperature.unwrap_or(sampling.temperature));
@@ -62,7 +63,10 @@ impl GenerationArgs {
         sampling = sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.presence_penalty));
         sampling = sampling.frequency_penalty(self.frequency_penalty.unwrap_or(sampling.frequency_penalty));
         let stop: Vec<String> = authors.stop.iter().chain(&self.stop).cloned().collect();
-        let max_tokens = self.max_tokens.unwrap_or(authors.max_tokens);
-        authors.max_tokens(max_tokens).sampling(sampling).ignore_eos(self.ignore_eos).stop(stop)
+        let options = match self.max_tokens {
+            Some(max_tokens) => authors.max_tokens(max_tokens),
+            None => authors,
+        };
+        options.sampling(sampling).ignore_eos(self.ignore_eos).stop(stop)
     }
 }

@@ -14,6 +14,10 @@ struct Name {
 impl Name {
     fn parse(name: &str) -> Option<Self> {
         let (name, file) = name.split_once(':').map_or((name, None), |(name, file)| (name, Some(file)));
+        if file.is_none() && name.ends_with(".gguf") {
+            // A file's path, mistyped perhaps.
+            return None;
+        }
         let (repository, revision) = name.split_once('@').unwrap_or((name, "main"));
         let word =
             |word: &str| !word.is_empty() && !word.starts_with('.') && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
@@ -62,12 +66,19 @@ use download::fetch;
 #[cfg(feature = "hub")]
 mod download {
     use super::Name;
+    use crate::{note, text};
     use anyhow::{Context, Result, anyhow, bail};
     use hf_hub::{
         Cache, Repo, RepoType,
         api::sync::{Api, ApiBuilder, ApiError, ApiRepo},
     };
-    use std::{io::IsTerminal, path::PathBuf};
+    use std::{
+        fs,
+        io::IsTerminal,
+        path::{Path, PathBuf},
+        sync::mpsc,
+        time::Duration,
+    };
 
     /// What a model directory may have besides its weights.
     const COMPANIONS: [&str; 6] = [
@@ -78,6 +89,10 @@ mod download {
         "special_tokens_map.json",
         "chat_template.jinja",
     ];
+    /// How long the hub may take to say what a model's files are.
+    const PATIENCE: Duration = Duration::from_secs(15);
+    /// How often a download that broke off goes on by itself.
+    const TRIES: usize = 3;
 
     pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
         let offline = std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()));
@@ -85,13 +100,18 @@ mod download {
             anyhow!("HF_HUB_OFFLINE is set")
         } else {
             match listing(hub) {
-                Ok(listing) => return download(name, hub, &listing),
-                Err(error) => anyhow!(error).context("the hub does not list its files"),
+                Ok(listing) => match download(name, hub, &listing) {
+                    Ok(path) => return Ok(path),
+                    // What is asked for is not there: an older copy would be another answer.
+                    Err(error) if !error.is::<ApiError>() => return Err(error),
+                    Err(error) => error,
+                },
+                Err(error) => error.context("the hub does not list its files"),
             }
         };
-        match cached(hub) {
+        match cached(name, hub) {
             Some(path) => {
-                eprintln!("{problem:#}; taking the copy at {}", path.display());
+                note(format!("{}; taking the copy at {}", text(&problem), path.display()));
                 Ok(path)
             }
             None => Err(problem.context(format!(
@@ -105,6 +125,14 @@ mod download {
         Repo::with_revision(hub.repository.clone(), RepoType::Model, revision.to_owned())
     }
 
+    /// The cache that other programs use too.
+    fn cache() -> Cache {
+        match std::env::var("HF_HUB_CACHE") {
+            Ok(path) if !path.is_empty() => Cache::new(path.into()),
+            _ => Cache::from_env(),
+        }
+    }
+
     /// A repository at its present commit.
     struct Listing {
         api: Api,
@@ -113,17 +141,31 @@ mod download {
         commit: String,
     }
 
-    fn listing(hub: &Name) -> Result<Listing, ApiError> {
-        let api = ApiBuilder::from_env().with_progress(std::io::stderr().is_terminal()).with_retries(3);
+    fn listing(hub: &Name) -> Result<Listing> {
+        let (sender, receiver) = mpsc::channel();
+        let hub = hub.clone();
+        // `hf-hub` waits for ever; a thread that still waits ends with the program.
+        std::thread::spawn(move || drop(sender.send(list(&hub).map_err(Box::new))));
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(listing) => Ok(listing?),
+            Err(_) => bail!("it has not answered for {} s", PATIENCE.as_secs()),
+        }
+    }
+
+    fn list(hub: &Name) -> Result<Listing, ApiError> {
+        // Without retries: those of `hf-hub` begin anew and append to what there is.
+        let api =
+            ApiBuilder::from_env().with_cache_dir(cache().path().clone()).with_progress(std::io::stderr().is_terminal()).with_retries(0);
         let api = api.with_user_agent("bitnet-wgpu-cli", env!("CARGO_PKG_VERSION"));
         let api = match std::env::var("HF_TOKEN") {
-            Ok(token) => api.with_token(Some(token)),
-            Err(_) => api,
+            Ok(token) if !token.is_empty() => api.with_token(Some(token)),
+            _ => api,
         };
         let api = api.build()?;
         let info = api.repo(repo(hub, &hub.revision)).info()?;
         // What lies in folders is not the model; and a name from the hub never leaves the cache's folder.
-        let files = info.siblings.into_iter().map(|file| file.rfilename).filter(|file| !file.contains(['/', '\\'])).collect();
+        let files =
+            info.siblings.into_iter().map(|file| file.rfilename).filter(|file| !file.contains(['/', '\\']) && file != "..").collect();
         Ok(Listing { repository: api.repo(repo(hub, &info.sha)), api, files, commit: info.sha })
     }
 
@@ -131,11 +173,11 @@ mod download {
         let wanted = wanted(name, hub, &listing.files)?;
         let mut paths = Vec::new();
         for file in &wanted {
-            let path = listing.whole(hub, file);
+            let path = (1..TRIES).find_map(|_| listing.whole(hub, file).ok()).map_or_else(|| listing.whole(hub, file), Ok);
             paths.push(path.with_context(|| format!("{name}: downloading {file}; run it again to go on where it stopped"))?);
         }
         // So that the copy is found without network, by this program and others.
-        let _ = Cache::from_env().repo(repo(hub, &hub.revision)).create_ref(&listing.commit);
+        let _ = cache().repo(repo(hub, &hub.revision)).create_ref(&listing.commit);
         let path = paths.into_iter().next().with_context(|| format!("{name}: it has no files"))?;
         Ok(if wanted.len() == 1 { path } else { path.parent().map_or(path.clone(), Into::into) })
     }
@@ -143,22 +185,49 @@ mod download {
     impl Listing {
         /// A file of the repository. What is in the cache already is not downloaded again, and what was broken off goes on.
         fn whole(&self, hub: &Name, file: &str) -> Result<PathBuf> {
-            if let Some(path) = Cache::from_env().repo(repo(hub, &self.commit)).get(file) {
-                return Ok(path);
+            let cache = cache().repo(repo(hub, &self.commit));
+            let place = cache.pointer_path(&self.commit).join(file);
+            if place.exists() {
+                return Ok(place);
             }
-            let size = self.api.metadata(&self.repository.url(file))?.size() as u64;
-            let path = self.repository.get(file)?;
+            let metadata = self.api.metadata(&self.repository.url(file))?;
+            let (size, blob) = (metadata.size() as u64, cache.blob_path(metadata.etag()));
+            // The same file of an earlier commit.
+            if blob.metadata().is_ok_and(|blob| blob.len() == size) {
+                fs::create_dir_all(place.parent().unwrap_or(Path::new(".")))?;
+                link(&blob, &place)?;
+                return Ok(place);
+            }
+            let part = blob.with_extension("part");
+            if part.metadata().is_ok_and(|part| part.len() > size) {
+                fs::remove_file(&part)?;
+            }
+            let path = self.repository.download(file)?;
             let found = path.metadata()?.len();
             if found == size {
                 return Ok(path);
             }
-            // `hf-hub` takes a connection that closes early for the end of the file. Under this name it goes on with it.
+            // `hf-hub` takes a connection that closes early for the end of the file.
             let blob = path.canonicalize()?;
-            std::fs::rename(&blob, blob.with_extension("part"))?;
+            if found < size {
+                fs::rename(&blob, part)?
+            } else {
+                fs::remove_file(&blob)?
+            }
             // A link to the blob, or the blob itself.
-            let _ = std::fs::remove_file(&path);
+            let _ = fs::remove_file(&path);
             bail!("it ended after {found} of {size} bytes")
         }
+    }
+
+    #[cfg(unix)]
+    fn link(blob: &Path, place: &Path) -> std::io::Result<()> {
+        std::os::unix::fs::symlink(blob.canonicalize()?, place)
+    }
+
+    #[cfg(not(unix))]
+    fn link(blob: &Path, place: &Path) -> std::io::Result<()> {
+        fs::hard_link(blob, place)
     }
 
     /// The files of the model: one .gguf file, or config.json first and what belongs to it.
@@ -175,7 +244,7 @@ mod download {
             let companions = COMPANIONS.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| (*name).to_owned());
             let weights = match files.iter().any(|file| file == "model.safetensors") {
                 true => vec!["model.safetensors".to_owned()],
-                false => [weights, ending(".safetensors.index.json")].concat(),
+                false => weights.into_iter().filter(|file| file.starts_with("model")).chain(ending(".safetensors.index.json")).collect(),
             };
             return Ok(companions.chain(weights).collect());
         }
@@ -186,28 +255,16 @@ mod download {
         }
     }
 
-    /// A copy from an earlier download.
-    fn cached(hub: &Name) -> Option<PathBuf> {
-        let cache = Cache::from_env().repo(repo(hub, &hub.revision));
-        match &hub.file {
-            Some(file) => cache.get(file),
-            None => {
-                let directory = cache.get("config.json").and_then(|config| Some(config.parent()?.to_owned()));
-                directory.or_else(|| {
-                    // A repository of one GGUF file.
-                    let commit = std::fs::read_to_string(reference(hub)).ok()?;
-                    let files = std::fs::read_dir(cache.pointer_path(commit.trim())).ok()?;
-                    let mut ggufs =
-                        files.filter_map(|file| Some(file.ok()?.path())).filter(|path| path.extension().is_some_and(|e| e == "gguf"));
-                    ggufs.next().filter(|_| ggufs.next().is_none())
-                })
-            }
+    /// A copy from an earlier download, by this program or another, if it has all that is wanted.
+    fn cached(name: &str, hub: &Name) -> Option<PathBuf> {
+        let cache = cache();
+        let commit = fs::read_to_string(cache.path().join(repo(hub, &hub.revision).folder_name()).join("refs").join(&hub.revision)).ok()?;
+        let directory = cache.repo(repo(hub, &hub.revision)).pointer_path(commit.trim());
+        let files: Vec<_> = fs::read_dir(&directory).ok()?.filter_map(|file| file.ok()?.file_name().into_string().ok()).collect();
+        match wanted(name, hub, &files).ok()?.as_slice() {
+            [one] => Some(directory.join(one)),
+            _ => Some(directory),
         }
-    }
-
-    fn reference(hub: &Name) -> PathBuf {
-        let folder = repo(hub, &hub.revision).folder_name();
-        Cache::from_env().path().join(folder).join("refs").join(&hub.revision)
     }
 
     #[cfg(test)]
@@ -243,7 +300,9 @@ mod tests {
         assert_eq!((name.repository.as_str(), name.revision.as_str(), name.file), ("microsoft/bitnet-b1.58-2B-4T", "main", None));
         let name = Name::parse("a/b@v1:model.gguf").unwrap();
         assert_eq!((name.repository.as_str(), name.revision.as_str(), name.file.as_deref()), ("a/b", "v1", Some("model.gguf")));
-        for path in ["model", "./a/b", "../a/b", "/a/b", "a/b/c", "a/", "a/b:../c", "a/b:x/y", "a b/c", "a/b@", "C:\\a", "~/a"] {
+        for path in
+            ["model", "./a/b", "../a/b", "/a/b", "a/b/c", "a/", "a/b:../c", "a/b:x/y", "a b/c", "a/b@", "C:\\a", "~/a", "models/tiny.gguf"]
+        {
             assert_eq!(Name::parse(path), None, "{path}");
         }
     }

@@ -2,10 +2,10 @@
 
 use crate::{
     hub,
-    model::{ModelArgs, progress},
-    say,
+    model::{FileArgs, progress},
+    say, text,
 };
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bitnet_wgpu::{
     formats::{self, GgufFile, GgufType, ModelConfig, SafeTensors},
     model::ModelFiles,
@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why
+/// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why (which is no failure of this command)
 #[derive(Args)]
 pub struct Info {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
@@ -27,7 +27,7 @@ pub struct Info {
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    device: ModelArgs,
+    how: FileArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -47,9 +47,9 @@ impl Info {
         let path = hub::resolve(&self.model)?;
         let tensors = stored(&path)?;
         // What is unsupported is what is to be shown; so it is no error here.
-        let files = self.device.open(&path.display().to_string());
+        let files = ModelFiles::open(&path, &self.how.options()).map_err(anyhow::Error::from);
         let problems = match &files {
-            Err(error) => vec![format!("{error:#}")],
+            Err(error) => vec![text(error)],
             Ok(_) if self.quick => Vec::new(),
             Ok(files) => problems(files),
         };
@@ -92,6 +92,9 @@ fn problems(files: &ModelFiles) -> Vec<String> {
 /// The tensors of a model's files, whether or not it is one that runs.
 fn stored(path: &Path) -> Result<Vec<Stored>> {
     let formats::Kind::Directory(directory) = formats::kind(path)? else { return gguf(path) };
+    if !directory.join("config.json").exists() {
+        bail!("{}: is not a model: it has no config.json", path.display());
+    }
     let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
     files.sort();

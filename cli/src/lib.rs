@@ -26,8 +26,25 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if closed {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    note(format!("error: {}", text(&error)));
     ExitCode::FAILURE
+}
+
+/// An error with its causes, but for those that it names itself.
+pub fn text(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
+/// Says something beside the output. Whether anybody listens does not matter.
+pub fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Prints at once, without waiting for the end of a line.

@@ -1,6 +1,6 @@
 //! Opening and loading a model as the command line says.
 
-use crate::hub;
+use crate::{hub, note};
 use anyhow::Result;
 use bitnet_wgpu::{
     Context, ShaderLanguage,
@@ -25,6 +25,18 @@ pub enum I2s {
     Rows,
 }
 
+/// How a model's files are read.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FileArgs {
+    /// Quantise float weights, though nothing says that the model was trained for it
+    #[arg(long)]
+    pub quantize: bool,
+    /// How I2_S tensors of a GGUF file lie
+    #[arg(long, default_value = "x86")]
+    pub i2s: I2s,
+}
+
+/// How a model is loaded, and where.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModelArgs {
     /// The shader language [default: the device's own]
@@ -39,12 +51,19 @@ pub struct ModelArgs {
     /// Keep the head in 8 bits
     #[arg(long)]
     pub int8_head: bool,
-    /// Quantise float weights, though nothing says that the model was trained for it
-    #[arg(long)]
-    pub quantize: bool,
-    /// How I2_S tensors of a GGUF file lie
-    #[arg(long, default_value = "x86")]
-    pub i2s: I2s,
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+impl FileArgs {
+    pub fn options<'a>(&self) -> LoadOptions<'a> {
+        let i2s_layout = match self.i2s {
+            I2s::X86 => I2sLayout::X86,
+            I2s::Arm => I2sLayout::Arm,
+            I2s::Rows => I2sLayout::Rows,
+        };
+        LoadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout)
+    }
 }
 
 impl ModelArgs {
@@ -66,16 +85,12 @@ impl ModelArgs {
         Ok(model?)
     }
 
-    fn options<'a>(&self) -> LoadOptions<'a> {
-        let i2s_layout = match self.i2s {
-            I2s::X86 => I2sLayout::X86,
-            I2s::Arm => I2sLayout::Arm,
-            I2s::Rows => I2sLayout::Rows,
-        };
-        LoadOptions::default().int8_head(self.int8_head).quantize(self.quantize).i2s_layout(i2s_layout)
+    pub fn options<'a>(&self) -> LoadOptions<'a> {
+        self.file.options().int8_head(self.int8_head)
     }
 
-    fn context(&self) -> Result<Option<Context>> {
+    /// The device; none for the CPU.
+    pub fn context(&self) -> Result<Option<Context>> {
         if self.cpu {
             return Ok(None);
         }
@@ -83,7 +98,7 @@ impl ModelArgs {
             Some(pollster::block_on(Context::new())?)
         } else {
             let (context, why) = pollster::block_on(Context::preferred())?;
-            eprintln!("computing on {why}");
+            note(format!("computing on {why}"));
             context
         };
         Ok(match (context, self.language) {

@@ -3,10 +3,13 @@
 use crate::{
     generation::GenerationArgs,
     model::{self, ModelArgs},
-    say,
+    note, say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, Stop};
+use bitnet_wgpu::{
+    formats::SafeTensors,
+    model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, Stop},
+};
 use clap::Args;
 use std::{
     io::{IsTerminal, Read},
@@ -56,7 +59,9 @@ impl Run {
             _ => {
                 let mut prompt = String::new();
                 std::io::stdin().read_to_string(&mut prompt).context("standard input")?;
-                prompt
+                // The end of the last line is not the text's.
+                let text = prompt.strip_suffix('\n').unwrap_or(&prompt);
+                text.strip_suffix('\r').unwrap_or(text).to_owned()
             }
         };
         run(&self.model, &prompt, &self.how, false)
@@ -79,27 +84,32 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
     let files = args.model.open(name)?;
     let (ids, options) = (tokens(&files, prompt, args)?, args.generation.options(&files));
     files.check(&ids, &options)?;
-    if let Some(path) = &args.session {
-        check_folder(path)?;
+    if let Some(file) = &args.session {
+        check_session(file)?;
     }
     let model = args.model.load(&files)?;
     let (adapter, language) = model::device(model.context());
     if !args.json {
-        eprintln!("{adapter}, kernels in {language}");
+        note(format!("{adapter}, kernels in {language}"));
     }
     if warm_up && options.max_tokens > 0 {
         generate(&model, None, &ids, &options.clone().max_tokens(3), |_| Ok(()))?;
     }
     let saved = args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
-    if !args.json && args.ids.is_none() && !args.chat {
-        say(prompt)?;
-    }
-    let (generated, session) = generate(&model, saved, &ids, &options, |text| if args.json { Ok(()) } else { Ok(say(text)?) })?;
-    if let Some(file) = &args.session {
-        pollster::block_on(session.save(file))?;
-    }
+    let mut shown = if !args.json && args.ids.is_none() && !args.chat { say(prompt) } else { Ok(()) };
+    let (generated, session) = generate(&model, saved, &ids, &options, |text| {
+        if shown.is_ok() && !args.json {
+            shown = say(text);
+        }
+        // What is kept in a file goes on, though nobody reads the text any more.
+        match &shown {
+            Err(error) if args.session.is_none() => Err(std::io::Error::from(error.kind()).into()),
+            _ => Ok(()),
+        }
+    })?;
     let rate = |tokens: usize, time: Duration| if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() };
-    let prefill = rate(ids.len(), generated.prefill);
+    // Of a session's prompt, only what is new was computed.
+    let prefill = if args.session.is_none() { Some(rate(ids.len(), generated.prefill)) } else { None };
     let decode = rate(generated.ids.len().saturating_sub(1), generated.decode);
     let stop = generated.stop.map(|stop| format!("{stop:?}"));
     if args.json {
@@ -114,17 +124,18 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
             "adapter": adapter,
             "language": language,
         });
-        say(format!("{object}\n"))?;
+        shown = say(format!("{object}\n"));
     } else {
-        say("\n")?;
+        shown = shown.and_then(|()| say("\n"));
         let stop = stop.map_or_else(String::new, |stop| format!(", ended by {stop}"));
-        eprintln!(
-            "prompt: {} tokens, {prefill:.0} per second; generated: {} tokens, {decode:.1} per second{stop}",
-            ids.len(),
-            generated.ids.len()
-        );
+        let prefill = prefill.map_or_else(String::new, |prefill| format!(", {prefill:.0} per second"));
+        let (prompt, generated) = (ids.len(), generated.ids.len());
+        note(format!("prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{stop}"));
     }
-    Ok(())
+    if let Some(file) = &args.session {
+        pollster::block_on(session.save(file))?;
+    }
+    Ok(shown?)
 }
 
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
@@ -135,10 +146,19 @@ fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> 
     })
 }
 
-/// A file that cannot be written is better known before the text than after it.
-fn check_folder(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if folder.is_dir() { Ok(()) } else { bail!("{}: there is no directory {}", path.display(), folder.display()) }
+/// A file that cannot be written, or is no session, is better known before the text than after it.
+fn check_session(file: &Path) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        bail!("{}: there is no directory {}", file.display(), folder.display());
+    }
+    let known = || {
+        SafeTensors::open(file).is_ok_and(|file| file.metadata("format").is_some_and(|format| format.starts_with("bitnet-wgpu session")))
+    };
+    if file.exists() && !(file.is_file() && known()) {
+        bail!("{}: is not a saved session", file.display());
+    }
+    Ok(())
 }
 
 /// Continues a prompt, in a session that there may be; gives the session back.
@@ -165,17 +185,22 @@ fn generate(
         show(&token.text)?;
     }
     let (decode, stop) = (start.elapsed() - prefill, generation.stop());
-    let session = pollster::block_on(generation.into_session())?;
+    let mut session = pollster::block_on(generation.into_session())?;
+    if options.max_tokens == 0 {
+        // Nothing was computed; a session in a file is to have the prompt all the same.
+        session.truncate(0, 0)?;
+        pollster::block_on(session.prefill(0, prompt))?;
+    }
     Ok((Generated { ids, text, stop, prefill, decode }, session))
 }
 
 /// The session in a file, if there is one, with room for what follows.
 fn session(model: &Model, prompt: &[u32], options: &GenerateOptions, file: &Path) -> Result<Session> {
     let context = model.config().context;
-    let room = |tokens: usize| SessionOptions::new(1, prompt.len().saturating_add(options.max_tokens).max(tokens).clamp(1, context));
+    let room = options.room(1, prompt.len(), context)?;
     if !file.exists() {
-        return Ok(model.session(room(0))?);
+        return Ok(model.session(room)?);
     }
-    let tokens = bitnet_wgpu::formats::SafeTensors::open(file)?.tensor("tokens.0")?.shape.iter().product();
-    Ok(model.load_session(file, room(tokens))?)
+    let tokens = SafeTensors::open(file)?.tensor("tokens.0")?.shape.iter().product();
+    Ok(model.load_session(file, SessionOptions::new(1, room.capacity.max(tokens)))?)
 }

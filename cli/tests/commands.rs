@@ -87,6 +87,9 @@ fn run_continues_a_text() {
     let text = succeeds(&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"]);
     assert_eq!(text, format!("Once upon a time{}\n", greedy["text"].as_str().unwrap()));
     assert_eq!(answers(&["run", TALES, "-", "--max-tokens", "12", "--greedy"], "Once upon a time"), text);
+    assert_eq!(answers(&["run", TALES, "--max-tokens", "12", "--greedy"], "Once upon a time\n"), text);
+    let penalised = run(&["--greedy", "--presence-penalty", "-0.5", "--stop", "- x", "--stop", "--"]);
+    assert_eq!(penalised["ids"].as_array().unwrap().len(), 12);
     // It samples unless it is told not to, the same for a seed.
     assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "0"])["ids"]);
     assert_ne!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "1"])["ids"]);
@@ -110,7 +113,23 @@ fn a_session_in_a_file_goes_on() {
     assert_eq!(run("Once upon a time, a bear", &["--session", &file]), run("Once upon a time, a bear", &[]));
     assert!(fs::metadata(&file).unwrap().len() > saved);
     fails(&["run", TALES, "x", "--cpu", "--session", &directory.path("no/where")], "there is no directory");
-    fails(&["run", TALES, "x", "--cpu", "--session", &format!("{TALES}/model.safetensors")], "tokens.0");
+    for other in [format!("{TALES}/model.safetensors"), format!("{TALES}/config.json"), directory.path("")] {
+        fails(&["run", TALES, "x", "--cpu", "--session", &other], "is not a saved session");
+    }
+    // The file is complete though nobody reads the text, and text comes before what may go wrong with the file.
+    let unread = directory.path("unread");
+    let mut child = bitnet(&["run", TALES, "Once", "--cpu", "--greedy", "--max-tokens", "60", "--session", &unread])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    assert!(run("Once", &["--session", &unread]).as_array().unwrap().len() == 20 && fs::metadata(&unread).unwrap().len() > 1000);
+    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 2, "nothing else is left");
+    // Without tokens to generate, the prompt is in it.
+    let empty = directory.path("empty");
+    let ids = json(&["run", TALES, "Once upon", "--cpu", "--max-tokens", "0", "--session", &empty])["ids"].clone();
+    assert!(ids == Value::Array(vec![]) && fs::metadata(&empty).unwrap().len() > 1000);
 }
 
 #[test]
@@ -125,6 +144,8 @@ fn chat_talks() {
     assert_eq!((anew.len(), &anew[0], &anew[1]), (2, &talk[0], &talk[0]));
     let text = answers(&["chat", TALES, "--max-tokens", "10", "--cpu"], "Tell me a tale.\n");
     assert_eq!(text.trim_end_matches('\n'), talk[0]["content"].as_str().unwrap().trim_end_matches('\n'));
+    let full = answers(&["chat", TALES, "--max-tokens", "5", "--cpu", "--context", "20"], &format!("{}\n/clear\nHi\n", "word ".repeat(50)));
+    assert!(!full.trim().is_empty(), "what does not fit is left out, and the conversation goes on");
     fails(&["chat", TALES, "--context", "100000"], "the model's context is 512");
     let directory = Directory::new("chat");
     let plain = directory.model("", <[u8]>::to_vec);
@@ -180,6 +201,11 @@ fn info_says_what_is_wrong() {
     let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/gguf/llama.gguf");
     let info = json(&["info", gguf]);
     assert_eq!((&info["tensors"][0]["type"], &info["problems"]), (&"Q2_0".into(), &Value::Array(vec![])));
+    // Heads that no kernel takes.
+    let wide = directory.model("config.json", |bytes| String::from_utf8_lossy(bytes).replacen('{', "{\"head_dim\": 320,", 1).into_bytes());
+    assert!(json(&["info", &wide])["problems"][0].as_str().unwrap().contains("320"));
+    let nothing = Directory::new("nothing");
+    fails(&["info", &nothing.path("")], "config.json");
     fails(&["info", "no/such/model"], "no/such/model");
     fails(&["info", HELDOUT], "is not a model");
 }
@@ -194,7 +220,7 @@ fn bench_and_adapters_give_figures() {
     let small = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
     let config = format!("{small}/config.json");
     for model in [&["--config", &config][..], &[small]] {
-        for device in [&["--cpu"][..], &[]] {
+        for device in [&["--cpu"][..], &["--gpu"]] {
             let arguments = [&["bench"], model, device, &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999"]].concat();
             let bench = json(&arguments);
             assert_eq!((bench["prefill"].as_array().unwrap().len(), bench["decode"].as_array().unwrap().len()), (1, 1), "{bench}");
@@ -203,10 +229,12 @@ fn bench_and_adapters_give_figures() {
                     && bench["weight_bytes_per_token"].as_u64().unwrap() > 80_000,
                 "{bench}"
             );
-            assert_eq!(bench["roof_bytes_per_second"].is_number(), device.is_empty(), "{bench}");
+            assert_eq!(bench["roof_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
         }
     }
     fails(&["bench", "--tokens", "0"], "--tokens 0");
+    fails(&["bench", "--prefill", "0"], "--prefill 0");
+    fails(&["bench", "--config", &config, "--cpu", "--f16-cache"], "--f16-cache");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     let adapters = json(&["adapters"]);
     assert!(adapters.as_array().unwrap().iter().any(|adapter| adapter["usable"] == true), "{adapters}");
@@ -228,6 +256,8 @@ fn options_are_checked_before_the_weights_are_read() {
         (&["run", "x", "--session", "no/where/s"], "no/where"),
         (&["perplexity", HELDOUT, "--window", "0"], "--window 0"),
         (&["chat", "--context", "0"], "--context 0"),
+        (&["chat", "--context", "5", "--system", "- a long instruction"], "--context 5"),
+        (&["run", "x", "--session", HELDOUT], "is not a saved session"),
         (&["chat", "--min-p", "7"], "min_p"),
     ] {
         fails(&[&arguments[..1], &[&broken], &arguments[1..], &["--cpu"]].concat(), wanted);
@@ -247,4 +277,34 @@ fn a_closed_output_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && !errors(&output).contains("panicked"), "{}", errors(&output));
+    // Nor is one of what is said beside it.
+    let arguments = ["run", TALES, "Once", "--cpu", "--greedy", "--max-tokens", "3"];
+    let mut child = bitnet(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stdout.starts_with(b"Once"), "{:?}", output.status);
+}
+
+#[test]
+fn the_authors_recommendations_are_followed() {
+    let directory = Directory::new("authors");
+    let with = |generation: &str| {
+        let model = directory.model("", <[u8]>::to_vec);
+        fs::write(directory.path("generation_config.json"), generation).unwrap();
+        model
+    };
+    let ids = |model: &str, more: &[&str]| json(&[&["run", model, "Once upon a time", "--cpu"], more].concat())["ids"].clone();
+    let greedy = ids(TALES, &["--greedy", "--max-tokens", "12"]);
+    let sampled = ids(TALES, &["--temperature", "0.7", "--top-k", "40", "--max-tokens", "12"]);
+    assert_ne!(greedy, sampled);
+    let twelve = ["--max-tokens", "12"];
+    assert_eq!(ids(&with(r#"{"do_sample": false}"#), &twelve), greedy);
+    assert_eq!(ids(&with(r#"{"do_sample": true, "top_k": 1}"#), &twelve), greedy);
+    assert_eq!(ids(&with("{}"), &twelve), sampled);
+    assert_eq!(ids(&with(r#"{"do_sample": true, "temperature": 0.7, "top_k": 40}"#), &twelve), sampled);
+    // Lengths: what is asked for counts.
+    assert_eq!(ids(&with(r#"{"do_sample": false, "max_length": 9}"#), &[]).as_array().unwrap().len(), 3);
+    assert_eq!(ids(&with(r#"{"do_sample": false, "max_length": 9}"#), &twelve), greedy);
+    // What the vocabulary has not cannot be forbidden.
+    assert_eq!(ids(&with(r#"{"do_sample": false, "suppress_tokens": [5000], "bad_words_ids": [[7, 5000]]}"#), &twelve), greedy);
 }

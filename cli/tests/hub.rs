@@ -15,14 +15,41 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// What was asked for: the path, and the range of bytes.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
-/// Serves `files` of the model `people/tales` until the process ends; where `broken`, large files end after half of their bytes.
-fn hub(files: Vec<(&'static str, PathBuf)>, broken: bool) -> (String, Asked) {
+/// What goes wrong at the hub.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// Large files end after half of their bytes.
+    Broken,
+    /// Large files are refused.
+    Refused,
+    /// Only those who have the token are answered.
+    Private,
+    /// It answers nobody.
+    Silent,
+}
+
+/// Serves `files` of the model `people/tales` at a commit until the process ends.
+fn hub(files: Vec<(&'static str, PathBuf)>, fault: Fault) -> (String, Asked) {
+    hub_at(COMMIT, files, fault)
+}
+
+fn hub_at(commit: &'static str, files: Vec<(&'static str, PathBuf)>, fault: Fault) -> (String, Asked) {
     let server = Server::http("127.0.0.1:0").unwrap();
     let address = format!("http://{}", server.server_addr());
     let asked = Asked::default();
     let log = asked.clone();
     std::thread::spawn(move || {
         for request in server.incoming_requests() {
+            if fault == Fault::Silent {
+                std::mem::forget(request);
+                continue;
+            }
+            let known = request.headers().iter().any(|header| header.field.equiv("Authorization") && header.value == "Bearer sesame");
+            if fault == Fault::Private && !known {
+                let _ = request.respond(Response::empty(401));
+                continue;
+            }
             let range = request.headers().iter().find(|header| header.field.equiv("Range")).map(|header| header.value.to_string());
             let (url, range) = (request.url().to_owned(), range.unwrap_or_default());
             log.lock().unwrap().push((url.clone(), range.clone()));
@@ -30,11 +57,11 @@ fn hub(files: Vec<(&'static str, PathBuf)>, broken: bool) -> (String, Asked) {
             if url.starts_with("/api/models/people/tales/revision/") {
                 let siblings: Vec<_> = files.iter().map(|(name, _)| serde_json::json!({ "rfilename": name })).collect();
                 let siblings = [siblings, vec![serde_json::json!({ "rfilename": "../../evil.gguf" })]].concat();
-                let text = serde_json::json!({ "sha": COMMIT, "siblings": siblings }).to_string();
+                let text = serde_json::json!({ "sha": commit, "siblings": siblings }).to_string();
                 let _ = request.respond(Response::from_string(text).with_header(header("content-type", "application/json")));
                 continue;
             }
-            let file = files.iter().find(|(name, _)| url == format!("/people/tales/resolve/{COMMIT}/{name}"));
+            let file = files.iter().find(|(name, _)| url == format!("/people/tales/resolve/{commit}/{name}"));
             let Some((name, path)) = file else {
                 let _ = request.respond(Response::empty(404));
                 continue;
@@ -44,13 +71,17 @@ fn hub(files: Vec<(&'static str, PathBuf)>, broken: bool) -> (String, Asked) {
             let start: usize = start.parse().unwrap();
             let end = end.parse().map_or(bytes.len(), |end: usize| end + 1);
             let headers = vec![
-                header("x-repo-commit", COMMIT),
+                header("x-repo-commit", commit),
                 header("etag", &format!("\"{}\"", name.replace('.', "-"))),
                 header("content-range", &format!("bytes {start}-{}/{}", end - 1, bytes.len())),
             ];
             let mut sent = bytes[start..end].to_vec();
             let length = sent.len();
-            if broken && length > 1_000_000 {
+            if fault == Fault::Refused && length > 1_000_000 {
+                let _ = request.respond(Response::empty(503));
+                continue;
+            }
+            if fault == Fault::Broken && length > 1_000_000 {
                 sent.truncate(length / 2);
             }
             let _ = request.respond(Response::new(StatusCode(206), headers, &sent[..], Some(length), None));
@@ -70,9 +101,13 @@ impl Cache {
     }
 
     fn run(&self, endpoint: &str, arguments: &[&str], offline: bool) -> Output {
+        self.run_with(endpoint, arguments, offline, "")
+    }
+
+    fn run_with(&self, endpoint: &str, arguments: &[&str], offline: bool, token: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bitnet"));
         command.args(arguments).stdin(Stdio::null()).env("HF_ENDPOINT", endpoint).env("HF_HOME", &self.0);
-        command.env("HF_HUB_OFFLINE", if offline { "1" } else { "0" }).env_remove("HF_TOKEN").output().unwrap()
+        command.env("HF_HUB_OFFLINE", if offline { "1" } else { "0" }).env("HF_TOKEN", token).env_remove("HF_HUB_CACHE").output().unwrap()
     }
 }
 
@@ -95,7 +130,7 @@ const RUN: [&str; 8] = ["run", "people/tales", "Once upon a time", "--cpu", "--g
 
 #[test]
 fn a_model_comes_by_its_name_and_stays() {
-    let (cache, (address, asked)) = (Cache::new("name"), hub(tales(), false));
+    let (cache, (address, asked)) = (Cache::new("name"), hub(tales(), Fault::None));
     let first = cache.run(&address, &RUN, false);
     assert!(first.status.success(), "{}", said(&first));
     let local = cache.run("", &["run", TALES, "Once upon a time", "--cpu", "--greedy", "--max-tokens", "5", "--json"], true);
@@ -109,17 +144,36 @@ fn a_model_comes_by_its_name_and_stays() {
     assert_eq!(files(&asked), downloaded);
     let offline = cache.run(&address, &RUN, true);
     assert!(ids(&offline) == ids(&first) && said(&offline).contains("HF_HUB_OFFLINE"), "{}", said(&offline));
+    let asked_first = asked.clone();
+    // A new commit with the same files costs no download, nor does a cache of another program, which knows the commit only by its revision.
+    let (newer, asked) = hub_at("fedcba9876543210fedcba9876543210fedcba98", tales(), Fault::None);
+    assert_eq!(ids(&cache.run(&newer, &RUN, false)), ids(&first));
+    let all = |asked: &Asked| asked.lock().unwrap().iter().filter(|(url, range)| url.contains("/resolve/") && range != "bytes=0-0").count();
+    assert_eq!(all(&asked), 0, "{asked:?}");
+    let _ = fs::remove_file(cache.0.join("hub/models--people--tales/refs").join(COMMIT));
+    assert_eq!(ids(&cache.run(&address, &RUN, false)), ids(&first));
+    assert_eq!(files(&asked_first), downloaded);
     let unreachable = cache.run("http://127.0.0.1:9", &RUN, false);
     assert!(ids(&unreachable) == ids(&first) && said(&unreachable).contains("taking the copy"), "{}", said(&unreachable));
 }
 
 #[test]
 fn what_was_broken_off_goes_on() {
-    let (cache, (broken, _)) = (Cache::new("resume"), hub(tales(), true));
+    let cache = Cache::new("resume");
+    let output = cache.run(&hub(tales(), Fault::Refused).0, &RUN, false);
+    assert!(!output.status.success() && said(&output).contains("run it again"), "{}", said(&output));
+    // Each try gets half of what is left, and goes on by itself.
+    let (broken, asked) = hub(tales(), Fault::Broken);
     let output = cache.run(&broken, &RUN, false);
     assert!(!output.status.success() && said(&output).contains("run it again"), "{}", said(&output));
-    let (sound, asked) = hub(tales(), false);
-    let output = cache.run(&sound, &RUN, false);
+    let output = cache.run(&broken, &RUN, false);
+    assert!(output.status.success(), "{}", said(&output));
+    // What is longer than the file is not kept.
+    let long = Cache::new("long");
+    let blobs = long.0.join("hub/models--people--tales/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join("model-safetensors.part"), vec![0; 9_000_000]).unwrap();
+    let output = long.run(&hub(tales(), Fault::None).0, &RUN, false);
     assert!(output.status.success(), "{}", said(&output));
     let resumed = |(url, range): &(String, String)| url.ends_with("model.safetensors") && range.ends_with('-') && range != "bytes=0-";
     assert!(asked.lock().unwrap().iter().any(resumed), "{asked:?}");
@@ -129,7 +183,7 @@ fn what_was_broken_off_goes_on() {
 fn what_cannot_be_had_says_why() {
     let cache = Cache::new("errors");
     let gguf = Path::new(TALES).join("../../tests/data/gguf/llama.gguf");
-    let (several, _) = hub(vec![("a.gguf", gguf.clone()), ("b.gguf", gguf)], false);
+    let (several, _) = hub(vec![("a.gguf", gguf.clone()), ("b.gguf", gguf)], Fault::None);
     let fails = |endpoint: &str, name: &str, offline, wanted: &str| {
         let output = cache.run(endpoint, &["run", name, "x", "--cpu"], offline);
         assert!(!output.status.success() && said(&output).contains(wanted), "{wanted}: {}", said(&output));
@@ -144,4 +198,22 @@ fn what_cannot_be_had_says_why() {
     assert!(info.status.success() && said(&info).contains("all weights can be loaded"), "{}", said(&info));
     let info = cache.run(&several, &["info", "people/tales:b.gguf"], true);
     assert!(info.status.success(), "{}", said(&info));
+    let (private, _) = hub(tales(), Fault::Private);
+    let cache = Cache::new("private");
+    let refused = cache.run(&private, &["info", "people/tales"], false);
+    assert!(!refused.status.success() && said(&refused).contains("HF_TOKEN"), "{}", said(&refused));
+    assert!(cache.run_with(&private, &["info", "people/tales"], false, "sesame").status.success());
+    // A copy that lacks its weights is none.
+    let other = Cache::new("lacking");
+    let (address, _) = hub(tales(), Fault::Refused);
+    let output = other.run(&address, &RUN, false);
+    assert!(!output.status.success() && said(&output).contains("no copy in the cache"), "{}", said(&output));
+}
+
+#[test]
+fn a_hub_that_does_not_answer_is_not_waited_for() {
+    let (cache, (silent, _)) = (Cache::new("silent"), hub(tales(), Fault::Silent));
+    assert!(cache.run(&hub(tales(), Fault::None).0, &RUN, false).status.success());
+    let output = cache.run(&silent, &RUN, false);
+    assert!(output.status.success() && said(&output).contains("has not answered"), "{}", said(&output));
 }

@@ -10,8 +10,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct GenerationDefaults {
-    /// Draw tokens at random; without, the most likely one is always taken.
-    pub sample: bool,
+    /// Draw tokens at random, or always take the most likely one; the latter too where nothing is said.
+    pub sample: Option<bool>,
     /// Divides the logits.
     pub temperature: Option<f32>,
     /// So many most likely tokens are candidates.
@@ -72,7 +72,7 @@ impl GenerationDefaults {
         let max_tokens = count("max_new_tokens")?;
         let changes = |(key, neutral): &&(&str, f64)| json.get(key).is_some_and(|value| value.as_f64() != Some(*neutral));
         Ok(Self {
-            sample: json.flag("do_sample")?,
+            sample: json.get("do_sample").map(|_| json.flag("do_sample")).transpose()?,
             temperature: float("temperature")?,
             top_k: count("top_k")?,
             top_p: float("top_p")?,

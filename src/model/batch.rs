@@ -1,4 +1,4 @@
-//! Several prompts, continued side by side: every weight is read once a step for all of them.
+//! Several prompts, continued side by side, in one step for all of them.
 
 use super::{
     choice::Chooser,
@@ -77,7 +77,9 @@ impl BatchGeneration {
             let chooser = Chooser::new(options, n as u64, prompt, &writer.ends)?;
             let max_tokens = options.tokens_after(prompt.len());
             let stop = (max_tokens == 0).then_some(Stop::MaxTokens);
-            Ok(Sequence { chooser, writer: writer.clone(), prompt: prompt.clone(), max_tokens, generated: 0, stop })
+            let mut writer = writer.clone();
+            writer.follow(prompt);
+            Ok(Sequence { chooser, writer, prompt: prompt.clone(), max_tokens, generated: 0, stop })
         };
         let sequences = prompts.iter().enumerate().map(sequence).collect::<Result<Vec<_>>>()?;
         let run = Run { session, sequences, taken: VecDeque::new(), begun: false };
@@ -192,8 +194,10 @@ impl Run {
     /// Computes the prompts, and chooses the first tokens.
     async fn begin(&mut self) -> Result<()> {
         for (n, sequence) in self.sequences.iter_mut().enumerate() {
+            if sequence.stop.is_some() {
+                continue;
+            }
             let prompt = std::mem::take(&mut sequence.prompt);
-            // Each is prefilled, so that the batch has a text for all.
             sequence.chooser.of_logits(&mut self.session.prefill(n, &prompt).await?)?;
         }
         self.begun = true;

@@ -125,7 +125,7 @@ impl ModelFiles {
     /// # Errors
     /// As [`Model::generate_ids`](super::Model::generate_ids).
     pub fn check(&self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
-        let c = self.config();
+        let c = config(&*self.file)?;
         options.check(c.vocab)?;
         if !options.stop.is_empty() {
             self.tokenizer()?;
@@ -136,13 +136,20 @@ impl ModelFiles {
         options.room(1, prompt.len(), c.context).map(drop)
     }
 
-    /// What loading would find wrong with the tensors: one error for each layer that has one, and for what is outside the layers. It reads all of them,
-    /// and so takes as long as loading them does.
+    /// What loading would find wrong: with the configuration, with the tensors outside the layers, and one error for each layer that has one. It reads
+    /// all tensors, and so takes as long as loading them does.
     pub fn problems(&self) -> impl Iterator<Item = Error> + '_ {
-        let ends = || HostEnds::read(&*self.file, false).err();
+        let ends = || config(&*self.file).err().or_else(|| HostEnds::read(&*self.file, false).err());
         let layer = |layer| HostLayer::read(&*self.file, layer).err();
         std::iter::once_with(ends).chain((0..self.config().layers).map(layer)).flatten()
     }
+}
+
+/// The configuration, if it is one that can be computed.
+pub(super) fn config(file: &dyn ModelFile) -> Result<ModelConfig> {
+    let config = file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
+    config.attention().check("model")?;
+    Ok(config)
 }
 
 pub(super) fn usable(tokenizer: Option<Result<Tokenizer>>) -> MaybeTokenizer {

@@ -101,8 +101,7 @@ impl Model {
         tokenizer: MaybeTokenizer,
         mut options: LoadOptions<'_>,
     ) -> Result<Self> {
-        let config = file.config().clone().checked().map_err(|what| Error::Invalid { op: "model", what })?;
-        config.attention().check("model")?;
+        let config = files::config(file)?;
         let ends = HostEnds::read(file, options.int8_head)?;
         let count = config.layers;
         let mut progress = |done| {
@@ -302,10 +301,12 @@ impl Model {
         if !session.is_of(&self.engine) || session.options().sequences != 1 {
             return Err(Error::Invalid { op: "generate", what: "a session of one sequence of this model is needed".into() });
         }
-        Generation::new(&self.workers, session, prompt, self.writer(options)?, options)
+        let mut writer = self.writer(options)?;
+        writer.follow(prompt);
+        Generation::new(&self.workers, session, prompt, writer, options)
     }
 
-    /// Continues several texts side by side, every weight read once a step for all of them. The n-th draws its random numbers from seed + n.
+    /// Continues several texts side by side, in one step for all of them. The n-th draws its random numbers from seed + n.
     ///
     /// # Errors
     /// As [`Model::generate`].

@@ -81,10 +81,10 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Sets [`GenerateOptions::max_tokens`].
+    /// Sets [`GenerateOptions::max_tokens`], and lifts [`GenerateOptions::max_length`].
     #[must_use]
     pub fn max_tokens(self, max_tokens: usize) -> Self {
-        Self { max_tokens, ..self }
+        Self { max_tokens, max_length: None, ..self }
     }
 
     /// Sets [`GenerateOptions::sampling`].
@@ -155,7 +155,7 @@ impl GenerateOptions {
             log::warn!("generation_config.json has what is not supported, and ignored: {}", wanted.ignored.join(", "));
         }
         let mut sampling = Sampling::GREEDY.repetition_penalty(wanted.repetition_penalty.unwrap_or(1.0));
-        if wanted.sample {
+        if wanted.sample == Some(true) {
             sampling = sampling.temperature(wanted.temperature.unwrap_or(1.0)).top_k(wanted.top_k.unwrap_or(50));
             sampling = sampling.top_p(wanted.top_p.unwrap_or(1.0)).min_p(wanted.min_p.unwrap_or(0.0));
         }
@@ -190,8 +190,12 @@ impl GenerateOptions {
         self.sampling.check()
     }
 
-    /// Room for prompts of up to `prompt` tokens and what may follow in a model's `context`. The last token generated is not appended.
-    pub(super) fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions> {
+    /// Room for so many sequences, with prompts of up to `prompt` tokens and what may follow in a model's `context`. The last token generated is not
+    /// appended.
+    ///
+    /// # Errors
+    /// [`Error::Context`] for a prompt that does not fit.
+    pub fn room(&self, sequences: usize, prompt: usize, context: usize) -> Result<SessionOptions> {
         if prompt > context {
             return Err(Error::Context { needed: prompt, capacity: context });
         }

@@ -4,12 +4,18 @@
 use super::layers::{HostEnds, HostLayer};
 use crate::{
     error::{Error, Result},
-    formats::{ModelConfig, SafeTensors},
+    formats::{Activation, ModelConfig, SafeTensors},
     ops::transformer::{AttentionShape, HostKvCache},
 };
 use half::f16;
 use safetensors::{Dtype, tensor::TensorView};
-use std::{borrow::Cow, collections::HashMap, fs, io, path::Path};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 const FORMAT: &str = "bitnet-wgpu session 1";
 
@@ -32,7 +38,7 @@ fn halves(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect()
 }
 
-/// Tells models apart: keys and values mean nothing to another. Of the weights, it takes every 61st word, by FNV-1a.
+/// Tells models apart: keys and values mean nothing to another. Everything that a layer computes with goes in, of the weights every 7th word; by FNV-1a.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
@@ -41,15 +47,19 @@ impl Fingerprint {
         let mut print = Self(0xcbf2_9ce4_8422_2325);
         let c = config;
         print.add([c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab].map(|size| size as u32));
+        print.add([c.eps.to_bits(), u32::from(c.activation == Activation::Silu), u32::from(c.sub_norms)]);
         print.add(c.rope_frequencies().iter().map(|frequency| frequency.to_bits()));
-        print.add(ends.embedding.words().iter().step_by(61).copied());
+        print.add(ends.embedding.words().iter().step_by(7).copied());
+        print.add(ends.embedding.scales().iter().map(|scale| scale.to_bits()));
         print
     }
 
     pub fn add_layer(&mut self, layer: &HostLayer) {
-        self.add(layer.input_norm.iter().chain(&layer.post_norm).map(|gain| gain.to_bits()));
+        let sub_norms = layer.attention_norm.iter().chain(&layer.gated_norm).flatten();
+        self.add(layer.input_norm.iter().chain(&layer.post_norm).chain(sub_norms).map(|gain| gain.to_bits()));
         for matrix in layer.matrices() {
-            self.add(matrix.words().iter().step_by(61).copied());
+            self.add(matrix.words().iter().step_by(7).copied());
+            self.add(matrix.row_scales().iter().map(|scale| scale.to_bits()));
         }
     }
 
@@ -75,7 +85,7 @@ impl Saved {
             }
         }
         let metadata = HashMap::from([("format".into(), FORMAT.into()), ("model".into(), print.name())]);
-        let partial = path.with_extension("partial");
+        let partial = partial(path);
         let views = parts.iter().map(|part| Ok((&part.name, TensorView::new(part.kind, part.shape.clone(), &part.bytes)?)));
         let views = views.collect::<Result<Vec<_>, _>>();
         let written = views.and_then(|views| safetensors::serialize_to_file(views, Some(metadata), &partial));
@@ -94,7 +104,7 @@ impl Saved {
             return Err(damaged(format!("is not a saved session: its format is {:?}, not {FORMAT:?}", file.metadata("format"))));
         }
         if file.metadata("model") != Some(&print.name()) {
-            return Err(damaged("is a session of another model".into()));
+            return Err(damaged("is a session of another model, or of this one loaded with other options".into()));
         }
         let sequences = (0..).take_while(|s| file.contains(&format!("tokens.{s}"))).count();
         let tokens = (0..sequences).map(|s| tokens(&file, s, config.vocab)).collect::<Result<Vec<_>>>()?;
@@ -111,6 +121,14 @@ impl Fingerprint {
     fn name(self) -> String {
         format!("{:016x}", self.0)
     }
+}
+
+/// A name beside `path` that nobody else uses.
+fn partial(path: &Path) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}-{}.partial", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    path.with_file_name(name)
 }
 
 fn tokens(file: &SafeTensors, sequence: usize, vocab: usize) -> Result<Vec<u32>> {

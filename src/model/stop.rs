@@ -29,6 +29,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// What is written follows a prompt: in SentencePiece, a space at its beginning is part of the text only there.
+    pub fn follow(&mut self, prompt: &[u32]) {
+        if let Some(text) = &mut self.text {
+            text.follow(prompt);
+        }
+    }
+
     /// The text that a token settles; all that is left, if `stop` says that it is the last. A stop string that it completes sets `stop`.
     pub fn push(&mut self, id: u32, stop: &mut Option<Stop>) -> Result<String> {
         let Some(stream) = &mut self.text else { return Ok(String::new()) };

@@ -17,6 +17,11 @@ pub struct TextStream {
     prefix: String,
 }
 
+/// Tokens of an incomplete character that may follow each other, at most: one for each of its bytes but the last.
+const CHARACTER: usize = 3;
+/// Tokens that are held back at most.
+const HELD: usize = 8;
+
 impl Tokenizer {
     /// A decoder that takes tokens one by one.
     pub fn stream(&self) -> TextStream {
@@ -27,6 +32,17 @@ impl Tokenizer {
 impl TextStream {
     fn new(tokenizer: Tokenizer) -> Self {
         Self { tokenizer, ids: Vec::new(), given: 0, prefix: String::new() }
+    }
+
+    /// The text to come follows `ids`, a prompt that is not decoded again: its last tokens decide whether a space comes first. A special token at its end
+    /// begins a new text.
+    pub(in crate::model) fn follow(&mut self, ids: &[u32]) {
+        let last = ids.iter().rev().take(HELD).take_while(|&&id| !self.tokenizer.is_special(id)).count();
+        let last = ids[ids.len() - last..].to_vec();
+        // An embedding may have more rows than there are tokens.
+        if let Ok(prefix) = self.tokenizer.decode(&last) {
+            (self.given, self.ids, self.prefix) = (last.len(), last, prefix);
+        }
     }
 
     /// Adds a token and returns the text that it completes: often empty, always so for a special token.
@@ -41,14 +57,29 @@ impl TextStream {
         self.ids.push(id);
         let text = self.tokenizer.decode(&self.ids).inspect_err(|_| self.ids.truncate(held))?;
         // An incomplete character at the end decodes to U+FFFD.
-        if text.ends_with(char::REPLACEMENT_CHARACTER) || text.len() <= self.prefix.len() {
+        if text.len() > self.prefix.len() && !text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return self.settle(self.ids.len(), &text);
+        }
+        if self.ids.len() - self.given <= HELD {
             return Ok(String::new());
         }
-        let piece = self.rest(&text)?;
-        // These tokens are kept, as the next one's text may depend on them.
+        // No character takes so many tokens: what is held is not UTF-8, but for what may be the beginning of a character.
+        let settled = self.ids.len() - CHARACTER;
+        let text = self.tokenizer.decode(&self.ids[..settled])?;
+        self.settle(settled, &text)
+    }
+
+    /// Gives the text of the first `count` tokens, `text`, but for what was given before.
+    fn settle(&mut self, count: usize, text: &str) -> Result<String> {
+        let piece = match text.strip_prefix(self.prefix.as_str()) {
+            Some(rest) => rest.to_owned(),
+            // Invalid bytes changed how the last piece's tokens decode.
+            None => self.tokenizer.decode(&self.ids[self.given..count])?,
+        };
+        // The piece's tokens are kept, as the next one's text may depend on them.
         self.ids.drain(..self.given);
-        self.given = self.ids.len();
-        self.prefix = self.tokenizer.decode(&self.ids)?;
+        self.given = count - self.given;
+        self.prefix = self.tokenizer.decode(&self.ids[..self.given])?;
         Ok(piece)
     }
 
@@ -58,17 +89,8 @@ impl TextStream {
     /// As [`TextStream::push`].
     pub fn finish(&mut self) -> Result<String> {
         let text = self.tokenizer.decode(&self.ids)?;
-        let rest = self.rest(&text)?;
+        let rest = self.settle(self.ids.len(), &text)?;
         *self = Self::new(self.tokenizer.clone());
         Ok(rest)
-    }
-
-    /// The part of `text`, the text of `ids`, after the last piece.
-    fn rest(&self, text: &str) -> Result<String> {
-        match text.strip_prefix(self.prefix.as_str()) {
-            Some(rest) => Ok(rest.to_owned()),
-            // Invalid bytes changed how the last piece's tokens decode.
-            None => self.tokenizer.decode(&self.ids[self.given..]),
-        }
     }
 }
