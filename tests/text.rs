@@ -163,7 +163,179 @@ fn damaged_files_are_errors() {
     message(cut.open());
 }
 
+/// A tokenizer's file is a program: what it may ask for is bounded, and the same text always gives the same tokens.
+#[test]
+fn hostile_tokenizers_do_no_harm() {
+    let with = |key: &str, value: Value| {
+        let mut json = tales("tokenizer.json");
+        json[key] = value;
+        Directory::new().with("tokenizer.json", &json).open()
+    };
+    let sequence = |kind: &str, steps: Vec<Value>| json!({ "type": "Sequence", kind: steps });
+    let replace = |from: Value, to: String| json!({ "type": "Replace", "pattern": from, "content": to });
+    let string = |text: &str| json!({ "String": text });
+    let normalizers = [
+        sequence("normalizers", vec![replace(string("a"), "a".repeat(10)); 9]),
+        sequence("normalizers", vec![sequence("normalizers", vec![replace(string("a"), "a".repeat(10)); 2]); 2]),
+        replace(json!({ "Regex": "." }), "a".repeat(1 << 20)),
+        replace(json!({ "Regex": "." }), "a".repeat(257)),
+        replace(string(""), "a".into()),
+        replace(json!({ "Regex": "a".repeat(5000) }), "a".into()),
+        json!({ "type": "Precompiled", "precompiled_charsmap": "/////wAA" }),
+        json!({ "type": "Precompiled", "precompiled_charsmap": "AAAAAAAA" }),
+        json!({ "type": "Precompiled", "precompiled_charsmap": "é" }),
+        json!({ "type": "Nothing" }),
+        (0..10).fold(json!({ "type": "NFC" }), |inner, _| sequence("normalizers", vec![inner])),
+    ];
+    for normalizer in normalizers {
+        let error = message(with("normalizer", normalizer.clone()));
+        assert!(error.starts_with("normalizer: "), "{error}");
+        println!("{error}");
+        assert!(!error.contains("contradicts itself"), "{error}");
+    }
+    for (key, value) in [
+        ("decoder", json!({ "type": "Strip", "content": "a", "start": 4_000_000_000u64, "stop": 0 })),
+        ("decoder", sequence("decoders", vec![replace(string("a"), "a".repeat(10)); 9])),
+        ("pre_tokenizer", json!({ "type": "Metaspace", "replacement": "ab", "prepend_scheme": "always" })),
+        ("model", json!({ "type": "WordLevel", "vocab": {}, "unk_token": "a" })),
+        ("model", json!({ "type": "BPE", "vocab": { "a": 4_000_000_000u64 }, "merges": [] })),
+        ("model", json!({ "type": "BPE", "vocab": { "a": 0, "b": 0 }, "merges": [] })),
+        ("model", json!({ "type": "BPE", "vocab": { "a": 0 }, "merges": [], "unk_token": "b" })),
+        ("model", json!({ "type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 1 })),
+        (
+            "added_tokens",
+            json!([{ "id": 0, "content": "", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]),
+        ),
+    ] {
+        println!("{}", message(with(key, value)));
+    }
+    // Chance is taken out.
+    let mut json = tales("tokenizer.json");
+    json["model"]["dropout"] = json!(0.5);
+    let tokenizer = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    for _ in 0..20 {
+        assert_eq!(
+            tokenizer.encode("Once upon a time there was a king").unwrap(),
+            TOKENIZER.encode("Once upon a time there was a king").unwrap()
+        );
+    }
+    // Two tokens for what is unknown: a map's order is another every time.
+    let several = || {
+        let mut vocabulary = sentence_piece();
+        vocabulary.token_types[300] = 2;
+        // Without bytes, what the vocabulary lacks is unknown.
+        (3..259).for_each(|id| vocabulary.token_types[id] = 5);
+        (3..259).for_each(|id| vocabulary.tokens[id] = format!("unused {id}"));
+        Tokenizer::from_gguf(&vocabulary).unwrap().encode("東 the").unwrap()
+    };
+    let first = several();
+    assert!((0..20).all(|_| several() == first));
+}
+
+/// A part of the shipped file made something else: it is refused, or it encodes.
+fn mutated(path: usize, value: &Value) -> (Value, String) {
+    fn parts(json: &mut Value, left: &mut usize, value: &Value) -> Option<String> {
+        if *left == 0 {
+            let before = std::mem::replace(json, value.clone());
+            return Some(before.to_string().chars().take(80).collect());
+        }
+        *left -= 1;
+        match json {
+            Value::Array(all) => all.iter_mut().take(12).find_map(|part| parts(part, left, value)),
+            Value::Object(all) => all.values_mut().take(24).find_map(|part| parts(part, left, value)),
+            _ => None,
+        }
+    }
+    let mut json = tales("tokenizer.json");
+    let mut left = path;
+    let what = parts(&mut json, &mut left, value).unwrap_or_default();
+    (json, what)
+}
+
+fn odd_values() -> impl Strategy<Value = Value> {
+    let strings = prop_oneof![
+        Just(""),
+        Just("a"),
+        Just("Ġ"),
+        Just("\u{0}"),
+        Just("A"),
+        Just("B"),
+        Just("ByteLevel"),
+        Just("Sequence"),
+        Just("<|eos|>")
+    ];
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        prop_oneof![Just(-1i64), Just(0), Just(1), Just(2047), Just(2048), Just(i64::MAX)].prop_map(Value::from),
+        strings.prop_map(Value::from),
+        Just(json!([])),
+        Just(json!({})),
+        Just(json!([["a", "b"]])),
+        Just(json!({ "type": "ByteLevel" })),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn mutated_tokenizers_are_refused_or_encode(path in 0usize..220, value in odd_values()) {
+        let (json, what) = mutated(path, &value);
+        match Directory::new().with("tokenizer.json", &json).open() {
+            Err(error) => prop_assert!(!error.to_string().contains("contradicts itself"), "{what} as {value}: {error}"),
+            Ok(tokenizer) => {
+                for text in ["Once upon a time, 東京! <|end_of_text|>", ""] {
+                    match tokenizer.encode(text) {
+                        Ok(ids) => {
+                            prop_assert_eq!(&tokenizer.encode(text).unwrap(), &ids);
+                            let decoded = tokenizer.decode(&ids).map_err(|e| e.to_string());
+                            prop_assert!(decoded.err().is_none_or(|e| !e.contains("contradicts itself")), "{what} as {value}");
+                        }
+                        Err(error) => prop_assert!(!error.to_string().contains("contradicts itself"), "{what} as {value}: {error}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
 // --- streams
+
+/// In SentencePiece a space belongs to the word after it, and is left out where a text begins.
+#[test]
+fn what_follows_a_prompt_keeps_its_space() {
+    let text = "Oliver ran after the kite.";
+    for tokenizer in [&*SENTENCE_PIECE, &*TOKENIZER] {
+        let ids = tokenizer.encode_plain(text).unwrap();
+        for cut in 0..ids.len() {
+            let mut stream = tokenizer.stream();
+            stream.follow(&ids[..cut]);
+            let rest: String = ids[cut..].iter().map(|&id| stream.push(id).unwrap()).collect();
+            let prompt = tokenizer.decode(&ids[..cut]).unwrap();
+            assert_eq!(prompt + &rest + &stream.finish().unwrap(), text, "{cut}");
+        }
+        // After a special token a text begins.
+        let mut stream = tokenizer.stream();
+        stream.follow(&[ids[0], tokenizer.bos().unwrap()]);
+        let begun: String = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+        assert_eq!(begun, text);
+        stream.follow(&[u32::MAX]);
+    }
+}
+
+/// Bytes that are never a character are given up while they come: a stream holds a few tokens, however long it is.
+#[test]
+fn what_is_no_character_is_not_held_back() {
+    let byte = |byte: u8| SENTENCE_PIECE.token(&format!("<0x{byte:02X}>")).unwrap();
+    let mut stream = SENTENCE_PIECE.stream();
+    let mut text = String::new();
+    for at in 1..=4000 {
+        text += &stream.push(byte(0x80)).unwrap();
+        assert!(text.chars().count() + 12 >= at, "{} of {at}", text.chars().count());
+    }
+    text += &stream.finish().unwrap();
+    assert_eq!(text, "\u{fffd}".repeat(4000));
+}
 
 #[test]
 fn characters_come_whole() {

@@ -47,8 +47,7 @@ impl Tokenizer {
     /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, or if the vocabulary contradicts itself.
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
         let (json, add_bos) = vocabulary.to_json().map_err(error)?;
-        let bytes = serde_json::to_vec(&json).map_err(|e| error(e.to_string()))?;
-        let inner = parse(&bytes).map_err(error)?;
+        let inner = parse(json).map_err(error)?;
         let add_bos = vocabulary.add_bos.unwrap_or(add_bos && vocabulary.bos.is_some());
         if add_bos && vocabulary.bos.is_none() {
             return Err(error("BOS is wanted by add_bos_token, but the file names none".into()));
@@ -148,7 +147,8 @@ impl GgufVocabulary {
             return Err(format!("token {id} has {} bytes; at most {MOST_TOKEN_BYTES} are supported", token.len()));
         }
         let scores = self.scores.as_deref().ok_or("a SentencePiece vocabulary needs scores")?;
-        let unknown = ids.iter().find(|(_, id)| self.kind(**id) == UNKNOWN).map(|(token, _)| *token);
+        // Of several, the first: the order of a map is another in every process.
+        let unknown = self.tokens.iter().zip(0..).find(|(_, id)| self.kind(*id) == UNKNOWN).map(|(token, _)| token);
         let space = json!({ "String": " " });
         let mut normalizers = vec![json!({ "type": "Replace", "pattern": space, "content": "▁" })];
         let mut decoders = vec![

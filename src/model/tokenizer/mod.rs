@@ -1,6 +1,7 @@
 //! The tokenizer: text to tokens and back, chat templates, text from a stream of tokens.
 
 pub(super) mod chat;
+mod check;
 mod gguf;
 mod jinja;
 pub(super) mod stream;

@@ -36,7 +36,7 @@ impl TextStream {
 
     /// The text to come follows `ids`, a prompt that is not decoded again: its last tokens decide whether a space comes first. A special token at its end
     /// begins a new text.
-    pub(in crate::model) fn follow(&mut self, ids: &[u32]) {
+    pub fn follow(&mut self, ids: &[u32]) {
         let last = ids.iter().rev().take(HELD).take_while(|&&id| !self.tokenizer.is_special(id)).count();
         let last = ids[ids.len() - last..].to_vec();
         // An embedding may have more rows than there are tokens.

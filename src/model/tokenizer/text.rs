@@ -1,5 +1,6 @@
 //! Text to tokens and back.
 
+use super::check::check;
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::collections::HashSet;
@@ -64,16 +65,13 @@ impl Tokenizer {
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
-        let inner = parse(&read(&path, MAX_TOKENIZER_BYTES)?).map_err(|message| Error::Format { path: path.clone(), message })?;
+        let json = serde_json::from_slice(&read(&path, MAX_TOKENIZER_BYTES)?).map_err(|e| e.to_string());
+        let inner = json.and_then(parse).map_err(|message| Error::Format { path: path.clone(), message })?;
         let settings = Settings::read(directory, &inner)?;
         Self::new(inner, settings)
     }
 
-    pub(super) fn new(mut inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {
-        // A file keeps the padding and truncation of its author's last use.
-        inner.with_padding(None);
-        let untruncated = inner.with_truncation(None).map(drop);
-        untruncated.map_err(|e| Error::Tokenizer { message: e.to_string() })?;
+    pub(super) fn new(inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, template } = settings;
@@ -164,11 +162,13 @@ impl Parts {
     }
 }
 
-pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
-    guarded(|| tokenizers::Tokenizer::from_bytes(json))
+/// Makes the tokenizer of a tokenizer.json.
+pub(super) fn parse(mut json: Value) -> Result<tokenizers::Tokenizer, String> {
+    check(&mut json)?;
+    guarded(|| Ok(serde_json::from_value(json)?))
 }
 
-/// Turns panics of the `tokenizers` crate into errors: it indexes with unchecked values from the file (merges, post-processor templates).
+/// Turns panics of the `tokenizers` crate into errors, as a last resort: what is known to make it panic is refused by [`check`].
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| e.to_string()),
