@@ -19,8 +19,10 @@ pub struct TextStream {
 
 /// Tokens of an incomplete character that may follow each other, at most: one for each of its bytes but the last.
 const CHARACTER: usize = 3;
-/// Tokens that are held back at most.
-const HELD: usize = 8;
+/// Tokens that are held back at most: a text may end with characters U+FFFD of its own, of three bytes each.
+const HELD: usize = 64;
+/// Tokens of a prompt on which the text after it may depend.
+const CONTEXT: usize = 8;
 
 impl Tokenizer {
     /// A decoder that takes tokens one by one.
@@ -37,7 +39,7 @@ impl TextStream {
     /// The text to come follows `ids`, a prompt that is not decoded again: its last tokens decide whether a space comes first. A special token at its end
     /// begins a new text.
     pub fn follow(&mut self, ids: &[u32]) {
-        let last = ids.iter().rev().take(HELD).take_while(|&&id| !self.tokenizer.is_special(id)).count();
+        let last = ids.iter().rev().take(CONTEXT).take_while(|&&id| !self.tokenizer.is_special(id)).count();
         let last = ids[ids.len() - last..].to_vec();
         // An embedding may have more rows than there are tokens.
         if let Ok(prefix) = self.tokenizer.decode(&last) {
@@ -63,7 +65,7 @@ impl TextStream {
         if self.ids.len() - self.given <= HELD {
             return Ok(String::new());
         }
-        // No character takes so many tokens: what is held is not UTF-8, but for what may be the beginning of a character.
+        // No text takes so many: what is held is not UTF-8, but for what may be the beginning of a character.
         let settled = self.ids.len() - CHARACTER;
         let text = self.tokenizer.decode(&self.ids[..settled])?;
         self.settle(settled, &text)
