@@ -387,3 +387,86 @@ fn ternary_weights_in_floats_are_the_same_model() {
     }
     assert!(Model::load_with(None, &unpacked.0, LoadOptions::default().quantize(true)).is_ok());
 }
+
+/// A copy of a small model, its config.json and its tensors changed.
+fn changed(name: &str, config: impl Fn(&mut serde_json::Value), tensor: impl Fn(&str, &mut Vec<u8>) -> Option<String>) -> Directory {
+    let checkpoint = Checkpoint::open(directory(name)).unwrap();
+    let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for name in checkpoint.names() {
+        let stored = checkpoint.tensor(&name).unwrap();
+        let mut bytes = stored.bytes.to_vec();
+        let copy = tensor(&name, &mut bytes).map(|copy| (copy, stored.dtype, stored.shape.to_vec(), bytes.clone()));
+        tensors.push((name, stored.dtype, stored.shape.to_vec(), bytes));
+        tensors.extend(copy);
+    }
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    let mut json = checkpoint.config_json().clone();
+    config(&mut json);
+    let copy = Directory::temporary();
+    copy.write("model.safetensors", safetensors::serialize(views, None).unwrap());
+    copy.write("config.json", json.to_string());
+    copy
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused_in_every_path() {
+    for (model, part) in [
+        ("llama", "lm_head.weight"),
+        ("llama", "model.embed_tokens.weight"),
+        ("llama", "model.norm.weight"),
+        ("odd", "model.embed_tokens.weight"),
+        ("odd", "model.layers.1.self_attn.attn_sub_norm.weight"),
+        ("odd", "model.layers.1.input_layernorm.weight"),
+    ] {
+        let checkpoint = Checkpoint::open(directory(model)).unwrap();
+        let tensor = checkpoint.tensor(part).unwrap();
+        // The last number, all ones: a NaN in every format.
+        let size = tensor.bytes.len() / tensor.shape.iter().product::<usize>();
+        let damaged = changed(
+            model,
+            |_| {},
+            |name, bytes| {
+                let start = bytes.len() - size;
+                if name == part {
+                    bytes[start..].fill(0xff);
+                }
+                None
+            },
+        );
+        for int8_head in [false, true] {
+            for context in [None, Some(context())] {
+                let options = LoadOptions::default().int8_head(int8_head);
+                let error = Model::load_with(context, &damaged.0, options).unwrap_err();
+                let last = tensor.shape.iter().map(|size| (size - 1).to_string()).collect::<Vec<_>>();
+                assert!(matches!(error, Error::Format { .. }) && error.to_string().contains(part), "{part}: {error}");
+                let place = error.to_string().contains("NaN") || last.iter().all(|at| error.to_string().contains(at));
+                assert!(place, "{part}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tensors_that_nobody_asks_for_are_refused() {
+    let fewer = |json: &mut serde_json::Value| json["num_hidden_layers"] = 1.into();
+    let load = |copy: &Directory, ignore| Model::load_with(None, &copy.0, LoadOptions::default().ignore_unused(ignore));
+    for model in ["odd", "llama"] {
+        let copy = changed(model, fewer, |_, _| None);
+        let error = load(&copy, false).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Unsupported { .. }) && text.contains("model.layers.1.") && text.contains("ignore_unused"), "{text}");
+        assert_eq!(load(&copy, true).unwrap().config().layers, 1);
+        let more =
+            changed(model, |_| {}, |name, _| (name == "model.norm.weight").then(|| "model.layers.99.input_layernorm.weight".to_owned()));
+        assert!(load(&more, false).unwrap_err().to_string().contains("model.layers.99"));
+        // What older transformers wrote beside is no other model.
+        let old = changed(
+            model,
+            |_| {},
+            |name, _| (name == "model.norm.weight").then(|| "model.layers.0.self_attn.rotary_emb.inv_freq".to_owned()),
+        );
+        assert!(load(&old, false).is_ok());
+    }
+    let wrong = changed("llama", |json| json["quantization_config"] = 1.into(), |_, _| None);
+    assert!(load(&wrong, false).unwrap_err().to_string().contains("quantization_config is 1"));
+}

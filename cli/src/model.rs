@@ -34,6 +34,9 @@ pub struct FileArgs {
     /// How I2_S tensors of a GGUF file lie
     #[arg(long, default_value = "x86")]
     pub i2s: I2s,
+    /// Load the model though its files have tensors that are not used
+    #[arg(long)]
+    pub ignore_unused: bool,
 }
 
 /// How a model is loaded, and where.
@@ -62,7 +65,7 @@ impl FileArgs {
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
         };
-        LoadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout)
+        LoadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
     }
 }
 

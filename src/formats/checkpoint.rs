@@ -9,6 +9,7 @@ use super::{
     problem::{Problem, unsupported},
     safetensors::TensorBytes,
     shards::Shards,
+    tensors::{self, tensor_names},
 };
 use crate::{
     error::Result,
@@ -20,6 +21,7 @@ use crate::{
 use safetensors::Dtype;
 use serde_json::Value;
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     sync::Once,
 };
@@ -205,6 +207,18 @@ impl ModelFile for Checkpoint {
         &self.config
     }
 
+    fn check_unused(&self) -> Result<()> {
+        let mut used: HashSet<String> = HashSet::new();
+        for name in tensor_names(&self.config) {
+            used.insert(self.stored(&name));
+            used.insert(format!("{name}.weight_scale"));
+        }
+        // Copies that older transformers wrote: of the embedding, and of rotary frequencies.
+        let copy = |name: &str| name.ends_with(".rotary_emb.inv_freq") || self.config.tied_head && name == "lm_head.weight";
+        let unused = self.names().into_iter().filter(|name| !used.contains(name) && !copy(name));
+        tensors::unused(unused).map_err(|problem| problem.at(&self.directory))
+    }
+
     fn contains(&self, name: &str) -> bool {
         self.shards.contains(&self.stored(name))
     }
@@ -220,7 +234,13 @@ impl ModelFile for Checkpoint {
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(&self.stored(name))?;
         match tensor.shape {
-            &[found] if found == len => tensor.to_f32(),
+            &[found] if found == len => {
+                let gains = tensor.to_f32()?;
+                match gains.iter().find(|gain| !gain.is_finite()) {
+                    Some(gain) => Err(tensor.error(format!("has {gain}"))),
+                    None => Ok(gains),
+                }
+            }
             shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         }
     }
@@ -236,7 +256,11 @@ impl ModelFile for Checkpoint {
             Dtype::BF16 => DenseElement::Bf16,
             other => return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
-        PackedDense::from_bytes(element, rows, columns, tensor.bytes).map_err(|e| tensor.error(e))
+        let matrix = PackedDense::from_bytes(element, rows, columns, tensor.bytes).map_err(|e| tensor.error(e))?;
+        match matrix.not_finite() {
+            Some((row, column)) => Err(tensor.error(format!("has a number that is not finite, in row {row}, column {column}"))),
+            None => Ok(matrix),
+        }
     }
 }
 
@@ -258,7 +282,11 @@ fn masters(json: &Value) -> Masters {
 }
 
 fn scale_rule(json: &Value) -> Result<ScaleRule, Problem> {
-    let class = &json["quantization_config"]["linear_class"];
+    let quantization = &json["quantization_config"];
+    if !(quantization.is_object() || quantization.is_null()) {
+        return Err(format!("quantization_config is {quantization}; an object is needed").into());
+    }
+    let class = &quantization["linear_class"];
     match class.as_str() {
         Some("autobitlinear") => Ok(ScaleRule::Multiply),
         Some("bitlinear") => Ok(ScaleRule::Divide),

@@ -16,6 +16,14 @@ pub trait ModelFile: Send + Sync {
     /// The configuration.
     fn config(&self) -> &ModelConfig;
 
+    /// Are all tensors of the file used by a model of this configuration? Where some are not, it may be one of more layers, or of another kind.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) that names some which are not.
+    fn check_unused(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Is there such a tensor?
     fn contains(&self, name: &str) -> bool;
 

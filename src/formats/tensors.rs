@@ -1,6 +1,9 @@
 //! A model's tensors: their names and shapes, stated once for all formats and architectures, and the structure that holds what becomes of them.
 
-use super::config::ModelConfig;
+use super::{
+    config::ModelConfig,
+    problem::{Problem, unsupported},
+};
 use crate::error::Result;
 
 /// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so that one multiplication does for all.
@@ -67,6 +70,31 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
         norm: Gains { name: "model.norm", len: c.hidden },
         untied_head: (!c.tied_head).then_some(dense("lm_head")),
     }
+}
+
+/// Every tensor of a model by its name.
+pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
+    let (layer, ends) = (layer_tensors(c), end_tensors(c));
+    let gains = [&layer.input_norm, &layer.post_norm].into_iter().chain(&layer.attention_norm).chain(&layer.gated_norm);
+    let parts: Vec<&str> = layer.matrices().into_iter().flatten().map(|matrix| matrix.name).chain(gains.map(|gains| gains.name)).collect();
+    let layers = (0..c.layers).flat_map(|layer| parts.iter().map(move |part| format!("model.layers.{layer}.{part}")));
+    let head = ends.untied_head.iter().map(|head| head.name);
+    layers.chain([ends.embedding.name, ends.norm.name].into_iter().chain(head).map(str::to_owned)).collect()
+}
+
+/// What is wrong with tensors that nobody asks for, if there are some.
+pub fn unused(names: impl Iterator<Item = String>) -> Result<(), Problem> {
+    let names: Vec<_> = names.collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let shown = names[..names.len().min(3)].join("`, `");
+    unsupported(format!(
+        "has {} tensors that its configuration does not account for, so that it would be another model without them: `{shown}`{}. \
+         LoadOptions::ignore_unused allows it (--ignore-unused on the command line)",
+        names.len(),
+        if names.len() > 3 { ", .." } else { "" }
+    ))
 }
 
 impl<M, V> Layer<M, V> {

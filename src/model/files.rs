@@ -23,6 +23,8 @@ pub struct LoadOptions<'a> {
     pub quantize: bool,
     /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
     pub i2s_layout: I2sLayout,
+    /// Load a model though its files have tensors that are not used, of more layers than its configuration has for example. Without, it is refused.
+    pub ignore_unused: bool,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -44,6 +46,12 @@ impl<'a> LoadOptions<'a> {
     #[must_use]
     pub fn i2s_layout(self, i2s_layout: I2sLayout) -> Self {
         Self { i2s_layout, ..self }
+    }
+
+    /// Sets [`LoadOptions::ignore_unused`].
+    #[must_use]
+    pub fn ignore_unused(self, ignore_unused: bool) -> Self {
+        Self { ignore_unused, ..self }
     }
 
     /// Sets [`LoadOptions::progress`].
@@ -136,12 +144,13 @@ impl ModelFiles {
         options.room(1, prompt.len(), c.context).map(drop)
     }
 
-    /// What loading would find wrong: with the configuration, with the tensors outside the layers, and one error for each layer that has one. It reads
-    /// all tensors, and so takes as long as loading them does.
+    /// What loading would find wrong: tensors that are not used, the configuration, the tensors outside the layers, and one error for each layer that has
+    /// one. It reads all tensors, and so takes as long as loading them does.
     pub fn problems(&self) -> impl Iterator<Item = Error> + '_ {
         let ends = || config(&*self.file).err().or_else(|| HostEnds::read(&*self.file, false).err());
         let layer = |layer| HostLayer::read(&*self.file, layer).err();
-        std::iter::once_with(ends).chain((0..self.config().layers).map(layer)).flatten()
+        let unused = || self.file.check_unused().err();
+        std::iter::once_with(unused).chain(std::iter::once_with(ends)).chain((0..self.config().layers).map(layer)).flatten()
     }
 }
 

@@ -49,7 +49,8 @@ impl Model {
     /// Loads a model directory or a .gguf file to the GPU.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`] for a sound model that this crate cannot run;
+    /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`] for a sound model that this crate cannot run, or of which
+    /// it would use a part only;
     /// [`Error::TooLarge`] for a tensor that the device cannot bind.
     pub fn load(context: &Context, path: impl AsRef<Path>) -> Result<Self> {
         Self::load_with(Some(context), path, LoadOptions::default())
@@ -102,6 +103,9 @@ impl Model {
         mut options: LoadOptions<'_>,
     ) -> Result<Self> {
         let config = files::config(file)?;
+        if !options.ignore_unused {
+            file.check_unused()?;
+        }
         let ends = HostEnds::read(file, options.int8_head)?;
         let count = config.layers;
         let mut progress = |done| {

@@ -80,6 +80,26 @@ impl PackedDense {
         Ok(Self { element, rows, columns, words, scales: Vec::new() })
     }
 
+    /// Where there is a number that is not finite, if there is one: row and column.
+    pub fn not_finite(&self) -> Option<(usize, usize)> {
+        use rayon::prelude::*;
+        if self.element == DenseElement::Int8 {
+            let row = self.scales.iter().position(|scale| !scale.is_finite())?;
+            return Some((row, 0));
+        }
+        // An exponent of ones.
+        let (bits, exponent) = match self.element {
+            DenseElement::F32 => (32, 0x7f80_0000u32),
+            DenseElement::Bf16 => (16, 0x7f80),
+            _ => (16, 0x7c00),
+        };
+        let stride = self.element.row_words(self.columns);
+        let bad = |word: &u32| word & exponent == exponent || bits == 16 && (word >> 16) & exponent == exponent;
+        let at = self.words.par_iter().position_first(bad)?;
+        let within = at % stride * 32 / bits;
+        Some((at / stride, within + usize::from(bits == 16 && self.words[at] & exponent != exponent)))
+    }
+
     /// The same matrix in 8 bits: every row divided by its largest magnitude / 127 and rounded, ties to even. At most 0.4 % of a row's largest
     /// element off; published perplexities hardly move (17.11 to 17.12 for the head of BitNet b1.58 2B4T).
     pub fn quantize(&self) -> Self {

@@ -8,10 +8,15 @@ use super::{
 };
 use crate::{
     error::Result,
-    formats::{config::ModelConfig, masters::Masters, model_file::ModelFile},
+    formats::{
+        config::ModelConfig,
+        masters::Masters,
+        model_file::ModelFile,
+        tensors::{self, tensor_names},
+    },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
-use std::{path::Path, sync::Once};
+use std::{collections::HashSet, path::Path, sync::Once};
 
 /// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama`.
 ///
@@ -129,6 +134,17 @@ impl ModelFile for Gguf {
         &self.config
     }
 
+    fn check_unused(&self) -> Result<()> {
+        let used: HashSet<String> = tensor_names(&self.config)
+            .iter()
+            .flat_map(|name| ["weight", "scale"].map(|part| format!("{}.{part}", stored(name))))
+            // Read with the configuration.
+            .chain(["rope_freqs.weight".to_owned()])
+            .collect();
+        let names = self.file.names().filter(|name| !used.contains(*name)).map(str::to_owned);
+        tensors::unused(names).map_err(|problem| self.file.error(problem))
+    }
+
     fn contains(&self, name: &str) -> bool {
         self.file.contains(&format!("{}.weight", stored(name)))
     }
@@ -149,7 +165,13 @@ impl ModelFile for Gguf {
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         match tensor.shape {
-            [outer @ .., found] if *found == len && outer.iter().all(|&size| size == 1) => tensor.to_f32(),
+            [outer @ .., found] if *found == len && outer.iter().all(|&size| size == 1) => {
+                let gains = tensor.to_f32()?;
+                match gains.iter().find(|gain| !gain.is_finite()) {
+                    Some(gain) => Err(tensor.error(format!("has {gain}"))),
+                    None => Ok(gains),
+                }
+            }
             shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         }
     }
@@ -157,7 +179,11 @@ impl ModelFile for Gguf {
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
-        tensor.dense()
+        let matrix = tensor.dense()?;
+        match matrix.not_finite() {
+            Some((row, column)) => Err(tensor.error(format!("has a number that is not finite, in row {row}, column {column}"))),
+            None => Ok(matrix),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Functions, filters, tests and methods.
 
 use super::{
-    eval::{Given, Interpreter},
+    ops::{Given, Ops},
     value::{Output, Value, find},
 };
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
@@ -18,7 +18,7 @@ pub fn function(name: &str) -> Option<&'static str> {
     ["namespace", "range", "dict", "raise_exception"].into_iter().find(|known| *known == name)
 }
 
-pub fn call(this: &mut Interpreter, name: &str, given: &Given) -> Result<Value> {
+pub fn call(this: &Ops, name: &str, given: &Given) -> Result<Value> {
     match name {
         "namespace" => {
             let mut fields = HashMap::new();
@@ -61,7 +61,7 @@ pub fn call(this: &mut Interpreter, name: &str, given: &Given) -> Result<Value> 
 }
 
 /// The entries of a dictionary that is given, and named arguments.
-fn pairs(this: &Interpreter, given: &Given) -> Result<Vec<(Value, Value)>> {
+fn pairs(this: &Ops, given: &Given) -> Result<Vec<(Value, Value)>> {
     if given.positional.len() > 1 {
         return Err("one dictionary at most is taken".into());
     }
@@ -76,32 +76,7 @@ fn pairs(this: &Interpreter, given: &Given) -> Result<Vec<(Value, Value)>> {
     Ok(all)
 }
 
-const METHODS: [&str; 17] = [
-    "upper",
-    "lower",
-    "strip",
-    "lstrip",
-    "rstrip",
-    "split",
-    "rsplit",
-    "splitlines",
-    "startswith",
-    "endswith",
-    "replace",
-    "title",
-    "capitalize",
-    "find",
-    "join",
-    "count",
-    "isdigit",
-];
-
-/// Is this a method of strings?
-pub fn is_method(name: &str) -> bool {
-    METHODS.contains(&name)
-}
-
-pub fn method(this: &mut Interpreter, of: &Value, name: &str, given: &Given) -> Result<Value> {
+pub fn method(this: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value> {
     match of {
         Value::Str(text) => {
             this.budget.check(text.len())?;
@@ -158,9 +133,9 @@ fn count(given: &Given, at: usize, name: &str) -> Result<Option<usize>> {
     }
 }
 
-fn string_method(this: &mut Interpreter, text: &str, name: &str, given: &Given) -> Result<Value> {
+fn string_method(this: &Ops, text: &str, name: &str, given: &Given) -> Result<Value> {
     given.at_most(3, &["maxsplit", "sep"])?;
-    let strings = |this: &Interpreter, parts: Vec<&str>| -> Result<Value> {
+    let strings = |this: &Ops, parts: Vec<&str>| -> Result<Value> {
         this.budget.check(parts.len() * (size_of::<Value>() + 64) + text.len())?;
         let parts = parts.into_iter().map(|part| this.text(part)).collect::<Result<_>>()?;
         Value::list(&this.budget, parts)
@@ -256,7 +231,7 @@ fn title(text: &str) -> String {
     text.chars().map(letter).collect()
 }
 
-fn replace(this: &Interpreter, text: &str, given: &Given) -> Result<Value> {
+fn replace(this: &Ops, text: &str, given: &Given) -> Result<Value> {
     let (from, to) =
         (string(given, 0, "old")?.ok_or("what to replace is missing")?, string(given, 1, "new")?.ok_or("what to put there is missing")?);
     let most = count(given, 2, "count")?.unwrap_or(usize::MAX);
@@ -266,7 +241,7 @@ fn replace(this: &Interpreter, text: &str, given: &Given) -> Result<Value> {
     this.text(text.replacen(from, to, most))
 }
 
-fn join(this: &Interpreter, items: &Value, separator: &str, attribute: Option<&Value>) -> Result<Value> {
+fn join(this: &Ops, items: &Value, separator: &str, attribute: Option<&Value>) -> Result<Value> {
     let (items, mut text) = (this.items(items)?, Output::new(&this.budget));
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
@@ -282,9 +257,9 @@ fn join(this: &Interpreter, items: &Value, separator: &str, attribute: Option<&V
     this.text(text.into_text())
 }
 
-pub fn filter(this: &mut Interpreter, name: &str, value: &Value, given: &Given) -> Result<Value> {
+pub fn filter(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> {
     // What is undefined is an empty string, or list, to most.
-    let as_text = |this: &Interpreter| this.written(value);
+    let as_text = |this: &Ops| this.written(value);
     match name {
         "default" | "d" => {
             let use_default = matches!(value, Value::Undefined) || given.get(1, "boolean").is_some_and(Value::is_true) && !value.is_true();
@@ -519,7 +494,7 @@ pub fn filter(this: &mut Interpreter, name: &str, value: &Value, given: &Given) 
 }
 
 /// Sorts by numbers or by strings. That all have an order is checked first: a sort may panic where some have none.
-fn sorted(this: &Interpreter, items: Vec<Value>, attribute: Option<&Value>, fold_case: bool, reverse: bool) -> Result<Value> {
+fn sorted(this: &Ops, items: Vec<Value>, attribute: Option<&Value>, fold_case: bool, reverse: bool) -> Result<Value> {
     let (mut texts, mut numbers) = (Vec::new(), Vec::new());
     for item in items {
         let key = match attribute {
@@ -554,7 +529,7 @@ fn sorted(this: &Interpreter, items: Vec<Value>, attribute: Option<&Value>, fold
     Value::list(&this.budget, items)
 }
 
-pub fn test(this: &mut Interpreter, name: &str, value: &Value, given: &Given) -> Result<bool> {
+pub fn test(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool> {
     let argument = || given.get(0, "").ok_or_else(|| "a value to compare with is needed".to_owned());
     Ok(match name {
         "defined" => !matches!(value, Value::Undefined),

@@ -12,25 +12,15 @@ mod ast;
 mod builtins;
 mod eval;
 mod lexer;
+mod limits;
+mod ops;
 mod parser;
 mod value;
 
 use eval::Interpreter;
+use limits::{MOST_BYTES, MOST_TEMPLATE, STEPS};
 use std::{collections::HashMap, rc::Rc};
 use value::{Budget, Value};
-
-/// The longest template, in bytes. The longest known have 20 KB.
-const MOST_TEMPLATE: usize = 1 << 20;
-/// Nested statements, operators of an expression, and lists in lists.
-const MAX_DEPTH: usize = 60;
-/// Statements and expressions that are evaluated within each other. Each takes less than 4 KiB of stack, without optimisation, and a thread has 2 MiB.
-const MAX_EVALUATIONS: usize = 200;
-/// Macros that call each other.
-const MAX_CALLS: usize = 8;
-/// Bytes of values that are alive at once, beside those of the conversation.
-const MOST_BYTES: usize = 256 << 20;
-/// Steps of a rendering; ten thousand messages take a few hundred thousand.
-const STEPS: u64 = 50_000_000;
 
 /// What a template is given.
 pub enum Variable<'a> {

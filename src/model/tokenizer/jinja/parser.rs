@@ -1,9 +1,9 @@
 //! Tokens to statements and expressions, by recursive descent.
 
 use super::{
-    MAX_DEPTH,
     ast::{Arguments, CAPTURED, Constant, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
     lexer::{self, Token},
+    limits::MAX_DEPTH,
 };
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
 //! Values of a template, and what they take: every string, list and map counts against a budget as long as it lives.
 
-use super::{MAX_DEPTH, ast::Macro};
+use super::{ast::Macro, limits::MAX_DEPTH};
 use std::{
     cell::{Cell, RefCell},
     cmp::Ordering,
