@@ -273,6 +273,8 @@ fn what_does_not_fit_is_refused() {
         assert!(matches!(model.generate("text", &options).map(drop), Err(Error::Tokenizer { .. })), "{engine}");
         assert!(matches!(model.session(SessionOptions::new(1, limit + 1)), Err(Error::Context { .. })));
         assert!(matches!(model.session(SessionOptions::new(0, 1)), Err(Error::Invalid { .. })));
+        assert!(matches!(model.session(SessionOptions::new(4097, 1)), Err(Error::Invalid { .. })));
+        assert!(matches!(model.session(SessionOptions::new(1, 1).cache(Element::U32)), Err(Error::Invalid { .. })));
         assert!(matches!(block_on(model.logits(&[])), Err(Error::Invalid { .. })));
         let hot = options.clone().sampling(Sampling::GREEDY.temperature(f32::NAN));
         assert!(matches!(model.generate_ids(&[1], &hot).map(drop), Err(Error::Invalid { .. })));
@@ -386,6 +388,27 @@ fn ternary_weights_in_floats_are_the_same_model() {
         other => panic!("{other:?}"),
     }
     assert!(Model::load_with(None, &unpacked.0, LoadOptions::default().quantize(true)).is_ok());
+}
+
+/// As many sequences as there may be are decoded, and a context of millions costs nothing until there are tokens.
+#[test]
+fn the_largest_sessions_work() {
+    let checkpoint = Checkpoint::open(directory("odd")).unwrap();
+    let mut config = checkpoint.config().clone();
+    config.context = 1 << 24;
+    let file = LongContext(checkpoint, config);
+    let cpu = Model::from_file(None, &file, None, LoadOptions::default()).unwrap();
+    let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
+    let tokens: Vec<_> = cpu.generate_ids(&[1, 2], &options).unwrap().into_iter().take(40).map(|token| token.unwrap().id).collect();
+    let short = Model::load_cpu(directory("odd")).unwrap();
+    let wanted = short.generate_ids(&[1, 2], &options.max_tokens(40)).unwrap().into_iter().map(|token| token.unwrap().id);
+    assert_eq!(tokens, wanted.collect::<Vec<_>>());
+    for model in [Model::load(context(), directory("odd")).unwrap(), short] {
+        let mut session = session(&model, 4096, 2, Element::F32);
+        let logits = block_on(session.decode(&[7; 4096])).unwrap();
+        let vocab = model.config().vocab;
+        assert!(logits.len() == 4096 * vocab && logits[..vocab] == logits[4095 * vocab..], "{model:?}");
+    }
 }
 
 /// A copy of a small model, its config.json and its tensors changed.

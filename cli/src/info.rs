@@ -180,7 +180,9 @@ fn table(tensors: &[Stored]) -> String {
     let mut groups: BTreeMap<_, Vec<&Stored>> = BTreeMap::new();
     for tensor in tensors {
         let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let name: Vec<_> = tensor.name.split('.').map(|part| if number(part) { "*" } else { part }).collect();
+        let shown: String =
+            tensor.name.chars().take(200).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+        let name: Vec<_> = shown.split('.').map(|part| if number(part) { "*" } else { part }).collect();
         groups.entry((name.join("."), &tensor.kind, &tensor.shape)).or_default().push(tensor);
     }
     let mut text = String::new();

@@ -103,7 +103,7 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
         }
         // What is kept in a file goes on, though nobody reads the text any more.
         match &shown {
-            Err(error) if args.session.is_none() => Err(std::io::Error::from(error.kind()).into()),
+            Err(error) if args.session.is_none() => Err(std::io::Error::new(error.kind(), error.to_string()).into()),
             _ => Ok(()),
         }
     })?;

@@ -285,6 +285,38 @@ fn a_closed_output_is_no_error() {
     assert!(output.status.success() && output.stdout.starts_with(b"Once"), "{:?}", output.status);
 }
 
+/// A full disk, a pipe in place of a file, names that would command a terminal, and devices that there are not.
+#[test]
+fn odd_surroundings_are_errors() {
+    if let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") {
+        let output = bitnet(&["run", TALES, "Once", "--cpu", "--max-tokens", "3"]).stdout(full).output().unwrap();
+        assert!(!output.status.success() && errors(&output).contains("No space left"), "{}", errors(&output));
+    }
+    let directory = Directory::new("odd");
+    #[cfg(unix)]
+    {
+        let pipes = directory.0.join("pipes");
+        fs::create_dir_all(&pipes).unwrap();
+        assert!(Command::new("mkfifo").arg(pipes.join("config.json")).status().unwrap().success());
+        fails(&["run", &pipes.display().to_string(), "x", "--cpu"], "is not a file");
+        let broken = directory.model("", <[u8]>::to_vec);
+        fs::remove_file(directory.path("tokenizer.json")).unwrap();
+        assert!(Command::new("mkfifo").arg(directory.path("tokenizer.json")).status().unwrap().success());
+        fails(&["run", &broken, "x", "--cpu"], "is not a file");
+        fs::remove_file(directory.path("tokenizer.json")).unwrap();
+    }
+    // JSON has the escape character as \u001b; 27 bytes either way.
+    let commanding = directory.model("model.safetensors", |bytes| replaced(bytes, b"model.norm.weight\"", b"model\\u001b[2J.no\""));
+    let output = bitnet(&["run", &commanding, "x", "--cpu"]).output().unwrap();
+    assert!(!output.status.success() && !output.stderr.contains(&0x1b) && errors(&output).contains("u{1b}[2J"), "{}", errors(&output));
+    assert!(!succeeds(&["info", &commanding]).contains('\u{1b}'));
+    for (variable, value) in [("WGPU_BACKEND", "xyzzy"), ("WGPU_ADAPTER_NAME", "no such adapter")] {
+        let output = bitnet(&["run", TALES, "x", "--max-tokens", "1"]).env(variable, value).output().unwrap();
+        assert!(!output.status.success() && errors(&output).contains(value), "{variable}: {}", errors(&output));
+    }
+    fails(&["run", TALES, "x", "--language", "msl", "--cpu"], "cannot be used with");
+}
+
 #[test]
 fn the_authors_recommendations_are_followed() {
     let directory = Directory::new("authors");

@@ -7,8 +7,15 @@ use std::path::Path;
 
 pub fn read_json(path: &Path) -> Result<Value> {
     let file = mapped::map(path)?;
-    serde_json::from_slice(&file).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })
+    let error = |message| Error::Format { path: path.to_owned(), message };
+    if file.len() > MOST_JSON {
+        return Err(error(format!("has {} bytes; {MOST_JSON} are supported", file.len())));
+    }
+    serde_json::from_slice(&file).map_err(|e| error(e.to_string()))
 }
+
+/// The longest JSON file: an index of shards has some hundred bytes a tensor. Parsed, it takes up to twenty times as much.
+pub const MOST_JSON: usize = 16 << 20;
 
 /// The largest dimension that is accepted; larger ones are taken for damage.
 pub const MOST_SIZE: usize = 1 << 24;

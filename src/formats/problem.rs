@@ -25,11 +25,27 @@ impl Problem {
     /// The error about the file at `path`: [`Error::Format`] or [`Error::Unsupported`].
     pub fn at(self, path: impl AsRef<Path>) -> Error {
         let path = path.as_ref().to_owned();
-        match self {
+        match self.map(printable) {
             Self::Damaged(message) => Error::Format { path, message },
             Self::Unsupported(message) => Error::Unsupported { path, message },
         }
     }
+}
+
+/// The longest message, in characters: names in files may be of any length.
+const MOST_MESSAGE: usize = 2000;
+
+/// A message that a terminal can show: names in files may have control characters, which it would obey.
+pub(super) fn printable(message: String) -> String {
+    if message.len() <= MOST_MESSAGE && !message.contains(char::is_control) {
+        return message;
+    }
+    let shown = message.chars().take(MOST_MESSAGE).flat_map(|c| {
+        let escaped = c.is_control().then(|| c.escape_default());
+        escaped.into_iter().flatten().chain((!c.is_control()).then_some(c))
+    });
+    let shown: String = shown.collect();
+    if message.chars().count() > MOST_MESSAGE { shown + " .." } else { shown }
 }
 
 /// [`Problem::Unsupported`].

@@ -1,6 +1,6 @@
 //! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
-use super::{mapped, problem::Problem};
+use super::{json::MOST_JSON, mapped, problem::Problem};
 use crate::error::{Error, Result};
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -36,9 +36,9 @@ impl SafeTensors {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let map = mapped::map(&path)?;
-        check_offsets(&map).map_err(|message| Error::Format { path: path.clone(), message })?;
+        check_offsets(&map).map_err(|message| Problem::Damaged(message).at(&path))?;
         let header = safetensors::SafeTensors::read_metadata(&map);
-        let (length, metadata) = header.map_err(|e| Error::Format { path: path.clone(), message: e.to_string() })?;
+        let (length, metadata) = header.map_err(|e| Problem::Damaged(e.to_string()).at(&path))?;
         Ok(Self { path, map, metadata, data: 8 + length })
     }
 
@@ -75,7 +75,7 @@ impl SafeTensors {
     }
 
     fn error(&self, message: String) -> Error {
-        Error::Format { path: self.path.clone(), message }
+        Problem::Damaged(message).at(&self.path)
     }
 }
 
@@ -84,6 +84,9 @@ fn check_offsets(file: &[u8]) -> Result<(), String> {
     let short = || format!("{} bytes are too few for a safetensors file, which begins with the 8-byte length of its header", file.len());
     let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;
     let length = u64::from_le_bytes(*length);
+    if length > MOST_JSON as u64 {
+        return Err(format!("the header claims {length} bytes; {MOST_JSON} are supported"));
+    }
     let header = usize::try_from(length).ok().and_then(|length| rest.get(..length));
     let header = header.ok_or_else(|| format!("the header claims {length} bytes, the file has {} more", rest.len()))?;
     let header: serde_json::Map<String, serde_json::Value> =

@@ -120,6 +120,9 @@ async fn choose_adapter(instance: &wgpu::Instance) -> Result<wgpu::Adapter> {
             Some(adapter) => return Ok(adapter),
             None => format!("WGPU_ADAPTER_NAME is {wanted:?}, which no adapter's name contains"),
         }
+    } else if let Some(wanted) = std::env::var("WGPU_BACKEND").ok().filter(|wanted| wgpu::Backends::from_comma_list(wanted).is_empty()) {
+        // wgpu would take any.
+        format!("WGPU_BACKEND is {wanted:?}, which names no backend")
     } else {
         let power_preference = wgpu::PowerPreference::from_env().unwrap_or(wgpu::PowerPreference::HighPerformance);
         let options = wgpu::RequestAdapterOptions { power_preference, ..Default::default() };

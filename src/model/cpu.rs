@@ -30,6 +30,8 @@ struct CpuSession {
     model: Arc<CpuModel>,
     /// Of every sequence, by layer.
     caches: Vec<Vec<HostKvCache>>,
+    capacity: usize,
+    /// The cosine and sine of every rotary angle, for as many positions as there have been: a context may have millions.
     angles: Vec<f32>,
     /// The tokens that the last greedy step gave.
     greedy: Vec<u32>,
@@ -47,8 +49,7 @@ impl Engine for CpuModel {
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let cache = HostKvCache::new(self.config.attention())?;
         let caches = vec![vec![cache; self.config.layers]; options.sequences];
-        let angles = transformer::rope_angles(&self.config.rope_frequencies(), options.capacity);
-        Ok(Box::new(CpuSession { model: self, caches, angles, greedy: vec![0; options.sequences] }))
+        Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), greedy: vec![0; options.sequences] }))
     }
 }
 
@@ -89,7 +90,17 @@ impl CpuSession {
         on_all_cores(|| self.compute(sequence, ids, rows))
     }
 
+    /// Has the angles of so many positions ready.
+    fn prepare(&mut self, positions: usize) {
+        let config = &self.model.config;
+        if self.angles.len() < positions * config.head_dim {
+            let positions = positions.next_power_of_two().min(self.capacity);
+            self.angles = transformer::rope_angles(&config.rope_frequencies(), positions);
+        }
+    }
+
     fn compute(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Vec<f32>> {
+        self.prepare(self.len(sequence) + ids.len());
         let model = &self.model;
         let mut x = transformer::embed_cpu(ids, &model.ends.embedding)?;
         for (layer, cache) in model.layers.iter().zip(&mut self.caches[sequence]) {
@@ -173,6 +184,7 @@ impl EngineSession for CpuSession {
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
         let mut cache = HostKvCache::new(self.model.config.attention())?;
+        self.prepare(hidden.len() / self.model.config.hidden);
         on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut cache))?;
         done(x)
     }

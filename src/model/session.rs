@@ -12,8 +12,8 @@ use crate::{
 };
 use std::{path::Path, sync::Arc};
 
-/// More side by side would be a mistake.
-const MOST_SEQUENCES: usize = 65_536;
+/// More side by side would be a mistake, and beyond the grids of some kernels.
+const MOST_SEQUENCES: usize = 4096;
 
 /// Rows of logits that are computed together, where all of them are wanted.
 const LOGIT_ROWS: usize = 64;
@@ -54,6 +54,9 @@ impl Session {
         }
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
+        }
+        if !matches!(options.cache, Element::F32 | Element::F16) {
+            return Err(Error::Invalid { op: "session", what: format!("a cache of {:?}; F32 and F16 are supported", options.cache) });
         }
         let state = engine.clone().session(options)?;
         Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print })

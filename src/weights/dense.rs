@@ -61,10 +61,13 @@ impl PackedDense {
     /// Packs row-major little-endian elements: the bytes of a file.
     ///
     /// # Errors
-    /// [`Error::Length`] for a wrong number of bytes, [`Error::Invalid`] for [`DenseElement::Int8`], which needs scales.
+    /// [`Error::Length`] for a wrong number of bytes, [`Error::Invalid`] for [`DenseElement::Int8`], which needs scales, and for no columns.
     pub fn from_bytes(element: DenseElement, rows: usize, columns: usize, bytes: &[u8]) -> Result<Self> {
         if element == DenseElement::Int8 {
             return Err(Error::Invalid { op: "dense matrix", what: "8-bit elements need scales: see PackedDense::quantize".into() });
+        }
+        if columns == 0 && rows > 0 {
+            return Err(Error::Invalid { op: "dense matrix", what: format!("{rows} rows without columns") });
         }
         let needed = rows.checked_mul(columns).and_then(|len| len.checked_mul(element.bytes()));
         if needed != Some(bytes.len()) {

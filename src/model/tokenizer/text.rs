@@ -228,6 +228,10 @@ fn read_if_there(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
 
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let io = |source| Error::Io { path: path.to_owned(), source };
+    // To open a pipe would wait for whoever writes it.
+    if !path.metadata().map_err(io)?.is_file() {
+        return Err(io(std::io::Error::new(ErrorKind::InvalidInput, "is not a file")));
+    }
     let mut bytes = Vec::new();
     std::fs::File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > limit {
