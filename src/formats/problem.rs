@@ -68,3 +68,16 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_command_no_terminal_and_have_an_end() {
+        let error = Problem::Damaged(format!("`{}\u{1b}[2J` and é", "\n")).at("file");
+        assert_eq!(error.to_string(), "file: `\\n\\u{1b}[2J` and é");
+        let long = Problem::Unsupported("é".repeat(200_000)).at("file").to_string();
+        assert_eq!(long.chars().count(), "file: ".len() + MOST_MESSAGE + " ..".len());
+    }
+}
