@@ -1,7 +1,7 @@
 //! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
 
 use bitnet_wgpu::{
-    Capabilities, Context, DenseElement, Element, Error, Out, Shape, Tensor,
+    Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Shape, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations},
     tensor,
     transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens, TopK},
@@ -50,6 +50,15 @@ fn weights_that_are_not_finite_are_refused() {
             assert!(matches!(block_on(packed.read()).unwrap_err(), Error::Invalid { .. }), "{bad}");
         }
     }
+}
+
+/// Half a step of rounding, not one: 126.5 and 125.5 of 127 go to the even neighbour, -0.6 to -1.
+#[test]
+fn a_head_in_8_bits_is_rounded() {
+    let table = PackedDense::from_f32(1, 6, &[127.0, 126.5, 125.5, -0.6, 0.4, -127.0]).unwrap().quantize();
+    assert_eq!(table.row(0), [127.0, 126.0, 126.0, -1.0, 0.0, -127.0]);
+    // A matrix without columns has no rows to scale, however many it claims.
+    assert!(matches!(PackedDense::from_f32(1 << 40, 0, &[]), Err(Error::Invalid { .. })));
 }
 
 #[test]

@@ -493,3 +493,69 @@ fn tensors_that_nobody_asks_for_are_refused() {
     let wrong = changed("llama", |json| json["quantization_config"] = 1.into(), |_, _| None);
     assert!(load(&wrong, false).unwrap_err().to_string().contains("quantization_config is 1"));
 }
+
+#[test]
+fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
+    for (engine, model) in engines("llama") {
+        let sampling = |seed| {
+            GenerateOptions::default().max_tokens(8).ignore_eos(true).sampling(Sampling::GREEDY.temperature(2.0).top_k(50).seed(seed))
+        };
+        let prompts = vec![vec![5, 6, 7]; 3];
+        let together = block_on(model.generate_batch_ids(&prompts, &sampling(40)).unwrap().all()).unwrap();
+        for (n, generated) in together.iter().enumerate() {
+            let alone = model.generate_ids(&prompts[n], &sampling(40 + n as u64)).unwrap().into_iter().map(|token| token.unwrap().id);
+            assert_eq!(generated.ids, alone.collect::<Vec<_>>(), "{engine}: sequence {n}");
+        }
+        assert!(together[0].ids != together[1].ids && together[1].ids != together[2].ids, "{engine}: one seed for all");
+        // One fills the context, and ends for that; the other goes on.
+        let limit = model.config().context;
+        let prompts = [(0..limit as u32 - 2).map(|i| i % 50).collect(), vec![1, 2]];
+        let options = GenerateOptions::default().max_tokens(9).ignore_eos(true);
+        let ended = block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap();
+        let ended: Vec<_> = ended.into_iter().map(|generated| (generated.ids.len(), generated.stop)).collect();
+        assert_eq!(ended, [(3, Stop::Context), (9, Stop::MaxTokens)], "{engine}");
+    }
+}
+
+#[test]
+fn forgetting_never_adds() {
+    for (engine, model) in engines("odd") {
+        let mut session = session(&model, 1, 16, Element::F32);
+        block_on(session.prefill(0, &[1, 2, 3])).unwrap();
+        session.truncate(0, 9).unwrap();
+        assert_eq!((session.len(0), session.tokens(0)), (3, &[1, 2, 3][..]), "{engine}");
+        let after = block_on(session.decode(&[4])).unwrap();
+        let mut plain = self::session(&model, 1, 16, Element::F32);
+        assert_eq!(
+            block_on(plain.prefill(0, &[1, 2, 3])).map(|_| ()).and_then(|()| block_on(plain.decode(&[4]))).unwrap(),
+            after,
+            "{engine}"
+        );
+    }
+}
+
+/// The model's own end, and those that only the tokenizer's files name.
+#[test]
+fn every_end_that_a_file_names_ends_a_text() {
+    let tales = support::repository("assets/tales-22m");
+    let copy = Directory::temporary();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        copy.write(file, std::fs::read(tales.join(file)).unwrap());
+    }
+    let eos = "<|end_of_text|>";
+    copy.write("tokenizer_config.json", serde_json::json!({ "bos_token": "<|begin_of_text|>", "eos_token": eos }).to_string());
+    copy.write("generation_config.json", r#"{ "eos_token_id": [300] }"#);
+    let json = std::fs::read_to_string(tales.join("config.json")).unwrap().replace("\"eos_token_id\": 2047", "\"eos_token_id\": 301");
+    copy.write("config.json", json);
+    let model = Model::load_cpu(&copy.0).unwrap();
+    assert_eq!(model.config().eos, [301, 300]);
+    for end in [300, 301, 2047] {
+        let options = GenerateOptions::default().max_tokens(6).logit_bias([(end, 1e6)]);
+        let mut generation = model.generate_ids(&[2046, 7], &options).unwrap();
+        let ids: Vec<_> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
+        assert_eq!((ids, generation.stop()), (vec![end], Some(Stop::EndOfText)), "{end}");
+        let ids: Vec<_> =
+            model.generate_ids(&[2046, 7], &options.ignore_eos(true)).unwrap().into_iter().map(|token| token.unwrap().id).collect();
+        assert_eq!(ids, [end; 6]);
+    }
+}
