@@ -277,7 +277,7 @@ fn odd_values() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { cases: cases(400), ..ProptestConfig::default() })]
     #[test]
     fn mutated_tokenizers_are_refused_or_encode(path in 0usize..220, value in odd_values()) {
         let (json, what) = mutated(path, &value);
@@ -649,6 +649,165 @@ fn hostile_templates_do_no_harm() {
         assert!(matches!(result, Err(Error::ChatTemplate { .. })), "{shown}: {:?}", result.map(|text| text.len()));
         println!("{:6.2} s  {shown}", started.elapsed().as_secs_f64());
     }
+}
+
+/// Any sequence of the language's pieces renders, or is an error.
+fn fragments() -> impl Strategy<Value = String> {
+    const PIECES: [&str; 92] = [
+        "{{ ",
+        " }}",
+        "{{- ",
+        " -}}",
+        "{% ",
+        " %}",
+        "{%- ",
+        " -%}",
+        "{# ",
+        " #}",
+        "for ",
+        "in ",
+        "if ",
+        "elif ",
+        "else ",
+        "endif ",
+        "endfor ",
+        "set ",
+        "endset ",
+        "with ",
+        "endwith ",
+        "macro f(x) ",
+        "endmacro ",
+        "filter upper ",
+        "endfilter ",
+        "raw ",
+        "endraw ",
+        "generation ",
+        "endgeneration ",
+        "break ",
+        "continue ",
+        "is ",
+        "not ",
+        "and ",
+        "or ",
+        "defined ",
+        "none ",
+        "true ",
+        "x ",
+        "y ",
+        "n.x ",
+        "f(x) ",
+        "messages ",
+        "message ",
+        "loop ",
+        "loop.index ",
+        "namespace(x=1) ",
+        "range(9) ",
+        "range(100000) ",
+        "= ",
+        "== ",
+        "< ",
+        "+ ",
+        "- ",
+        "* ",
+        "/ ",
+        "// ",
+        "% ",
+        "** ",
+        "~ ",
+        "| ",
+        ". ",
+        ", ",
+        ": ",
+        "( ",
+        ") ",
+        "[ ",
+        "] ",
+        "{ ",
+        "} ",
+        "'a' ",
+        "\"b\" ",
+        "'é東' ",
+        "1 ",
+        "0 ",
+        "-1 ",
+        "1.5 ",
+        "9223372036854775807 ",
+        "join ",
+        "length ",
+        "list ",
+        "batch(2) ",
+        "tojson ",
+        "sort ",
+        "replace('a', 'aa') ",
+        "split('a') ",
+        "[::-1] ",
+        "[1:] ",
+        "\n",
+        " ",
+        "text",
+        "\u{1b}",
+    ];
+    prop::collection::vec(prop::sample::select(&PIECES[..]), 0..40).prop_map(|pieces| pieces.concat())
+}
+
+/// A template with its statements closed, so that more of it runs.
+fn programs() -> impl Strategy<Value = String> {
+    let value = prop::sample::select(
+        &["x", "y", "n.x", "messages", "'aé'", "1", "0", "-7", "2.5", "[x, y]", "{'a': x}", "range(50)", "none", "loop.index", "f(y)"][..],
+    );
+    let operator = prop::sample::select(&["+", "-", "*", "/", "//", "%", "**", "~", "==", "<", "in", "and", "or", "if y else"][..]);
+    let filter = prop::sample::select(
+        &[
+            "",
+            "|list",
+            "|length",
+            "|join(x)",
+            "|string",
+            "|tojson",
+            "|sort",
+            "|first",
+            "|upper",
+            "|replace('a', y)",
+            "|batch(3)|list",
+            "|map('string')|list",
+            "[::-1]",
+            "[1:]",
+            "|reverse|list",
+            "|e",
+            "|indent",
+            "|int",
+            "|abs",
+        ][..],
+    );
+    let expression = (value.clone(), operator, value, filter).prop_map(|(a, operator, b, filter)| format!("({a} {operator} {b}){filter}"));
+    let statement = (0..8, expression.clone(), expression).prop_map(|(kind, a, b)| match kind {
+        0 => format!("{{% set x = {a} %}}"),
+        1 => format!("{{% set y = {a} %}}"),
+        2 => format!("{{% set n.x = {a} %}}"),
+        3 => format!("{{% for x in {a} %}}{{{{ {b} }}}}{{% set n.x = {b} %}}{{% endfor %}}"),
+        4 => format!("{{% if {a} %}}{{{{ {b} }}}}{{% endif %}}"),
+        5 => format!("{{% set x %}}{{{{ {a} }}}}{{{{ {b} }}}}{{% endset %}}"),
+        6 => format!("{{% macro f(x) %}}{{{{ {a} }}}}{{% endmacro %}}"),
+        _ => format!("{{{{ {a} }}}}"),
+    });
+    prop::collection::vec(statement, 1..30)
+        .prop_map(|all| "{% set n = namespace(x=2) %}{% set x = 'ab' %}{% set y = [1, 'b'] %}".to_owned() + &all.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(3000), ..ProptestConfig::default() })]
+    #[test]
+    fn any_template_renders_or_is_refused(template in prop_oneof![fragments(), programs()]) {
+        match TOKENIZER.with_chat_template(&template).chat_text(&user("Hello"), true) {
+            Ok(_) | Err(Error::ChatTemplate { .. }) => {}
+            Err(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
+
+/// How many cases, unless `PROPTEST_CASES` says it.
+fn cases(usually: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usually)
 }
 
 /// Limits are far from what conversations need.

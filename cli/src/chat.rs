@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::model::{Message, SessionOptions, Stop};
 use clap::Args;
-use std::io::IsTerminal;
+use std::{io::IsTerminal, path::PathBuf};
 
 /// What a conversation may take unless it is said: a large model's whole context takes gigabytes.
 const CONTEXT: usize = 4096;
@@ -21,6 +21,9 @@ pub struct Chat {
     /// What the model is told before the conversation
     #[arg(long, allow_hyphen_values = true)]
     system: Option<String>,
+    /// A chat template, in Jinja, to use instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
     /// Room for so many tokens of conversation [default: the model's context, 4096 at most]
     #[arg(long)]
     context: Option<usize>,
@@ -40,9 +43,10 @@ impl Chat {
         let first: Vec<Message> = self.system.iter().map(|text| Message::new("system", text)).collect();
         let with_user = [&first[..], &[Message::new("user", "Hello")]].concat();
         // Of a model without a template, and of one that takes no system's message, this says so before its weights are read.
-        files.check(&files.tokenizer()?.chat(&with_user)?, &options)?;
+        let tokenizer = model::tokenizer(files.tokenizer()?, self.chat_template.as_deref())?;
+        files.check(&tokenizer.chat(&with_user)?, &options)?;
         let room = self.context.unwrap_or(CONTEXT.min(files.config().context));
-        let least = files.tokenizer()?.chat(&with_user)?.len();
+        let least = tokenizer.chat(&with_user)?.len();
         if room < least || room > files.config().context {
             bail!("--context {room}: a first message takes {least} tokens, and the model's context is {}", files.config().context);
         }
@@ -70,7 +74,7 @@ impl Chat {
                 }
                 text => messages.push(Message::new("user", text)),
             }
-            let prompt = model.tokenizer()?.chat(&messages)?;
+            let prompt = tokenizer.chat(&messages)?;
             if prompt.len() > room {
                 let what = format!(
                     "the conversation would have {} tokens, there is room for {room} (--context): /clear begins anew",

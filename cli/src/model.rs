@@ -5,7 +5,7 @@ use anyhow::Result;
 use bitnet_wgpu::{
     Context, ShaderLanguage,
     formats::I2sLayout,
-    model::{LoadOptions, Model, ModelFiles},
+    model::{LoadOptions, Model, ModelFiles, Tokenizer},
 };
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -124,6 +124,14 @@ pub fn device(context: Option<&Context>) -> (String, String) {
         Some(context) => (context.capabilities().adapter.clone(), format!("{:?}", context.language()).to_lowercase()),
         None => ("CPU".into(), "rust".into()),
     }
+}
+
+/// The tokenizer, with the chat template of a file if there is one.
+pub fn tokenizer(tokenizer: &Tokenizer, template: Option<&Path>) -> Result<Tokenizer> {
+    Ok(match template {
+        Some(template) => tokenizer.with_chat_template(&read(template)?),
+        None => tokenizer.clone(),
+    })
 }
 
 /// A file's text.

@@ -37,6 +37,9 @@ pub struct RunArgs {
     /// Take the prompt as a user's message and answer it, using the model's chat template
     #[arg(long, conflicts_with = "ids")]
     pub chat: bool,
+    /// A chat template, in Jinja, to use instead of the model's own
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    pub chat_template: Option<PathBuf>,
     /// Keep what is computed of the text in this file; another run on the same model goes on from what its prompt has in common with it
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
@@ -141,7 +144,7 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
     Ok(match &args.ids {
         Some(ids) => ids.clone(),
-        None if args.chat => files.tokenizer()?.chat(&[Message::new("user", prompt)])?,
+        None if args.chat => model::tokenizer(files.tokenizer()?, args.chat_template.as_deref())?.chat(&[Message::new("user", prompt)])?,
         None => files.encode_prompt(prompt)?,
     })
 }

@@ -151,6 +151,10 @@ fn chat_talks() {
     let plain = directory.model("", <[u8]>::to_vec);
     fs::remove_file(directory.path("chat_template.jinja")).unwrap();
     fails(&["chat", &plain], "chat template");
+    fs::write(directory.path("template"), "{{ bos_token }}{{ messages[-1].content }}").unwrap();
+    let with = ["chat", &plain, "--cpu", "--max-tokens", "5", "--json", "--chat-template", &directory.path("template")];
+    let answer: Value = serde_json::from_str(&answers(&with, "Once upon a time\n")).unwrap();
+    assert_eq!(answer["prompt_tokens"], 6);
 }
 
 #[test]

@@ -25,7 +25,13 @@ impl Message {
 impl Tokenizer {
     /// Is there a chat template?
     pub fn has_chat_template(&self) -> bool {
-        self.0.template.is_some()
+        self.1.is_some()
+    }
+
+    /// The same tokenizer with another chat template, in Jinja.
+    #[must_use]
+    pub fn with_chat_template(&self, template: &str) -> Self {
+        Self(self.0.clone(), Some(template.into()))
     }
 
     /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers, only the template inserts BOS, and names
@@ -43,7 +49,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let template = self.0.template.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
+        let template = self.1.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
         let name = |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
         let messages = messages.iter().map(|m| vec![("role", m.role.as_str()), ("content", m.content.as_str())]).collect();
         let (bos_token, eos_token) = (name(self.0.bos), name(self.0.eos_token));

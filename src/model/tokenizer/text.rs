@@ -31,7 +31,7 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tokenizer(pub(super) Arc<Parts>);
+pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Option<Arc<str>>);
 
 pub(super) struct Parts {
     pub inner: tokenizers::Tokenizer,
@@ -42,7 +42,6 @@ pub(super) struct Parts {
     pub eos_token: Option<u32>,
     /// BOS, if texts must begin with it and the post-processor does not add it.
     pub prepended: Option<u32>,
-    pub template: Option<String>,
 }
 
 /// What files other than `tokenizer.json` say about the tokenizer.
@@ -75,10 +74,10 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, template } = settings;
-        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, template };
+        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None };
         let begins = parts.encode("", true)?.first().copied();
         parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
-        Ok(Self(Arc::new(parts)))
+        Ok(Self(Arc::new(parts), template.map(Into::into)))
     }
 
     /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks
