@@ -57,7 +57,7 @@ fn weights_that_are_not_finite_are_refused() {
 fn a_head_in_8_bits_is_rounded() {
     let table = PackedDense::from_f32(1, 6, &[127.0, 126.5, 125.5, -0.6, 0.4, -127.0]).unwrap().quantize();
     assert_eq!(table.row(0), [127.0, 126.0, 126.0, -1.0, 0.0, -127.0]);
-    // A matrix without columns has no rows to scale, however many it claims.
+    // Rows without columns take no bytes of the file; as many as these would take terabytes of scales.
     assert!(matches!(PackedDense::from_f32(1 << 40, 0, &[]), Err(Error::Invalid { .. })));
 }
 

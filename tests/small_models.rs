@@ -377,6 +377,13 @@ fn ternary_weights_in_floats_are_the_same_model() {
         assert_eq!(found, logits(directory("llama")));
         assert!(largest_difference(&found[found.len() - golden.len()..], &golden) < TOLERANCE);
     }
+    // Nor are they quantised again where the model says that it was trained for ternary weights, except online.
+    unpacked.write("config.json", packed.config_json().to_string());
+    for context in [None, Some(context())] {
+        let logits = |path: PathBuf| block_on(Model::load_with(context, path, LoadOptions::default()).unwrap().logits(&ids)).unwrap();
+        assert_eq!(logits(unpacked.0.clone()), logits(directory("llama")));
+    }
+    unpacked.write("config.json", config.to_string());
     // Other weights are refused: it is a Llama that nobody has trained for three values.
     let (damaged, .., bytes) = tensors.iter_mut().find(|tensor| tensor.0.ends_with("up_proj.weight")).unwrap();
     bytes[3] ^= 1;

@@ -38,6 +38,9 @@ impl DenseElement {
     }
 }
 
+/// The most rows of a matrix without columns.
+const MOST_EMPTY_ROWS: usize = 1 << 24;
+
 /// A dense matrix in host memory, packed as the kernels want it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedDense {
@@ -61,12 +64,13 @@ impl PackedDense {
     /// Packs row-major little-endian elements: the bytes of a file.
     ///
     /// # Errors
-    /// [`Error::Length`] for a wrong number of bytes, [`Error::Invalid`] for [`DenseElement::Int8`], which needs scales, and for no columns.
+    /// [`Error::Length`] for a wrong number of bytes, [`Error::Invalid`] for [`DenseElement::Int8`], which needs scales, and for too many rows without columns.
     pub fn from_bytes(element: DenseElement, rows: usize, columns: usize, bytes: &[u8]) -> Result<Self> {
         if element == DenseElement::Int8 {
             return Err(Error::Invalid { op: "dense matrix", what: "8-bit elements need scales: see PackedDense::quantize".into() });
         }
-        if columns == 0 && rows > 0 {
+        // Rows without columns take no bytes, but scales.
+        if columns == 0 && rows > MOST_EMPTY_ROWS {
             return Err(Error::Invalid { op: "dense matrix", what: format!("{rows} rows without columns") });
         }
         let needed = rows.checked_mul(columns).and_then(|len| len.checked_mul(element.bytes()));
