@@ -79,23 +79,39 @@ pub enum Error {
     Readback(String),
 
     // --- files
-    /// A file could not be opened or mapped.
+    /// A file could not be opened, read or written.
     #[error("{}: {source}", path.display())]
     Io { path: std::path::PathBuf, source: std::io::Error },
     /// A model file is sound, and needs what this crate does not do, or what the caller has not allowed.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {}", path.display(), printable(message))]
     Unsupported { path: std::path::PathBuf, message: String },
     /// A model file is damaged, hostile, or not what it should be.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {}", path.display(), printable(message))]
     Format { path: std::path::PathBuf, message: String },
 
     // --- text
     /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it does not have.
-    #[error("tokenizer: {message}")]
+    #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
     /// There is no chat template, or it is wrong or refuses the messages.
-    #[error("chat template: {message}")]
+    #[error("chat template: {}", printable(message))]
     ChatTemplate { message: String },
+}
+
+/// The longest message that is shown, in characters: names in files may be of any length.
+const MOST_MESSAGE: usize = 2000;
+
+/// A message as a terminal can show it: names in files, and what a template says, may have control characters, which it would obey.
+pub(crate) fn printable(message: &str) -> String {
+    let mut shown = String::new();
+    for (at, c) in message.chars().enumerate() {
+        match c {
+            _ if at == MOST_MESSAGE => return shown + " ..",
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// What can be done about an [`Error`].
@@ -150,5 +166,20 @@ impl Error {
             Self::Format { .. } => ErrorKind::Damaged,
             Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_command_no_terminal_and_have_an_end() {
+        let error = Error::ChatTemplate { message: format!("`{}\u{1b}[2J` and é", "\n") };
+        assert_eq!(error.to_string(), "chat template: `\\n\\u{1b}[2J` and é");
+        let long = Error::Tokenizer { message: "é".repeat(200_000) }.to_string();
+        assert_eq!(long.chars().count(), "tokenizer: ".len() + MOST_MESSAGE + " ..".len());
+        let exact = Error::Tokenizer { message: "é".repeat(MOST_MESSAGE) }.to_string();
+        assert_eq!(exact.chars().count(), "tokenizer: ".len() + MOST_MESSAGE);
     }
 }

@@ -44,6 +44,7 @@ pub mod formats;
 mod gpu;
 pub mod kernel;
 mod language;
+mod limits;
 #[cfg(feature = "models")]
 pub mod model;
 mod ops;

@@ -503,6 +503,25 @@ fn generation_config_ends_texts_too() {
     }
 }
 
+/// Whoever truncates a file while it is read gets an error for it, not a signal.
+#[test]
+fn a_file_that_becomes_shorter_is_an_error() {
+    let directory = Directory::model("{}", &file(&[("a", "F32", &[2], &[0; 8]), ("b", "F32", &[3], &[1; 12])]));
+    let path = directory.0.join("model.safetensors");
+    let opened = SafeTensors::open(&path).unwrap();
+    assert_eq!((opened.size("b"), opened.shape("b"), opened.size("c")), (Some(12), Some(&[3][..]), None));
+    assert_eq!(opened.tensor("b").unwrap().bytes, [1; 12]);
+    let length = fs::metadata(&path).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 1).unwrap();
+    assert!(opened.tensor("a").is_ok());
+    match opened.tensor("b") {
+        Err(Error::Format { message, .. }) => {
+            assert_eq!(message, format!("had {length} bytes when it was opened, and has {} now", length - 1))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn whatever_is_no_model_is_refused() {
     use bitnet_wgpu::formats::open;

@@ -13,8 +13,16 @@ use syn::{
 
 /// Top-level modules, from the lowest layer up. A layer may import from those before it; the modules of one layer may import from each other as
 /// long as there is no cycle.
-const LAYERS: [&[&str]; 8] =
-    [&["shape", "element", "language", "error"], &["kernel"], &["gpu"], &["weights"], &["ops"], &["formats"], &["model"], &["lib"]];
+const LAYERS: [&[&str]; 8] = [
+    &["shape", "element", "language", "error", "limits"],
+    &["kernel"],
+    &["gpu"],
+    &["weights"],
+    &["ops"],
+    &["formats"],
+    &["model"],
+    &["lib"],
+];
 
 /// The macros that are exported at the root, and where they are defined.
 const MACROS: [(&str, &str); 4] =

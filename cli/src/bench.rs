@@ -1,7 +1,7 @@
 //! `bitnet bench`: times prefill and decode.
 
 use crate::{
-    model::{self, ModelArgs, device, progress},
+    model::{self, ModelArgs, device, with_progress},
     random::{BITNET_2B4T, RandomModel},
     say,
 };
@@ -95,17 +95,13 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     if args.f16_cache && context.is_none() {
         bail!("--f16-cache: on the CPU, keys and values are in 32 bits");
     }
-    let bar = progress("loading", "layers");
-    let mut layers = |done: usize, all: usize| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    };
-    let options = args.model.options().progress(&mut layers);
-    let model = match &source {
-        Source::Files(files) => Model::from_files(context.as_ref(), files, options),
-        Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
-    };
-    bar.finish_and_clear();
+    let model = with_progress(|progress| {
+        let options = args.model.options().progress(progress);
+        match &source {
+            Source::Files(files) => Model::from_files(context.as_ref(), files, options),
+            Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
+        }
+    });
     let (model, cache) = (model?, if args.f16_cache { Element::F16 } else { Element::F32 });
     let limit = model.config().context;
 

@@ -8,6 +8,7 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::model::{Message, SessionOptions, Stop};
 use clap::Args;
+use serde_json::json;
 use std::{io::IsTerminal, path::PathBuf};
 
 /// What a conversation may take unless it is said: a large model's whole context takes gigabytes.
@@ -44,11 +45,15 @@ impl Chat {
         let with_user = [&first[..], &[Message::new("user", "Hello")]].concat();
         // Of a model without a template, and of one that takes no system's message, this says so before its weights are read.
         let tokenizer = model::tokenizer(files.tokenizer()?, self.chat_template.as_deref())?;
-        files.check(&tokenizer.chat(&with_user)?, &options)?;
+        let shortest = tokenizer.chat(&with_user)?;
+        files.check(&shortest, &options)?;
         let room = self.context.unwrap_or(CONTEXT.min(files.config().context));
-        let least = tokenizer.chat(&with_user)?.len();
-        if room < least || room > files.config().context {
-            bail!("--context {room}: a first message takes {least} tokens, and the model's context is {}", files.config().context);
+        if room < shortest.len() || room > files.config().context {
+            bail!(
+                "--context {room}: a first message takes {} tokens, and the model's context is {}",
+                shortest.len(),
+                files.config().context
+            );
         }
         let model = self.device.load(&files)?;
         if !self.json {
@@ -81,7 +86,7 @@ impl Chat {
                     prompt.len()
                 );
                 if self.json {
-                    say(format!("{}\n", serde_json::json!({ "error": what })))?;
+                    say(format!("{}\n", json!({ "error": what })))?;
                 }
                 note(what);
                 messages.pop();
@@ -101,7 +106,8 @@ impl Chat {
             }
             let stop = answer.stop();
             if self.json {
-                let object = serde_json::json!({ "role": "assistant", "content": text, "ids": ids, "prompt_tokens": prompt.len(), "stop": stop.map(|stop| format!("{stop:?}")) });
+                let stop = stop.map(|stop| format!("{stop:?}"));
+                let object = json!({ "role": "assistant", "content": text, "ids": ids, "prompt_tokens": prompt.len(), "stop": stop });
                 say(format!("{object}\n"))?;
             } else {
                 say("\n")?;

@@ -102,8 +102,9 @@ fn stored(path: &Path) -> Result<Vec<Stored>> {
     for file in files {
         let file = SafeTensors::open(file)?;
         for name in file.names() {
-            let tensor = file.tensor(&name)?;
-            all.push(Stored { kind: tensor.dtype.to_string(), shape: tensor.shape.to_vec(), bytes: Some(tensor.bytes.len() as u64), name });
+            let (kind, shape) =
+                (file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()), file.shape(&name).unwrap_or_default());
+            all.push(Stored { kind, shape: shape.to_vec(), bytes: file.size(&name).map(|bytes| bytes as u64), name });
         }
     }
     Ok(all)
@@ -116,7 +117,7 @@ fn gguf(path: &Path) -> Result<Vec<Stored>> {
             Some(GgufType::Other(id)) => format!("type {id}"),
             kind => kind.map_or_else(String::new, |kind| format!("{kind:?}").to_uppercase()),
         };
-        let bytes = file.tensor(name).ok().map(|tensor| tensor.bytes.len() as u64);
+        let bytes = file.size(name).map(|bytes| bytes as u64);
         Stored { name: name.to_owned(), kind, shape: file.shape(name).unwrap_or_default().to_vec(), bytes }
     };
     Ok(file.names().map(tensor).collect())
@@ -180,8 +181,7 @@ fn table(tensors: &[Stored]) -> String {
     let mut groups: BTreeMap<_, Vec<&Stored>> = BTreeMap::new();
     for tensor in tensors {
         let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let shown: String =
-            tensor.name.chars().take(200).flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+        let shown: String = tensor.name.escape_debug().take(200).collect();
         let name: Vec<_> = shown.split('.').map(|part| if number(part) { "*" } else { part }).collect();
         groups.entry((name.join("."), &tensor.kind, &tensor.shape)).or_default().push(tensor);
     }

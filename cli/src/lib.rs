@@ -26,7 +26,9 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if closed {
         return ExitCode::SUCCESS;
     }
-    note(format!("error: {}", text(&error)));
+    // Names of files may have control characters, which a terminal would obey.
+    let shown: String = text(&error).chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    note(format!("error: {shown}"));
     ExitCode::FAILURE
 }
 

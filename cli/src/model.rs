@@ -78,14 +78,7 @@ impl ModelArgs {
     /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time.
     pub fn load(&self, files: &ModelFiles) -> Result<Model> {
         let context = self.context()?;
-        let bar = progress("loading", "layers");
-        let mut progress = |done: usize, all: usize| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-        };
-        let model = Model::from_files(context.as_ref(), files, self.options().progress(&mut progress));
-        bar.finish_and_clear();
-        Ok(model?)
+        with_progress(|progress| Ok(Model::from_files(context.as_ref(), files, self.options().progress(progress))?))
     }
 
     pub fn options<'a>(&self) -> LoadOptions<'a> {
@@ -110,6 +103,17 @@ impl ModelArgs {
             (context, _) => context,
         })
     }
+}
+
+/// Loads a model with a bar of its layers.
+pub fn with_progress<T>(load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T) -> T {
+    let bar = progress("loading", "layers");
+    let loaded = load(&mut |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    loaded
 }
 
 /// A bar on the terminal; without one, nothing is drawn.

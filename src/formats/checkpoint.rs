@@ -7,7 +7,7 @@ use super::{
     masters::Masters,
     model_file::ModelFile,
     problem::{Problem, unsupported},
-    safetensors::TensorBytes,
+    safetensors::{SafeTensors, TensorBytes},
     shards::Shards,
     tensors::{self, tensor_names},
 };
@@ -63,7 +63,7 @@ const ALIASES: [(&str, &str); 2] = [("self_attn.attn_sub_norm", "self_attn.inner
 
 impl Checkpoint {
     /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. What a
-    /// generation_config.json says is added. Files are memory-mapped and must not be truncated while the checkpoint is in use.
+    /// generation_config.json says is added.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format), [`Error::Unsupported`](crate::Error::Unsupported).
@@ -112,12 +112,17 @@ impl Checkpoint {
         self.shards.names()
     }
 
-    /// One tensor, by its full name (`model.norm.weight`).
+    /// Reads a tensor, by its full name (`model.norm.weight`).
     ///
     /// # Errors
     /// [`Error::Format`](crate::Error::Format) if there is no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         self.shards.tensor(name)
+    }
+
+    /// The file that has a tensor.
+    pub(super) fn file_of(&self, name: &str) -> Result<&SafeTensors> {
+        self.shards.file_of(name)
     }
 
     /// The names of the linear layers with packed weights: those that have a `weight_scale`.
@@ -135,16 +140,16 @@ impl Checkpoint {
     /// [`Error::Format`](crate::Error::Format) for a missing tensor, a wrong shape, code 3 (not ternary), or a scale that is not finite and positive;
     /// [`Error::Unsupported`](crate::Error::Unsupported) for another type, a bias, or floats of a model that was not trained for ternary weights.
     pub fn linear(&self, name: &str) -> Result<PackedTernary> {
-        self.read(name, None)
+        self.read(name, &self.tensor(&format!("{name}.weight"))?, None)
     }
 
     /// [`Checkpoint::linear`] for a matrix that is known to have `rows` rows; padding rows are dropped.
     pub fn linear_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary> {
-        self.read(name, Some(rows))
+        self.read(name, &self.tensor(&format!("{name}.weight"))?, Some(rows))
     }
 
-    fn read(&self, name: &str, rows: Option<usize>) -> Result<PackedTernary> {
-        let weight = self.tensor(&format!("{name}.weight"))?;
+    /// The matrix of a layer whose weights have been read.
+    fn read(&self, name: &str, weight: &TensorBytes<'_>, rows: Option<usize>) -> Result<PackedTernary> {
         if self.shards.contains(&format!("{name}.bias")) {
             return Err(weight.unsupported("has a bias; layers with biases are not supported"));
         }
@@ -153,14 +158,14 @@ impl Checkpoint {
             return Err(weight.error("has no columns"));
         }
         if weight.dtype != Dtype::U8 {
-            return self.ternary(name, &weight, rows.unwrap_or(stored_rows));
+            return self.ternary(name, weight, rows.unwrap_or(stored_rows));
         }
         let rows = rows.unwrap_or(stored_rows.saturating_mul(4));
         if rows.div_ceil(4) != stored_rows {
             return Err(weight.error(format!("has {stored_rows} packed rows, of four rows each; that is not {rows}")));
         }
         let beta = self.beta(name)?;
-        let matrix = PackedTernary::from_transformers(rows, columns, weight.bytes, Scales::Tensor(beta));
+        let matrix = PackedTernary::from_transformers(rows, columns, &weight.bytes, Scales::Tensor(beta));
         matrix.map_err(|e| weight.error(format!("is not a packed ternary matrix: {e}")))
     }
 
@@ -232,19 +237,13 @@ impl ModelFile for Checkpoint {
         if weight.matrix()?.1 != columns {
             return Err(weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape)));
         }
-        self.read(name, Some(rows))
+        self.read(name, &weight, Some(rows))
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(&self.stored(name))?;
         match tensor.shape {
-            &[found] if found == len => {
-                let gains = tensor.to_f32()?;
-                match gains.iter().find(|gain| !gain.is_finite()) {
-                    Some(gain) => Err(tensor.error(format!("has {gain}"))),
-                    None => Ok(gains),
-                }
-            }
+            &[found] if found == len => tensors::finite(tensor.to_f32()?, |what| tensor.error(what)),
             shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         }
     }
@@ -260,11 +259,8 @@ impl ModelFile for Checkpoint {
             Dtype::BF16 => DenseElement::Bf16,
             other => return Err(tensor.unsupported(format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
-        let matrix = PackedDense::from_bytes(element, rows, columns, tensor.bytes).map_err(|e| tensor.error(e))?;
-        match matrix.not_finite() {
-            Some((row, column)) => Err(tensor.error(format!("has a number that is not finite, in row {row}, column {column}"))),
-            None => Ok(matrix),
-        }
+        let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes).map_err(|e| tensor.error(e))?;
+        tensors::finite_matrix(matrix, |what| tensor.error(what))
     }
 }
 

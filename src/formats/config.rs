@@ -2,13 +2,11 @@
 
 use super::{
     generation::GenerationDefaults,
-    json::{Keys, MOST_SIZE, token_ids},
+    json::{Keys, token_ids},
     problem::{Problem, unsupported},
 };
+use crate::limits::files::{MOST_LAYERS, MOST_SIZE};
 use serde_json::Value;
-
-/// The most layers that are accepted.
-const MOST_LAYERS: usize = 4096;
 
 /// The activation function of the feed-forward block's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,24 +1,17 @@
 //! JSON files of a model directory, and what is read of them.
 
-use super::mapped;
-use crate::error::{Error, Result};
+use super::{file, problem::Problem};
+use crate::{
+    error::Result,
+    limits::files::{MOST_JSON, MOST_SIZE},
+};
 use serde_json::{Map, Value};
 use std::path::Path;
 
 pub fn read_json(path: &Path) -> Result<Value> {
-    let file = mapped::map(path)?;
-    let error = |message| Error::Format { path: path.to_owned(), message };
-    if file.len() > MOST_JSON {
-        return Err(error(format!("has {} bytes; {MOST_JSON} are supported", file.len())));
-    }
-    serde_json::from_slice(&file).map_err(|e| error(e.to_string()))
+    let bytes = file::read(path, MOST_JSON)?;
+    serde_json::from_slice(&bytes).map_err(|e| Problem::from(e.to_string()).at(path))
 }
-
-/// The longest JSON file: an index of shards has some hundred bytes a tensor. Parsed, it takes up to twenty times as much.
-pub const MOST_JSON: usize = 16 << 20;
-
-/// The largest dimension that is accepted; larger ones are taken for damage.
-pub const MOST_SIZE: usize = 1 << 24;
 
 /// Token ids from a number, a list of numbers, or null (none).
 pub fn token_ids(value: &Value) -> Result<Vec<u32>, String> {

@@ -2,15 +2,15 @@
 //! ([`Checkpoint`]) or one GGUF file ([`Gguf`]). [`SafeTensors`] and [`GgufFile`] give the tensors of any single file. [`write_packed`]
 //! packs a float model.
 //!
-//! Files are memory-mapped, and their headers checked before use: a damaged or hostile file gives an [`Error`](crate::Error) that names the
-//! tensor and the offset.
+//! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or hostile file gives an
+//! [`Error`](crate::Error) that names the tensor and the offset. So does one that is truncated meanwhile.
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;
+pub(crate) mod file;
 mod generation;
 pub(crate) mod gguf;
 mod json;
-mod mapped;
 mod masters;
 pub(crate) mod model_file;
 pub(crate) mod open;

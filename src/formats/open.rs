@@ -1,7 +1,7 @@
 //! Finding the reader that a path needs.
 
-use super::{checkpoint::Checkpoint, gguf::model::Gguf, mapped, model_file::ModelFile};
-use crate::error::{Error, Result};
+use super::{checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile, problem::Problem};
+use crate::error::Result;
 use std::path::{Path, PathBuf};
 
 /// How a model is stored.
@@ -17,7 +17,7 @@ pub enum Kind {
 /// What is at a path: a model directory (given itself, or as the config.json in it), or a GGUF file, recognised by its first bytes.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Format`] for anything else.
+/// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for anything else.
 pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
     let path = path.as_ref();
     if path.is_dir() {
@@ -25,10 +25,12 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
     }
     match (path.file_name(), path.parent()) {
         (Some(name), Some(directory)) if name == "config.json" => Ok(Kind::Directory(directory.to_owned())),
-        _ if mapped::map(path)?.starts_with(b"GGUF") => Ok(Kind::Gguf),
         _ => {
-            let message = "is not a model: a directory with a config.json or a GGUF file is needed".into();
-            Err(Error::Format { path: path.to_owned(), message })
+            let file = InputFile::open(path)?;
+            if file.read(0, file.len().min(4))? == b"GGUF" {
+                return Ok(Kind::Gguf);
+            }
+            Err(Problem::from("is not a model: a directory with a config.json or a GGUF file is needed").at(path))
         }
     }
 }
@@ -36,7 +38,7 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
 /// Opens a model in any supported format.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`].
+/// [`Error::Io`](crate::Error::Io), [`Error::Format`](crate::Error::Format), [`Error::Unsupported`](crate::Error::Unsupported).
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     Ok(match kind(path.as_ref())? {
         Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),

@@ -1,6 +1,6 @@
 //! What is wrong with a file, said before its path is known.
 
-use crate::error::Error;
+use crate::error::{Error, printable};
 use std::{fmt, path::Path};
 
 /// Why a file cannot be read as a model.
@@ -25,27 +25,11 @@ impl Problem {
     /// The error about the file at `path`: [`Error::Format`] or [`Error::Unsupported`].
     pub fn at(self, path: impl AsRef<Path>) -> Error {
         let path = path.as_ref().to_owned();
-        match self.map(printable) {
+        match self {
             Self::Damaged(message) => Error::Format { path, message },
             Self::Unsupported(message) => Error::Unsupported { path, message },
         }
     }
-}
-
-/// The longest message, in characters: names in files may be of any length.
-const MOST_MESSAGE: usize = 2000;
-
-/// A message that a terminal can show: names in files may have control characters, which it would obey.
-pub(super) fn printable(message: String) -> String {
-    if message.len() <= MOST_MESSAGE && !message.contains(char::is_control) {
-        return message;
-    }
-    let shown = message.chars().take(MOST_MESSAGE).flat_map(|c| {
-        let escaped = c.is_control().then(|| c.escape_default());
-        escaped.into_iter().flatten().chain((!c.is_control()).then_some(c))
-    });
-    let shown: String = shown.collect();
-    if message.chars().count() > MOST_MESSAGE { shown + " .." } else { shown }
 }
 
 /// [`Problem::Unsupported`].
@@ -62,22 +46,9 @@ impl<S: Into<String>> From<S> for Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Damaged(message) | Self::Unsupported(message) => f.write_str(message),
+            Self::Damaged(message) | Self::Unsupported(message) => f.write_str(&printable(message)),
         }
     }
 }
 
 impl std::error::Error for Problem {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_command_no_terminal_and_have_an_end() {
-        let error = Problem::Damaged(format!("`{}\u{1b}[2J` and é", "\n")).at("file");
-        assert_eq!(error.to_string(), "file: `\\n\\u{1b}[2J` and é");
-        let long = Problem::Unsupported("é".repeat(200_000)).at("file").to_string();
-        assert_eq!(long.chars().count(), "file: ".len() + MOST_MESSAGE + " ..".len());
-    }
-}

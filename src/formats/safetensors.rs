@@ -1,16 +1,19 @@
 //! The safetensors format: the header's length in eight bytes, a JSON header, the tensors' bytes.
 
-use super::{json::MOST_JSON, mapped, problem::Problem};
-use crate::error::{Error, Result};
+use super::{file::InputFile, problem::Problem};
+use crate::{
+    error::{Error, Result},
+    limits::files::MOST_JSON,
+};
 use half::{bf16, f16};
-use safetensors::Dtype;
-use std::path::{Path, PathBuf};
+use safetensors::{Dtype, tensor::Metadata};
+use serde_json::Value;
+use std::path::Path;
 
-/// A memory-mapped safetensors file whose header has been checked.
+/// A safetensors file whose header has been checked.
 pub struct SafeTensors {
-    path: PathBuf,
-    map: memmap2::Mmap,
-    metadata: safetensors::tensor::Metadata,
+    file: InputFile,
+    metadata: Metadata,
     /// Offset in the file where the tensors' bytes begin.
     data: usize,
 }
@@ -25,26 +28,24 @@ pub struct TensorBytes<'a> {
     /// The dimensions, outermost first.
     pub shape: &'a [usize],
     /// Row-major, little-endian.
-    pub bytes: &'a [u8],
+    pub bytes: Vec<u8>,
 }
 
 impl SafeTensors {
-    /// Maps `path` and checks its header: tensors must cover the file without gap or overlap. Do not truncate the file while it is in use.
+    /// Opens `path` and checks its header: tensors must cover the file without gap or overlap.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_owned();
-        let map = mapped::map(&path)?;
-        check_offsets(&map).map_err(|message| Problem::Damaged(message).at(&path))?;
-        let header = safetensors::SafeTensors::read_metadata(&map);
-        let (length, metadata) = header.map_err(|e| Problem::Damaged(e.to_string()).at(&path))?;
-        Ok(Self { path, map, metadata, data: 8 + length })
+        let file = InputFile::open(path.as_ref())?;
+        let header = read_header(&file)?;
+        let metadata = metadata(&header, file.len() - 8 - header.len()).map_err(|message| Problem::Damaged(message).at(path))?;
+        Ok(Self { file, metadata, data: 8 + header.len() })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// The tensors' names, in the order of their bytes.
@@ -62,46 +63,75 @@ impl SafeTensors {
         self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
-    /// One tensor.
+    /// The type of a tensor.
+    pub fn dtype(&self, name: &str) -> Option<Dtype> {
+        self.metadata.info(name).map(|info| info.dtype)
+    }
+
+    /// The dimensions of a tensor, outermost first.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.metadata.info(name).map(|info| &*info.shape)
+    }
+
+    /// The bytes of a tensor.
+    pub fn size(&self, name: &str) -> Option<usize> {
+        self.metadata.info(name).map(|info| info.data_offsets.1 - info.data_offsets.0)
+    }
+
+    /// Reads a tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name.
+    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated; [`Error::Io`].
     pub fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
         let info = self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (start, end) = info.data_offsets;
-        let bytes = self.map.get(self.data + start..self.data + end);
-        let bytes = bytes.ok_or_else(|| self.error(format!("`{name}` ends at {end}, beyond the file")))?;
-        Ok(TensorBytes { path: &self.path, name: name.to_owned(), dtype: info.dtype, shape: &info.shape, bytes })
+        let bytes = self.file.read(self.data + start, end - start)?;
+        Ok(TensorBytes { path: self.path(), name: name.to_owned(), dtype: info.dtype, shape: &info.shape, bytes })
     }
 
     fn error(&self, message: String) -> Error {
-        Problem::Damaged(message).at(&self.path)
+        Problem::Damaged(message).at(self.path())
     }
 }
 
-/// Checks offsets before the `safetensors` crate does: it adds them up without overflow checks, and its errors name no tensor.
-fn check_offsets(file: &[u8]) -> Result<(), String> {
-    let short = || format!("{} bytes are too few for a safetensors file, which begins with the 8-byte length of its header", file.len());
-    let (length, rest) = file.split_first_chunk::<8>().ok_or_else(short)?;
-    let length = u64::from_le_bytes(*length);
-    if length > MOST_JSON as u64 {
-        return Err(format!("the header claims {length} bytes; {MOST_JSON} are supported"));
+/// The header's bytes.
+fn read_header(file: &InputFile) -> Result<Vec<u8>> {
+    let damaged = |message: String| Err(Problem::from(message).at(file.path()));
+    let Some(rest) = file.len().checked_sub(8) else {
+        return damaged(format!(
+            "{} bytes are too few for a safetensors file, which begins with the 8-byte length of its header",
+            file.len()
+        ));
+    };
+    let claimed = file.read(0, 8)?.iter().rev().fold(0, |length, &byte| length << 8 | u64::from(byte));
+    if claimed > MOST_JSON as u64 {
+        return damaged(format!("the header claims {claimed} bytes; {MOST_JSON} are supported"));
     }
-    let header = usize::try_from(length).ok().and_then(|length| rest.get(..length));
-    let header = header.ok_or_else(|| format!("the header claims {length} bytes, the file has {} more", rest.len()))?;
-    let header: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object: {e}"))?;
-    let bytes = (rest.len() as u64).saturating_sub(length);
-    for (name, info) in header.iter().filter(|(name, _)| *name != "__metadata__") {
+    match usize::try_from(claimed) {
+        Ok(length) if length <= rest => file.read(8, length),
+        _ => damaged(format!("the header claims {claimed} bytes, the file has {rest} more")),
+    }
+}
+
+/// What a header says of a file with so many bytes of data. Offsets are checked before the `safetensors` crate does: it adds them up without overflow
+/// checks, and its errors name no tensor.
+fn metadata(header: &[u8], data: usize) -> Result<Metadata, String> {
+    let json: Value = serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object: {e}"))?;
+    let entries = json.as_object().ok_or("the header is not a JSON object")?;
+    for (name, info) in entries.iter().filter(|(name, _)| *name != "__metadata__") {
         let offsets = info.get("data_offsets").and_then(|offsets| offsets.as_array());
         let offsets: Option<Vec<u64>> = offsets.and_then(|offsets| offsets.iter().map(|offset| offset.as_u64()).collect());
         match offsets.as_deref() {
-            Some(&[start, end]) if start <= end && end <= bytes => {}
-            Some(&[start, end]) => return Err(format!("`{name}` claims bytes {start}..{end} of the {bytes} there are")),
+            Some(&[start, end]) if start <= end && end <= data as u64 => {}
+            Some(&[start, end]) => return Err(format!("`{name}` claims bytes {start}..{end} of the {data} there are")),
             _ => return Err(format!("`{name}` has no data_offsets [start, end]")),
         }
     }
-    Ok(())
+    let metadata: Metadata = serde_json::from_slice(header).map_err(|e| e.to_string())?;
+    match metadata.data_len() {
+        used if used == data => Ok(metadata),
+        used => Err(format!("its tensors cover {used} of the {data} bytes there are")),
+    }
 }
 
 impl TensorBytes<'_> {

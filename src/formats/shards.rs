@@ -2,9 +2,10 @@
 
 use super::{
     json::read_json,
+    problem::Problem,
     safetensors::{SafeTensors, TensorBytes},
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Component, Path, PathBuf},
@@ -26,7 +27,7 @@ impl Shards {
             let places = file.names().into_iter().map(|name| (name, 0)).collect();
             return Ok(Self { path: single, files: vec![file], places });
         }
-        let format = |message: String| Error::Format { path: index.clone(), message };
+        let format = |message: String| Problem::from(message).at(&index);
         let json = read_json(&index)?;
         let map = json["weight_map"].as_object().ok_or_else(|| format("has no weight_map".into()))?;
         let (mut files, mut numbers, mut places) = (Vec::new(), HashMap::new(), BTreeMap::new());
@@ -60,8 +61,12 @@ impl Shards {
     }
 
     pub(super) fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
-        let missing = || Error::Format { path: self.path.clone(), message: format!("no tensor `{name}`") };
-        self.files[*self.places.get(name).ok_or_else(missing)?].tensor(name)
+        self.file_of(name)?.tensor(name)
+    }
+
+    pub(super) fn file_of(&self, name: &str) -> Result<&SafeTensors> {
+        let missing = || Problem::from(format!("no tensor `{name}`")).at(&self.path);
+        Ok(&self.files[*self.places.get(name).ok_or_else(missing)?])
     }
 }
 

@@ -4,7 +4,10 @@ use super::{
     config::ModelConfig,
     problem::{Problem, unsupported},
 };
-use crate::error::Result;
+use crate::{
+    error::{Error, Result},
+    weights::dense::PackedDense,
+};
 
 /// One decoder layer, of matrices `M` and vectors `V`. Matrices with the same input are stacked, so that one multiplication does for all.
 pub struct Layer<M, V> {
@@ -95,6 +98,22 @@ pub fn unused(names: impl Iterator<Item = String>) -> Result<(), Problem> {
         names.len(),
         if names.len() > 3 { ", .." } else { "" }
     ))
+}
+
+/// Numbers of a tensor, all finite; `error` makes an error about the tensor.
+pub fn finite(numbers: Vec<f32>, error: impl FnOnce(String) -> Error) -> Result<Vec<f32>> {
+    match numbers.iter().position(|x| !x.is_finite()) {
+        Some(at) => Err(error(format!("has {} at {at}", numbers[at]))),
+        None => Ok(numbers),
+    }
+}
+
+/// [`finite`] for a matrix.
+pub fn finite_matrix(matrix: PackedDense, error: impl FnOnce(String) -> Error) -> Result<PackedDense> {
+    match matrix.not_finite() {
+        Some((row, column)) => Err(error(format!("has a number that is not finite, in row {row}, column {column}"))),
+        None => Ok(matrix),
+    }
 }
 
 impl<M, V> Layer<M, V> {

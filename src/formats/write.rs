@@ -149,8 +149,10 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(
     let mut layout = Layout::default();
     let kept: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
     for name in &kept {
-        let tensor = checkpoint.tensor(name)?;
-        layout.add(name.clone(), tensor.dtype, tensor.shape, tensor.bytes.len());
+        let file = checkpoint.file_of(name)?;
+        if let (Some(dtype), Some(shape), Some(size)) = (file.dtype(name), file.shape(name), file.size(name)) {
+            layout.add(name.clone(), dtype, shape, size);
+        }
     }
     for (name, ..) in &linears {
         layout.add(format!("{name}.weight_scale"), Dtype::F32, &[1], 4);
@@ -168,7 +170,7 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(
     let total = kept.len() + linears.len();
     for (i, name) in kept.into_iter().enumerate() {
         let bytes = checkpoint.tensor(&name)?.bytes;
-        put(&name, bytes)?;
+        put(&name, &bytes)?;
         let size = bytes.len() as u64;
         written(&WrittenTensor { name, done: i + 1, total, bytes_before: size, bytes_after: size, error: None });
     }

@@ -1,12 +1,10 @@
 //! Several prompts, continued side by side, in one step for all of them.
 
 use super::{
-    choice::Chooser,
     feed::{Blocking, Feed, Source},
-    generate::{Token, step},
-    options::GenerateOptions,
+    sequence::{Sequence, Token, step},
     session::Session,
-    stop::{Stop, Writer},
+    stop::Stop,
     worker::{Workers, yield_now},
 };
 use crate::error::Result;
@@ -65,26 +63,10 @@ pub struct BatchGeneration {
 
 impl BatchGeneration {
     /// Continues prompts in an empty session; none for nothing to do.
-    pub(super) fn new(
-        workers: &Arc<Workers>,
-        session: Session,
-        prompts: &[Vec<u32>],
-        writer: &Writer,
-        options: &GenerateOptions,
-    ) -> Result<Self> {
-        let sequence = |(n, prompt): (usize, &Vec<u32>)| {
-            session.check_text(prompt)?;
-            let chooser = Chooser::new(options, n as u64, prompt, &writer.ends)?;
-            let max_tokens = options.tokens_after(prompt.len());
-            let stop = (max_tokens == 0).then_some(Stop::MaxTokens);
-            let mut writer = writer.clone();
-            writer.follow(prompt);
-            Ok(Sequence { chooser, writer, prompt: prompt.clone(), max_tokens, generated: 0, stop })
-        };
-        let sequences = prompts.iter().enumerate().map(sequence).collect::<Result<Vec<_>>>()?;
+    pub(super) fn new(workers: &Arc<Workers>, session: Session, sequences: Vec<Sequence>) -> Self {
+        let count = sequences.len();
         let run = Run { session, sequences, taken: VecDeque::new(), begun: false };
-        let feed = if run.ended() { Feed::empty(run) } else { Feed::new(run, workers) };
-        Ok(Self { feed, sequences: prompts.len() })
+        Self { feed: if run.ended() { Feed::empty(run) } else { Feed::new(run, workers) }, sequences: count }
     }
 
     /// The next token of any sequence, as a future for any executor; none after the last. Tokens of one sequence come in their order.
@@ -136,32 +118,6 @@ struct Run {
     begun: bool,
 }
 
-struct Sequence {
-    chooser: Chooser,
-    writer: Writer,
-    prompt: Vec<u32>,
-    max_tokens: usize,
-    generated: usize,
-    stop: Option<Stop>,
-}
-
-impl Sequence {
-    /// The token that was chosen last; `full` says that there is no room for it in the session.
-    fn take(&mut self, full: bool) -> Result<Token> {
-        let id = self.chooser.last();
-        self.generated += 1;
-        self.stop = if self.writer.ends.contains(&id) {
-            Some(Stop::EndOfText)
-        } else if self.generated == self.max_tokens {
-            Some(Stop::MaxTokens)
-        } else {
-            full.then_some(Stop::Context)
-        };
-        let text = self.writer.push(id, &mut self.stop)?;
-        Ok(Token { id, text })
-    }
-}
-
 impl Source for Run {
     type Item = BatchToken;
     type Rest = ();
@@ -173,9 +129,7 @@ impl Source for Run {
             }
             if self.begun {
                 yield_now().await;
-                let mut choosers: Vec<_> =
-                    self.sequences.iter_mut().map(|sequence| (&mut sequence.chooser, sequence.stop.is_none())).collect();
-                step(&mut self.session, &mut choosers).await?;
+                step(&mut self.session, &mut self.sequences).await?;
             } else {
                 self.begin().await?;
             }
@@ -197,8 +151,8 @@ impl Run {
             if sequence.stop.is_some() {
                 continue;
             }
-            let prompt = std::mem::take(&mut sequence.prompt);
-            sequence.chooser.of_logits(&mut self.session.prefill(n, &prompt).await?)?;
+            let mut logits = self.session.prefill(n, sequence.chooser.tokens()).await?;
+            sequence.chooser.of_logits(&mut logits)?;
         }
         self.begun = true;
         Ok(())

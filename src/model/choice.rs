@@ -32,6 +32,16 @@ impl Chooser {
         &self.tokens
     }
 
+    /// How many tokens were chosen.
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// Does this token end the text?
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.contains(&id)
+    }
+
     /// The token that was chosen last.
     pub fn last(&self) -> u32 {
         self.tokens.last().copied().unwrap_or(0)
@@ -52,7 +62,7 @@ impl Chooser {
 
     /// Are there too few tokens yet for an end?
     fn must_go_on(&self) -> bool {
-        self.tokens.len() - self.prompt < self.options.min_tokens
+        self.generated() < self.options.min_tokens
     }
 
     /// Chooses from all logits, which biases, penalties, forbidden tokens and the hook change.

@@ -43,11 +43,7 @@ impl HostEnds {
     pub fn read(file: &dyn ModelFile, int8_head: bool) -> Result<Self> {
         let dense = |tensor: &Matrix| {
             let matrix = file.dense(tensor.name, tensor.rows, tensor.columns)?;
-            expect(tensor.name, (matrix.rows(), matrix.columns()), (tensor.rows, tensor.columns))?;
-            match matrix.not_finite() {
-                Some(at) => Err(not_finite(tensor.name, at)),
-                None => Ok(matrix),
-            }
+            expect(tensor.name, (matrix.rows(), matrix.columns()), (tensor.rows, tensor.columns)).map(|()| matrix)
         };
         let mut ends = end_tensors(file.config()).try_map(dense, |gains| vector(file, gains.name, gains.len))?;
         if int8_head {
@@ -60,18 +56,10 @@ impl HostEnds {
 
 fn vector(file: &dyn ModelFile, name: &str, len: usize) -> Result<Vec<f32>> {
     let gains = file.vector(name, len)?;
-    expect(name, (1, gains.len()), (1, len))?;
-    match gains.iter().position(|gain| !gain.is_finite()) {
-        Some(at) => Err(not_finite(name, (0, at))),
-        None => Ok(gains),
-    }
+    expect(name, (1, gains.len()), (1, len)).map(|()| gains)
 }
 
-fn not_finite(name: &str, (row, column): (usize, usize)) -> Error {
-    Error::Invalid { op: "model", what: format!("`{name}` has a number that is not finite, in row {row}, column {column}") }
-}
-
-/// Shapes and numbers are checked again here, since a [`ModelFile`] may be an app's own.
+/// Shapes are checked again here, since a [`ModelFile`] may be an app's own.
 fn expect(name: &str, found: (usize, usize), expected: (usize, usize)) -> Result<()> {
     if found == expected {
         return Ok(());

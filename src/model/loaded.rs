@@ -10,6 +10,7 @@ use super::{
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
     saved::Fingerprint,
+    sequence::Sequence,
     session::Session,
     stop::{StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
@@ -305,9 +306,8 @@ impl Model {
         if !session.is_of(&self.engine) || session.options().sequences != 1 {
             return Err(Error::Invalid { op: "generate", what: "a session of one sequence of this model is needed".into() });
         }
-        let mut writer = self.writer(options)?;
-        writer.follow(prompt);
-        Generation::new(&self.workers, session, prompt, writer, options)
+        session.check_text(prompt)?;
+        Ok(Generation::new(&self.workers, session, self.sequence(0, prompt, options)?))
     }
 
     /// Continues several texts side by side, in one step for all of them. The n-th draws its random numbers from seed + n.
@@ -324,20 +324,26 @@ impl Model {
     /// # Errors
     /// As [`Model::generate_ids`].
     pub fn generate_batch_ids(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<BatchGeneration> {
-        let writer = self.writer(options)?;
+        options.check(self.config().vocab)?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let session = self.session(options.room(prompts.len().max(1), longest, self.config().context)?)?;
-        BatchGeneration::new(&self.workers, session, prompts, &writer, options)
+        let sequence = |(n, prompt): (usize, &Vec<u32>)| {
+            session.check_text(prompt)?;
+            self.sequence(n, prompt, options)
+        };
+        let sequences = prompts.iter().enumerate().map(sequence).collect::<Result<_>>()?;
+        Ok(BatchGeneration::new(&self.workers, session, sequences))
     }
 
-    /// What writes a text as the options want it, which are checked.
-    fn writer(&self, options: &GenerateOptions) -> Result<Writer> {
+    /// The n-th of some prompts, to be continued as the options want it, which are checked.
+    fn sequence(&self, n: usize, prompt: &[u32], options: &GenerateOptions) -> Result<Sequence> {
         options.check(self.config().vocab)?;
         if !options.stop.is_empty() {
             self.tokenizer()?;
         }
         let text = self.tokenizer.as_ref().ok().map(Tokenizer::stream);
-        Ok(Writer { text, stops: StopStrings::new(&options.stop), ends: self.ends(options) })
+        let writer = Writer { text, stops: StopStrings::new(&options.stop) };
+        Sequence::new(options, n, prompt, &self.ends(options), writer)
     }
 
     /// The tokens at which a generation ends.

@@ -16,7 +16,7 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop < engine < cpu, gpu, session, options < choice, feed, files < generate < batch < loaded.
+// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop < engine < cpu, gpu, session, options < choice, feed, files < sequence < generate, batch < loaded.
 mod batch;
 mod choice;
 mod config;
@@ -31,6 +31,7 @@ mod loaded;
 mod options;
 mod sampling;
 mod saved;
+mod sequence;
 mod session;
 mod stop;
 mod tokenizer;
@@ -40,10 +41,11 @@ pub use batch::{BatchGeneration, BatchToken, Generated};
 pub use engine::SessionOptions;
 pub use feed::Blocking;
 pub use files::{LoadOptions, ModelFiles};
-pub use generate::{Generation, Token};
+pub use generate::Generation;
 pub use loaded::Model;
 pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};
+pub use sequence::Token;
 pub use session::Session;
 pub use stop::Stop;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

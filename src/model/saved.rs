@@ -4,7 +4,7 @@
 use super::layers::{HostEnds, HostLayer};
 use crate::{
     error::{Error, Result},
-    formats::{Activation, ModelConfig, SafeTensors},
+    formats::{Activation, ModelConfig, Problem, SafeTensors, tensors::finite},
     ops::transformer::{AttentionShape, HostKvCache},
 };
 use half::f16;
@@ -99,7 +99,7 @@ impl Saved {
     /// Reads the file of a session of this model.
     pub fn read(path: &Path, print: Fingerprint, config: &ModelConfig) -> Result<Self> {
         let file = SafeTensors::open(path)?;
-        let damaged = |message: String| Error::Format { path: path.to_owned(), message };
+        let damaged = |message: String| Problem::from(message).at(path);
         if file.metadata("format") != Some(FORMAT) {
             return Err(damaged(format!("is not a saved session: its format is {:?}, not {FORMAT:?}", file.metadata("format"))));
         }
@@ -148,9 +148,5 @@ fn numbers(file: &SafeTensors, name: &str, shape: [usize; 3]) -> Result<Vec<f32>
     if tensor.shape != shape {
         return Err(tensor.error(format!("has shape {:?}, not {shape:?}", tensor.shape)));
     }
-    let numbers = tensor.to_f32()?;
-    match numbers.iter().find(|x| !x.is_finite()) {
-        Some(x) => Err(tensor.error(format!("has {x}"))),
-        None => Ok(numbers),
-    }
+    finite(tensor.to_f32()?, |what| tensor.error(what))
 }

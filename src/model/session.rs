@@ -9,11 +9,9 @@ use crate::{
     element::Element,
     error::{Error, Result},
     gpu::{recording::Recording, tensor::Tensor},
+    limits::sessions::MOST_SEQUENCES,
 };
 use std::{path::Path, sync::Arc};
-
-/// More side by side would be a mistake, and beyond the grids of some kernels.
-const MOST_SEQUENCES: usize = 4096;
 
 /// Rows of logits that are computed together, where all of them are wanted.
 const LOGIT_ROWS: usize = 64;

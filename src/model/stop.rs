@@ -24,8 +24,6 @@ pub(super) struct Writer {
     /// None for a model without a tokenizer.
     pub text: Option<TextStream>,
     pub stops: StopStrings,
-    /// Tokens that end the text.
-    pub ends: Vec<u32>,
 }
 
 impl Writer {

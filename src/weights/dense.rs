@@ -5,6 +5,7 @@
 use crate::{
     error::{Error, Result},
     gpu::{context::Context, tensor::Tensor},
+    limits::MOST_EMPTY_ROWS,
 };
 use half::{bf16, f16};
 
@@ -37,9 +38,6 @@ impl DenseElement {
         (columns * self.bytes()).div_ceil(16) * 4
     }
 }
-
-/// The most rows of a matrix without columns.
-const MOST_EMPTY_ROWS: usize = 1 << 24;
 
 /// A dense matrix in host memory, packed as the kernels want it.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +114,9 @@ impl PackedDense {
         let mut scales = vec![0f32; self.rows];
         words.par_chunks_mut(stride.max(1)).zip(&mut scales).enumerate().for_each(|(row, (words, scale))| {
             let values = self.row(row);
-            let largest = values.iter().fold(0f32, |max, v| max.max(v.abs()));
+            // `f32::max` drops a NaN. Here one makes its row's scale NaN, and so is seen in the row's logit.
+            let nan = values.iter().any(|v| v.is_nan());
+            let largest = if nan { f32::NAN } else { values.iter().fold(0f32, |max, v| max.max(v.abs())) };
             let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             let codes: &mut [i8] = bytemuck::cast_slice_mut(words);
             for (code, v) in codes.iter_mut().zip(&values) {
@@ -233,5 +233,19 @@ impl DenseMatrix {
     /// Columns of a row with what pads it.
     pub(crate) fn padded(&self) -> usize {
         self.blocks() * 16 / self.element.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_with_a_nan_has_no_scale() {
+        let rows = [1.0, -2.0, f32::NAN, 0.0, 0.0, 0.0, f32::INFINITY, 1.0, 0.0];
+        let matrix = PackedDense::from_f32(3, 3, &rows).unwrap().quantize();
+        assert!(matrix.scales[0].is_nan());
+        assert_eq!((matrix.scales[1], matrix.scales[2]), (0.0, f32::INFINITY));
+        assert_eq!(matrix.not_finite(), Some((0, 0)));
     }
 }

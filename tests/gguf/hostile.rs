@@ -2,7 +2,7 @@
 
 use super::{data, file::*, trits};
 use bitnet_wgpu::{
-    Error, Result,
+    Error, PackedTernary, Result, Scales,
     formats::{Gguf, GgufFile, I2sLayout, ModelFile, RopeScaling},
 };
 use proptest::prelude::*;
@@ -109,6 +109,33 @@ fn headers_that_stop_anywhere_are_refused() {
             other => panic!("{length} of {} bytes: {other:?}", bytes.len()),
         }
     }
+}
+
+/// A header is read until it is whole, and no longer than one may be.
+#[test]
+fn long_headers_are_read_and_endless_ones_refused() {
+    let with = |length: usize| open_bytes(&Maker::model().text("general.description", &"x".repeat(length)).text("last", "y").bytes());
+    let long = with(5 << 20).unwrap();
+    assert_eq!(long.file().get("general.description").unwrap().as_str().unwrap().len(), 5 << 20);
+    assert_eq!(long.file().get("last").unwrap().as_str(), Some("y"));
+    refused(with(64 << 20), "claims 67108864 bytes");
+}
+
+/// Whoever truncates a file while it is read gets an error for it, not a signal.
+#[test]
+fn a_file_that_becomes_shorter_is_an_error() {
+    let directory = Directory::temporary();
+    let path = directory.write("model.gguf", Maker::model().bytes());
+    let model = Gguf::open(&path).unwrap();
+    let names: Vec<String> = model.file().names().map(str::to_owned).collect();
+    assert!(names.iter().all(|name| model.file().tensor(name).is_ok()));
+    let length = std::fs::metadata(&path).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+    for name in &names {
+        refused(model.file().tensor(name), &format!("had {length} bytes when it was opened"));
+        assert!(model.file().size(name).is_some());
+    }
+    assert!(model.file().get("general.architecture").is_some());
 }
 
 #[test]
@@ -265,6 +292,16 @@ fn bad_weights_are_named() {
     };
     refused(linear(35, [1, 512], &block(tq2(&trits(1, 512), &[1.0; 2]), 70, 0xc0)), "block at its byte 66");
     refused(linear(42, [1, 64], &block(q2(&trits(1, 64), &[1.0]), 5, 3)), "the value 2");
+    // In any byte.
+    for at in 0..64 {
+        refused(linear(35, [1, 256], &block(tq2(&trits(1, 256), &[1.0]), at, 0x30)), "block at its byte 0");
+        refused(linear(42, [1, 64], &block(q2(&trits(1, 64), &[1.0]), 2 + at % 16, 0x0c)), "the value 2");
+    }
+    // A block whose scale is 0 holds zeros, whatever its codes.
+    let values = trits(1, 512);
+    let read = linear(35, [1, 512], &tq2(&values, &[0.5, 0.0])).unwrap();
+    let zeroed: Vec<i8> = values.iter().enumerate().map(|(i, &value)| if i < 256 { value } else { 0 }).collect();
+    assert_eq!(read, PackedTernary::from_values(1, 512, &zeroed, Scales::Tensor(0.5)).unwrap());
     refused(linear(34, [1, 256], &tq1(&trits(1, 256), &[f32::INFINITY])), "scale inf");
     refused(linear(8, [1, 32], &[0; 34]), "is Q8_0; F32");
     refused(linear(0, [1, 1], &f32::NAN.to_le_bytes()), "finite");

@@ -20,7 +20,7 @@ impl Golden {
 
     /// A tensor of 32-bit integers.
     pub fn ids(&self, name: &str) -> Vec<u32> {
-        let words = self.0.tensor(name).unwrap().bytes.chunks_exact(4);
-        words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        let tensor = self.0.tensor(name).unwrap();
+        tensor.bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 }

@@ -1,10 +1,13 @@
 //! Reads a model's configuration from the metadata.
 
 use super::{file::GgufFile, value::GgufValue};
-use crate::formats::{
-    config::{Activation, ModelConfig, RopeScaling},
-    generation::GenerationDefaults,
-    problem::{Problem, unsupported},
+use crate::{
+    formats::{
+        config::{Activation, ModelConfig, RopeScaling},
+        generation::GenerationDefaults,
+        problem::{Problem, unsupported},
+    },
+    limits::files::MOST_SIZE,
 };
 
 /// Which two rows of a head of the query and key matrices rotate together.
@@ -72,8 +75,8 @@ impl<'a> Keys<'a> {
     fn size(self, key: &str, default: Option<usize>) -> Result<usize, String> {
         let (key, value) = self.get(key);
         let Some(value) = value else { return default.ok_or_else(|| format!("has no {key}")) };
-        let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0 && size <= 1 << 24);
-        size.ok_or_else(|| format!("{key} is {}; 1 to {} are supported", show(value), 1 << 24))
+        let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|&size| (1..=MOST_SIZE).contains(&size));
+        size.ok_or_else(|| format!("{key} is {}; 1 to {MOST_SIZE} are supported", show(value)))
     }
 
     fn float(self, key: &str, default: Option<f32>) -> Result<f32, String> {

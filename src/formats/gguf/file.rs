@@ -1,4 +1,4 @@
-//! A memory-mapped GGUF file and its tensors.
+//! A GGUF file and its tensors.
 
 use super::{
     blocks::{self, GgufType, I2sLayout},
@@ -8,18 +8,20 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{mapped, masters::Masters, problem::Problem},
+    formats::{file::InputFile, masters::Masters, problem::Problem},
+    limits::files::MOST_GGUF_HEADER,
     weights::{
         dense::{DenseElement, PackedDense},
         ternary::packed::PackedTernary,
     },
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// A memory-mapped GGUF file of any model (version 2 or 3, little-endian), whose header has been checked: metadata and tensors.
+/// A GGUF file of any model (version 2 or 3, little-endian), whose header has been checked: metadata and tensors.
 pub struct GgufFile {
-    path: PathBuf,
-    map: memmap2::Mmap,
+    file: InputFile,
+    /// What comes before the tensors' data.
+    head: Vec<u8>,
     header: Header,
 }
 
@@ -35,26 +37,34 @@ pub struct GgufTensor<'a> {
     /// The dimensions, outermost first (the file has them innermost first).
     pub shape: &'a [usize],
     /// The elements, encoded as `kind` says.
-    pub bytes: &'a [u8],
+    pub bytes: Vec<u8>,
 }
 
 impl GgufFile {
-    /// Maps `path` and checks its header: every length, count, type and offset, and that tensors are within the file and do not overlap.
-    /// The file must not be truncated while it is in use.
+    /// Opens `path` and checks its header: every length, count, type and offset, and that tensors are within the file and do not overlap.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`]; [`Error::Unsupported`] for another version or byte order.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_owned();
-        let map = mapped::map(&path)?;
-        let header = parse::header(&map).and_then(|header| Ok(check_tensors(&header, map.len()).map(|()| header)?));
-        let header = header.map_err(|problem| problem.at(&path))?;
-        Ok(Self { path, map, header })
+        let file = InputFile::open(path.as_ref())?;
+        // Nothing says how long a header is: more is read until it is whole.
+        let mut length = (1 << 20).min(file.len());
+        let (mut head, header) = loop {
+            let head = file.read(0, length)?;
+            match parse::header(&head, file.len()) {
+                Ok(header) => break (head, header),
+                Err(_) if length < MOST_GGUF_HEADER.min(file.len()) => length = (4 * length).min(MOST_GGUF_HEADER).min(file.len()),
+                Err(problem) => return Err(problem.at(path)),
+            }
+        };
+        check_tensors(&header, file.len()).map_err(|message| Problem::from(message).at(path))?;
+        head.truncate(header.data);
+        Ok(Self { file, head, header })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// The metadata's keys, sorted.
@@ -66,7 +76,7 @@ impl GgufFile {
     pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         let place = self.header.metadata.get(key)?;
         // The value was checked when the file was opened, so `ok` drops no error.
-        value::value(&mut Cursor { bytes: &self.map, at: place.at }, place.kind).ok()
+        value::value(&mut Cursor { bytes: &self.head, at: place.at }, place.kind).ok()
     }
 
     /// The tensors' names, sorted.
@@ -89,23 +99,29 @@ impl GgufFile {
         self.header.tensors.get(name).map(|info| GgufType::from_id(info.id))
     }
 
-    /// One tensor.
+    /// The bytes of a tensor; none for one of a type that is not read.
+    pub fn size(&self, name: &str) -> Option<usize> {
+        let info = self.header.tensors.get(name)?;
+        info.size().ok().flatten()
+    }
+
+    /// Reads a tensor.
     ///
     /// # Errors
-    /// [`Error::Format`] if there is no tensor of that name, [`Error::Unsupported`] for a type that is not read.
+    /// [`Error::Format`] if there is no tensor of that name, or the file has been truncated; [`Error::Unsupported`] for a type that is not read;
+    /// [`Error::Io`].
     pub fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
         let info = self.header.tensors.get(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
         let (kind, start) = (GgufType::from_id(info.id), self.header.data + info.offset as usize);
-        let mut tensor = GgufTensor { path: &self.path, name: name.to_owned(), start, kind, shape: &info.shape, bytes: &[] };
-        let length = kind.bytes(info.elements, info.shape.last().copied().unwrap_or(1)).map_err(|e| tensor.error(e))?;
+        let mut tensor = GgufTensor { path: self.path(), name: name.to_owned(), start, kind, shape: &info.shape, bytes: Vec::new() };
+        let length = info.size().map_err(|e| tensor.error(e))?;
         let length = length.ok_or_else(|| tensor.unsupported(format!("is of type {}; {SUPPORTED} are supported", info.id)))?;
-        // That it is within the file was checked at opening.
-        tensor.bytes = self.map.get(start..).and_then(|rest| rest.get(..length)).ok_or_else(|| tensor.error("ends beyond the file"))?;
+        tensor.bytes = self.file.read(start, length)?;
         Ok(tensor)
     }
 
     pub(super) fn error(&self, problem: impl Into<Problem>) -> Error {
-        problem.into().at(&self.path)
+        problem.into().at(self.path())
     }
 }
 
@@ -115,8 +131,7 @@ fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
     let data = file.saturating_sub(header.data) as u64;
     let mut extents = Vec::new();
     for (name, info) in &header.tensors {
-        let columns = info.shape.last().copied().unwrap_or(1);
-        let length = GgufType::from_id(info.id).bytes(info.elements, columns).map_err(|e| format!("`{name}` {e}"))?.unwrap_or(0) as u64;
+        let length = info.size().map_err(|e| format!("`{name}` {e}"))?.unwrap_or(0) as u64;
         if info.offset % header.alignment as u64 != 0 {
             return Err(format!("`{name}` begins at byte {} of the data, which is not aligned to {}", info.offset, header.alignment));
         }
@@ -152,7 +167,7 @@ impl GgufTensor<'_> {
     /// # Errors
     /// [`Error::Unsupported`] for a quantised type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        blocks::floats(self.kind, self.bytes).ok_or_else(|| self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
+        blocks::floats(self.kind, &self.bytes).ok_or_else(|| self.unsupported(format!("is {:?}; F32, F16 or BF16 is needed", self.kind)))
     }
 
     /// A ternary matrix, from a ternary type or from floats with only the values -a, 0 and a.
@@ -166,7 +181,7 @@ impl GgufTensor<'_> {
     /// [`GgufTensor::ternary`], or what `masters` makes of floats.
     pub(super) fn linear(&self, layout: I2sLayout, masters: Masters) -> Result<PackedTernary> {
         let (rows, columns) = self.matrix()?;
-        if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, self.bytes) {
+        if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, &self.bytes) {
             return matrix.map_err(|e| self.error(e));
         }
         masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
@@ -184,8 +199,8 @@ impl GgufTensor<'_> {
             GgufType::F16 | GgufType::Q8_0 | GgufType::Q4K | GgufType::Q6K => DenseElement::F16,
             other => return Err(self.unsupported(format!("is {other:?}; F32, F16, BF16, Q8_0, Q4_K or Q6_K is needed"))),
         };
-        let halves = blocks::halves(self.kind, self.bytes).transpose().map_err(|e| self.error(e))?;
-        let bytes = halves.as_deref().unwrap_or(self.bytes);
+        let halves = blocks::halves(self.kind, &self.bytes).transpose().map_err(|e| self.error(e))?;
+        let bytes = halves.as_deref().unwrap_or(&self.bytes);
         PackedDense::from_bytes(element, rows, columns, bytes).map_err(|e| self.error(e))
     }
 
@@ -205,6 +220,6 @@ impl GgufTensor<'_> {
 
 impl std::fmt::Debug for GgufFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "GgufFile({})", self.path.display())
+        write!(f, "GgufFile({})", self.path().display())
     }
 }

@@ -171,11 +171,7 @@ impl ModelFile for Gguf {
         let tensor = self.tensor(name)?;
         match tensor.shape {
             [outer @ .., found] if *found == len && outer.iter().all(|&size| size == 1) => {
-                let gains = tensor.to_f32()?;
-                match gains.iter().find(|gain| !gain.is_finite()) {
-                    Some(gain) => Err(tensor.error(format!("has {gain}"))),
-                    None => Ok(gains),
-                }
+                tensors::finite(tensor.to_f32()?, |what| tensor.error(what))
             }
             shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         }
@@ -184,11 +180,7 @@ impl ModelFile for Gguf {
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
-        let matrix = tensor.dense()?;
-        match matrix.not_finite() {
-            Some((row, column)) => Err(tensor.error(format!("has a number that is not finite, in row {row}, column {column}"))),
-            None => Ok(matrix),
-        }
+        tensors::finite_matrix(tensor.dense()?, |what| tensor.error(what))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Parses the container: magic, version, counts, metadata, tensor infos, aligned data. No memory is reserved by a count from the file.
 
 use super::{
+    blocks::GgufType,
     cursor::Cursor,
     value::{Kind, value},
 };
@@ -33,7 +34,15 @@ pub(super) struct Header {
     pub(super) alignment: usize,
 }
 
-pub(super) fn header(bytes: &[u8]) -> Result<Header, Problem> {
+impl Info {
+    /// Its bytes; none for a type that is not read.
+    pub(super) fn size(&self) -> Result<Option<usize>, String> {
+        GgufType::from_id(self.id).bytes(self.elements, self.shape.last().copied().unwrap_or(1))
+    }
+}
+
+/// Reads the header of a file of `length` bytes, of which these are the first.
+pub(super) fn header(bytes: &[u8], length: usize) -> Result<Header, Problem> {
     let mut cursor = Cursor { bytes, at: 0 };
     if cursor.take(4, "the magic")? != b"GGUF" {
         return Err("is no GGUF file: it does not begin with the bytes `GGUF`".into());
@@ -52,8 +61,8 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header, Problem> {
     let alignment = alignment(bytes, &metadata)?;
     let tensors = infos(&mut cursor, tensors)?;
     let data = cursor.at.next_multiple_of(alignment);
-    if data > bytes.len() && !tensors.is_empty() {
-        return Err(format!("the data should begin at byte {data}; the file has {}", bytes.len()).into());
+    if data > length && !tensors.is_empty() {
+        return Err(format!("the data should begin at byte {data}; the file has {length}").into());
     }
     Ok(Header { metadata, tensors, data, alignment })
 }

@@ -1,4 +1,4 @@
-//! Metadata values, borrowed from the mapped file.
+//! Metadata values, borrowed from the file's header.
 
 use super::cursor::Cursor;
 

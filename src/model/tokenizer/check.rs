@@ -2,21 +2,9 @@
 //! much memory as they name, and lets a short file make a long text of every letter. What passes here is of the kinds that published models use, refers
 //! only to what it has, and makes a text at most [`MOST_GROWTH`] times as long.
 
+use crate::limits::tokenizer::{MOST_CONTENT, MOST_DEPTH, MOST_GROWTH, MOST_ID, MOST_PATTERN, MOST_STEPS};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
-
-/// How many times as long as the text that goes in the text may be that comes out of normalizers, or of decoders.
-const MOST_GROWTH: usize = 256;
-/// The longest pattern, in bytes.
-const MOST_PATTERN: usize = 4096;
-/// The longest replacement or added token, in bytes.
-const MOST_CONTENT: usize = 1024;
-/// Sequences within sequences.
-const MOST_DEPTH: usize = 4;
-/// Steps of a sequence.
-const MOST_STEPS: usize = 64;
-/// The largest token id, and so the most tokens.
-const MOST_ID: u64 = 1 << 24;
 
 type Object = Map<String, Value>;
 
@@ -29,15 +17,18 @@ pub fn check(json: &mut Value) -> Result<(), String> {
     let added = added_tokens(json)?;
     let model = json.get_mut("model").and_then(Value::as_object_mut).ok_or("has no model")?;
     check_model(model, &added)?;
-    let growth = |parts: &Option<&Value>, part: fn(&str, &Object) -> Result<usize, String>, inner: &str| match parts {
-        Some(value) if !value.is_null() => growth(value, part, inner, 0),
-        _ => Ok(1),
-    };
-    growth(&json.get("normalizer"), normalizer, "normalizers").map_err(|e| format!("normalizer: {e}"))?;
-    growth(&json.get("pre_tokenizer"), pre_tokenizer, "pretokenizers").map_err(|e| format!("pre_tokenizer: {e}"))?;
-    growth(&json.get("post_processor"), post_processor, "processors").map_err(|e| format!("post_processor: {e}"))?;
-    growth(&json.get("decoder"), decoder, "decoders").map_err(|e| format!("decoder: {e}"))?;
-    Ok(())
+    steps(json, "normalizer", normalizer, "normalizers")?;
+    steps(json, "pre_tokenizer", pre_tokenizer, "pretokenizers")?;
+    steps(json, "post_processor", post_processor, "processors")?;
+    steps(json, "decoder", decoder, "decoders")
+}
+
+/// Checks one of the four programs of the file.
+fn steps(json: &Object, key: &str, part: fn(&str, &Object) -> Result<usize, String>, inner: &str) -> Result<(), String> {
+    match json.get(key) {
+        Some(value) if !value.is_null() => growth(value, part, inner, 0).map(drop).map_err(|e| format!("{key}: {e}")),
+        _ => Ok(()),
+    }
 }
 
 /// The names of added tokens.
@@ -251,27 +242,15 @@ fn replace(object: &Object) -> Result<usize, String> {
     if growth > MOST_GROWTH { Err(format!("makes a text {growth} times as long; {MOST_GROWTH} are supported")) } else { Ok(growth) }
 }
 
-/// The size that a table of characters claims, base64 of which the first four bytes are it, is within what it has.
+/// The size that a table of characters claims in its first four bytes is within what it has.
 fn precompiled(object: &Object) -> Result<usize, String> {
     let map = object.get("precompiled_charsmap").and_then(Value::as_str).ok_or("has no precompiled_charsmap")?;
-    let digit = |byte: &u8| match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'a'..=b'z' => Some(byte - b'a' + 26),
-        b'0'..=b'9' => Some(byte - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let digits = map
-        .as_bytes()
-        .get(..6)
-        .and_then(|first| first.iter().map(digit).collect::<Option<Vec<u8>>>())
-        .ok_or("is no table of characters")?;
-    let bits = digits.iter().fold(0u64, |bits, digit| bits << 6 | u64::from(*digit));
-    let size = u32::from_be_bytes([(bits >> 28) as u8, (bits >> 20) as u8, (bits >> 12) as u8, (bits >> 4) as u8]).swap_bytes() as usize;
+    let map = base64::decode(map).map_err(|e| format!("its table is no base64: {e}"))?;
+    let (size, rest) = map.split_first_chunk::<4>().ok_or("its table is too short")?;
+    let size = u32::from_le_bytes(*size) as usize;
     // After the size come the trie, in words, and the replacements.
-    if !size.is_multiple_of(4) || size == 0 || size + 4 > map.len() / 4 * 3 {
-        return Err(format!("its table claims {size} bytes of the {} that there are", map.len() / 4 * 3));
+    if !size.is_multiple_of(4) || size == 0 || size > rest.len() {
+        return Err(format!("its table claims {size} bytes of the {} that there are", rest.len()));
     }
     Ok(11)
 }

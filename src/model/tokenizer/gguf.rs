@@ -4,12 +4,10 @@ use super::text::{Settings, Tokenizer, parse};
 use crate::{
     error::{Error, Result},
     formats::gguf::vocabulary::GgufVocabulary,
+    limits::tokenizer::MOST_CONTENT,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
-
-/// The longest SentencePiece token that is accepted, in bytes.
-const MOST_TOKEN_BYTES: usize = 1024;
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -143,8 +141,8 @@ impl GgufVocabulary {
 
     fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
         // Every way to cut a token in two is tried, so a hostile long token could take hours. SentencePiece's have at most 16 characters.
-        if let Some((token, id)) = ids.iter().find(|(token, _)| token.len() > MOST_TOKEN_BYTES) {
-            return Err(format!("token {id} has {} bytes; at most {MOST_TOKEN_BYTES} are supported", token.len()));
+        if let Some((token, id)) = ids.iter().find(|(token, _)| token.len() > MOST_CONTENT) {
+            return Err(format!("token {id} has {} bytes; at most {MOST_CONTENT} are supported", token.len()));
         }
         let scores = self.scores.as_deref().ok_or("a SentencePiece vocabulary needs scores")?;
         // Of several, the first: the order of a map is another in every process.

@@ -1,17 +1,17 @@
 //! Text to tokens and back.
 
 use super::check::check;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    formats::{Problem, file::read},
+    limits::{files, tokenizer::MOST_JSON},
+};
 use serde_json::Value;
 use std::collections::HashSet;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-
-/// A limit well above the largest known files: 35 MB for a quarter million tokens.
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// A model's tokenizer, special tokens and chat template. Cloning is cheap: clones share the data.
 ///
@@ -64,8 +64,8 @@ impl Tokenizer {
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
-        let json = serde_json::from_slice(&read(&path, MAX_TOKENIZER_BYTES)?).map_err(|e| e.to_string());
-        let inner = json.and_then(parse).map_err(|message| Error::Format { path: path.clone(), message })?;
+        let json = serde_json::from_slice(&read(&path, MOST_JSON)?).map_err(|e| e.to_string());
+        let inner = json.and_then(parse).map_err(|message| Problem::from(message).at(&path))?;
         let settings = Settings::read(directory, &inner)?;
         Self::new(inner, settings)
     }
@@ -188,7 +188,7 @@ impl Settings {
         eos.retain(|id| seen.insert(*id));
         let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
         let add_bos = config["add_bos_token"].as_bool() == Some(true);
-        let file = read_if_there(&directory.join("chat_template.jinja"), MAX_CONFIG_BYTES)?;
+        let file = read_if_there(&directory.join("chat_template.jinja"))?;
         let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
         Ok(Self { bos, eos, eos_token, add_bos, template })
@@ -214,27 +214,13 @@ fn default_template(templates: &Value) -> Option<&str> {
 
 /// A JSON file; null if it does not exist.
 fn read_json(path: &Path) -> Result<Value> {
-    let Some(bytes) = read_if_there(path, MAX_CONFIG_BYTES)? else { return Ok(Value::Null) };
-    serde_json::from_slice(&bytes).map_err(|e| Error::Format { path: path.to_owned(), message: e.to_string() })
+    let Some(bytes) = read_if_there(path)? else { return Ok(Value::Null) };
+    serde_json::from_slice(&bytes).map_err(|e| Problem::from(e.to_string()).at(path))
 }
 
-fn read_if_there(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-    match read(path, limit) {
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match read(path, files::MOST_JSON) {
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
-}
-
-fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    // To open a pipe would wait for whoever writes it.
-    if !path.metadata().map_err(io)?.is_file() {
-        return Err(io(std::io::Error::new(ErrorKind::InvalidInput, "is not a file")));
-    }
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > limit {
-        return Err(Error::Format { path: path.to_owned(), message: format!("has more than {limit} bytes") });
-    }
-    Ok(bytes)
 }

@@ -9,6 +9,7 @@ use crate::{
     },
 };
 use half::f16;
+use std::pin::Pin;
 
 /// The heads of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,17 +104,12 @@ impl Floats {
         }
     }
 
-    fn read(&self) -> impl Future<Output = Result<Vec<f32>>> + Send + use<> {
-        let (mut full, mut half) = (None, None);
+    fn read(&self) -> Pin<Box<dyn Future<Output = Result<Vec<f32>>> + Send>> {
         match self {
-            Self::F32(tensor) => full = Some(tensor.read()),
-            Self::F16(tensor) => half = Some(tensor.read()),
-        }
-        async move {
-            match (full, half) {
-                (Some(numbers), _) => numbers.await,
-                (_, Some(numbers)) => Ok(numbers.await?.into_iter().map(f16::to_f32).collect()),
-                _ => Ok(Vec::new()),
+            Self::F32(tensor) => Box::pin(tensor.read()),
+            Self::F16(tensor) => {
+                let halves = tensor.read();
+                Box::pin(async move { Ok(halves.await?.into_iter().map(f16::to_f32).collect()) })
             }
         }
     }

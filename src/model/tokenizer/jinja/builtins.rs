@@ -1,38 +1,30 @@
 //! Functions, filters, tests and methods.
 
 use super::{
+    json::Json,
     ops::{Given, Ops},
-    value::{Output, Value, find},
+    value::{Namespace, Output, Value, find},
 };
-use std::{cell::RefCell, collections::HashMap, rc::Rc};
+use crate::limits::template::{MOST_INDENT, MOST_RANGE};
+use std::{cmp::Ordering, rc::Rc};
 
 type Result<T> = std::result::Result<T, String>;
-
-/// The longest `range`, as in Jinja's sandbox.
-const MOST_RANGE: i64 = 100_000;
-/// The widest indent of JSON and of lines.
-const MOST_INDENT: usize = 100;
 
 /// The name of a function that every template has.
 pub fn function(name: &str) -> Option<&'static str> {
     ["namespace", "range", "dict", "raise_exception"].into_iter().find(|known| *known == name)
 }
 
-pub fn call(this: &Ops, name: &str, given: &Given) -> Result<Value> {
+pub fn call(ops: &Ops, name: &str, given: &Given) -> Result<Value> {
     match name {
         "namespace" => {
-            let mut fields = HashMap::new();
-            for (key, value) in pairs(this, given)? {
-                // So that no namespace ever contains itself.
-                value.nesting()?;
-                fields.insert(this.written(&key)?, value);
+            let namespace = Namespace::new(&ops.budget);
+            for (key, value) in pairs(ops, given)? {
+                namespace.set(&ops.written(&key)?, value)?;
             }
-            Ok(Value::Namespace(Rc::new(RefCell::new(fields))))
+            Ok(Value::Namespace(Rc::new(namespace)))
         }
-        "dict" => {
-            let pairs = pairs(this, given)?.into_iter().map(|(key, value)| Ok((this.text(this.written(&key)?)?, value)));
-            Value::map(&this.budget, pairs.collect::<Result<_>>()?)
-        }
+        "dict" => Value::map(&ops.budget, pairs(ops, given)?),
         "range" => {
             given.at_most(3, &[])?;
             let number = |at: usize| {
@@ -52,60 +44,65 @@ pub fn call(this: &Ops, name: &str, given: &Given) -> Result<Value> {
             if length > i128::from(MOST_RANGE) {
                 return Err(format!("{length} numbers; {MOST_RANGE} are supported"));
             }
-            this.budget.check(length.max(0) as usize * size_of::<Value>())?;
-            Value::list(&this.budget, (0..length.max(0) as i64).map(|i| Value::Int(start + i * step)).collect())
+            ops.budget.check(length.max(0) as usize * size_of::<Value>())?;
+            Value::list(&ops.budget, (0..length.max(0) as i64).map(|i| Value::Int(start + i * step)).collect())
         }
         // What the template says to people: why it refuses.
-        _ => Err(given.get(0, "").map_or_else(|| Ok(String::new()), |message| this.written(message))?),
+        _ => {
+            given.at_most(1, &[])?;
+            Err(given.get(0, "").map_or_else(|| Ok(String::new()), |message| ops.written(message))?)
+        }
     }
 }
 
 /// The entries of a dictionary that is given, and named arguments.
-fn pairs(this: &Ops, given: &Given) -> Result<Vec<(Value, Value)>> {
+fn pairs(ops: &Ops, given: &Given) -> Result<Vec<(Value, Value)>> {
     if given.positional.len() > 1 {
         return Err("one dictionary at most is taken".into());
     }
     let mut all = match given.positional.first() {
-        Some(Value::Map(entries)) => entries.to_vec(),
+        Some(Value::Map(entries)) => {
+            ops.budget.check(entries.len() * size_of::<(Value, Value)>())?;
+            entries.to_vec()
+        }
         Some(other) => return Err(format!("{} is no dictionary", other.kind())),
         None => Vec::new(),
     };
     for (name, value) in &given.named {
-        all.push((this.text(name.as_str())?, value.clone()));
+        all.push((ops.text(name.as_str())?, value.clone()));
     }
     Ok(all)
 }
 
-pub fn method(this: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value> {
+pub fn method(ops: &Ops, of: &Value, name: &str, given: &Given) -> Result<Value> {
+    ops.visit(of, given)?;
     match of {
-        Value::Str(text) => {
-            this.budget.check(text.len())?;
-            string_method(this, text, name, given)
-        }
+        Value::Str(text) => string_method(ops, text, name, given),
         Value::Map(entries) => {
-            this.budget.step(entries.len())?;
+            ops.budget.step(entries.len())?;
+            given.at_most(if name == "get" { 2 } else { 0 }, &[])?;
             match name {
                 "items" => {
-                    let pair = |(key, value): &(Value, Value)| Value::tuple(&this.budget, vec![key.clone(), value.clone()]);
-                    Value::list(&this.budget, entries.iter().map(pair).collect::<Result<_>>()?)
+                    let pair = |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
+                    Value::list(&ops.budget, entries.iter().map(pair).collect::<Result<_>>()?)
                 }
-                "keys" => Value::list(&this.budget, entries.iter().map(|(key, _)| key.clone()).collect()),
-                "values" => Value::list(&this.budget, entries.iter().map(|(_, value)| value.clone()).collect()),
+                "keys" => Value::list(&ops.budget, entries.iter().map(|(key, _)| key.clone()).collect()),
+                "values" => Value::list(&ops.budget, entries.iter().map(|(_, value)| value.clone()).collect()),
                 _ => {
-                    given.at_most(2, &[])?;
-                    let found = find(entries, given.get(0, "").ok_or("a key is needed")?, &this.budget)?;
+                    let found = find(entries, given.get(0, "").ok_or("a key is needed")?, &ops.budget)?;
                     Ok(found.or(given.get(1, "")).cloned().unwrap_or(Value::None))
                 }
             }
         }
+        Value::Loop(_) if !given.named.is_empty() => Err("no argument of it has a name".into()),
         Value::Loop(state) if name == "cycle" => {
             let length = given.positional.len();
             if length == 0 { Err("nothing to cycle through".into()) } else { Ok(given.positional[state.index.get() % length].clone()) }
         }
         Value::Loop(state) => {
-            let now = Value::list(&this.budget, given.positional.clone())?;
+            let now = Value::list(&ops.budget, given.positional.clone())?;
             let changed = match &*state.changed.borrow() {
-                Some(before) => !before.equals(&now, &this.budget)?,
+                Some(before) => !before.equals(&now, &ops.budget)?,
                 None => true,
             };
             *state.changed.borrow_mut() = Some(now);
@@ -133,23 +130,31 @@ fn count(given: &Given, at: usize, name: &str) -> Result<Option<usize>> {
     }
 }
 
-fn string_method(this: &Ops, text: &str, name: &str, given: &Given) -> Result<Value> {
-    given.at_most(3, &["maxsplit", "sep"])?;
-    let strings = |this: &Ops, parts: Vec<&str>| -> Result<Value> {
-        this.budget.check(parts.len() * (size_of::<Value>() + 64) + text.len())?;
-        let parts = parts.into_iter().map(|part| this.text(part)).collect::<Result<_>>()?;
-        Value::list(&this.budget, parts)
+fn string_method(ops: &Ops, text: &str, name: &str, given: &Given) -> Result<Value> {
+    match name {
+        "split" | "rsplit" => given.at_most(2, &["sep", "maxsplit"])?,
+        "replace" => given.at_most(3, &["count"])?,
+        "strip" | "lstrip" | "rstrip" | "startswith" | "endswith" | "find" | "count" | "join" => given.at_most(1, &[])?,
+        _ => given.at_most(0, &[])?,
+    }
+    // Letters of another case take three times the bytes at most; parts are held as slices before they are values.
+    ops.budget.check(size_of::<&str>() * text.len())?;
+    let strings = |ops: &Ops, parts: Vec<&str>| -> Result<Value> {
+        ops.budget.check(parts.len() * (size_of::<Value>() + 64) + text.len())?;
+        let parts = parts.into_iter().map(|part| ops.text(part)).collect::<Result<_>>()?;
+        Value::list(&ops.budget, parts)
     };
     match name {
-        "upper" => this.text(text.to_uppercase()),
-        "lower" => this.text(text.to_lowercase()),
-        "title" => this.text(title(text)),
-        "capitalize" => this.text(capitalized(text)),
+        "upper" => ops.text(text.to_uppercase()),
+        "lower" => ops.text(text.to_lowercase()),
+        "title" => ops.text(title(text)),
+        "capitalize" => ops.text(capitalized(text)),
         "isdigit" => Ok(Value::Bool(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit()))),
-        "strip" | "lstrip" | "rstrip" => this.text(strip(text, name, string(given, 0, "")?)),
+        "strip" | "lstrip" | "rstrip" => strip(ops, text, name, string(given, 0, "")?),
         "startswith" | "endswith" => {
             let one = |part: &Value| {
                 let part = part.as_str().ok_or_else(|| format!("{} where a string is needed", part.kind()))?;
+                ops.budget.step(1 + part.len() / 16)?;
                 Ok(if name == "startswith" { text.starts_with(part) } else { text.ends_with(part) })
             };
             match given.get(0, "").ok_or("a string is needed")? {
@@ -159,22 +164,19 @@ fn string_method(this: &Ops, text: &str, name: &str, given: &Given) -> Result<Va
         }
         "find" => {
             let part = string(given, 0, "")?.ok_or("a string is needed")?;
-            this.budget.step(text.len() / 4)?;
             Ok(Value::Int(text.find(part).map_or(-1, |at| text[..at].chars().count() as i64)))
         }
         "count" => {
             let part = string(given, 0, "")?.ok_or("a string is needed")?;
-            this.budget.step(text.len() / 4)?;
             Ok(Value::Int(if part.is_empty() { text.chars().count() + 1 } else { text.matches(part).count() } as i64))
         }
-        "splitlines" => strings(this, text.lines().collect()),
+        "splitlines" => strings(ops, lines(text)),
         "split" | "rsplit" => {
             let most = match given.get(1, "maxsplit") {
                 Some(value) => value.as_int().ok_or("maxsplit is no number")?,
                 None => -1,
             };
             let most = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
-            this.budget.check(text.len().saturating_mul(size_of::<&str>()))?;
             let parts: Vec<&str> = match (string(given, 0, "sep")?, name) {
                 (Some(""), _) => return Err("an empty separator".into()),
                 (Some(separator), "split") => text.splitn(most, separator).collect(),
@@ -187,12 +189,24 @@ fn string_method(this: &Ops, text: &str, name: &str, given: &Given) -> Result<Va
                 (None, _) if most == usize::MAX => words(text, most),
                 (None, _) => return Err("rsplit by white space with a limit is not supported".into()),
             };
-            strings(this, parts)
+            strings(ops, parts)
         }
-        "replace" => replace(this, text, given),
-        "join" => join(this, given.get(0, "").ok_or("a list is needed")?, text, None),
+        "replace" => replace(ops, text, given),
+        "join" => join(ops, given.get(0, "").ok_or("a list is needed")?, text, None),
         _ => Err("is no method of a string".into()),
     }
+}
+
+/// Lines, by everything that Python takes for the end of one.
+fn lines(text: &str) -> Vec<&str> {
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let end = rest.find(|c| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'));
+        let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
+        lines.push(line);
+        rest = after.strip_prefix("\r\n").unwrap_or_else(|| after.get(after.chars().next().map_or(0, char::len_utf8)..).unwrap_or(""));
+    }
+    lines
 }
 
 /// Words between white space; the last of `most` has the rest.
@@ -210,10 +224,11 @@ fn words(text: &str, most: usize) -> Vec<&str> {
     words
 }
 
-fn strip(text: &str, name: &str, of: Option<&str>) -> String {
+fn strip(ops: &Ops, text: &str, name: &str, of: Option<&str>) -> Result<Value> {
+    ops.budget.step(of.map_or(1, str::len).saturating_mul(text.len()) / 16)?;
     let stripped = |c: char| of.map_or(c.is_whitespace(), |of| of.contains(c));
     let text = if name == "rstrip" { text } else { text.trim_start_matches(stripped) };
-    if name == "lstrip" { text } else { text.trim_end_matches(stripped) }.to_owned()
+    ops.text(if name == "lstrip" { text } else { text.trim_end_matches(stripped) })
 }
 
 fn capitalized(text: &str) -> String {
@@ -231,152 +246,191 @@ fn title(text: &str) -> String {
     text.chars().map(letter).collect()
 }
 
-fn replace(this: &Ops, text: &str, given: &Given) -> Result<Value> {
+fn replace(ops: &Ops, text: &str, given: &Given) -> Result<Value> {
     let (from, to) =
         (string(given, 0, "old")?.ok_or("what to replace is missing")?, string(given, 1, "new")?.ok_or("what to put there is missing")?);
     let most = count(given, 2, "count")?.unwrap_or(usize::MAX);
-    this.budget.step(text.len() / 4)?;
+    ops.budget.step(text.len() / 4)?;
     let times = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() }.min(most);
-    this.budget.check(text.len().saturating_add(times.saturating_mul(to.len())))?;
-    this.text(text.replacen(from, to, most))
+    ops.budget.check(text.len().saturating_add(times.saturating_mul(to.len())))?;
+    ops.text(text.replacen(from, to, most))
 }
 
-fn join(this: &Ops, items: &Value, separator: &str, attribute: Option<&Value>) -> Result<Value> {
-    let (items, mut text) = (this.items(items)?, Output::new(&this.budget));
+fn join(ops: &Ops, items: &Value, separator: &str, attribute: Option<&Value>) -> Result<Value> {
+    let (items, mut text) = (ops.items(items)?, Output::new(&ops.budget));
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
             text.push(separator)?;
         }
         let item = match attribute {
-            Some(attribute) => this.item(item, attribute)?,
+            Some(attribute) => ops.path(item, attribute)?,
             None => item.clone(),
         };
-        this.budget.step(1)?;
+        ops.budget.step(1)?;
         item.write(&mut text)?;
     }
-    this.text(text.into_text())
+    ops.text(text.into_text())
 }
 
-pub fn filter(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> {
+/// What a filter takes, in the order of its positions; none for one whose arguments are those of what it calls.
+fn parameters(filter: &str) -> Option<&'static [&'static str]> {
+    Some(match filter {
+        "map" | "select" | "reject" | "selectattr" | "rejectattr" => return None,
+        "default" | "d" => &["default_value", "boolean"],
+        "trim" => &["chars"],
+        "replace" => &["old", "new", "count"],
+        "join" => &["d", "attribute"],
+        "dictsort" => &["case_sensitive", "by", "reverse"],
+        "sort" => &["reverse", "case_sensitive", "attribute"],
+        "unique" | "min" | "max" => &["case_sensitive", "attribute"],
+        "sum" => &["attribute", "start"],
+        "batch" => &["linecount", "fill_with"],
+        "indent" => &["width", "first", "blank"],
+        "tojson" => &["ensure_ascii", "indent", "separators", "sort_keys"],
+        "int" => &["default", "base"],
+        "float" => &["default"],
+        "round" => &["precision", "method"],
+        _ => &[],
+    })
+}
+
+pub fn filter(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<Value> {
+    ops.visit(value, given)?;
+    if let Some(parameters) = parameters(name) {
+        given.at_most(parameters.len(), parameters)?;
+    }
+    let is = |at: usize, name: &str| given.get(at, name).is_some_and(Value::is_true);
     // What is undefined is an empty string, or list, to most.
-    let as_text = |this: &Ops| this.written(value);
+    let as_text = |ops: &Ops| ops.written(value);
     match name {
         "default" | "d" => {
-            let use_default = matches!(value, Value::Undefined) || given.get(1, "boolean").is_some_and(Value::is_true) && !value.is_true();
+            let use_default = matches!(value, Value::Undefined) || is(1, "boolean") && !value.is_true();
             let default = given.get(0, "default_value").cloned();
-            if use_default { default.map_or_else(|| this.text(""), Ok) } else { Ok(value.clone()) }
+            if use_default { default.map_or_else(|| ops.text(""), Ok) } else { Ok(value.clone()) }
         }
         "trim" => {
-            let text = as_text(this)?;
-            this.text(strip(&text, "strip", string(given, 0, "chars")?))
+            let text = as_text(ops)?;
+            strip(ops, &text, "strip", string(given, 0, "chars")?)
         }
         // Words, unlike those of the method, begin after white space, brackets and hyphens only.
         "title" => {
-            let text = as_text(this)?;
-            this.budget.check(3 * text.len())?;
+            let text = as_text(ops)?;
+            ops.budget.check(3 * text.len())?;
             let words = text.split_inclusive(|c: char| c.is_whitespace() || "-({[<".contains(c));
-            this.text(words.map(capitalized).collect::<String>())
+            ops.text(words.map(capitalized).collect::<String>())
         }
         "upper" | "lower" | "capitalize" => {
-            let text = as_text(this)?;
-            this.budget.check(3 * text.len())?;
-            string_method(this, &text, name, &Given::default())
+            let text = as_text(ops)?;
+            string_method(ops, &text, name, &Given::default())
         }
         "string" | "safe" => {
-            let text = as_text(this)?;
-            this.text(text)
+            let text = as_text(ops)?;
+            ops.text(text)
         }
         "escape" | "e" | "forceescape" => {
-            let text = as_text(this)?;
-            this.budget.check(6 * text.len())?;
+            let text = as_text(ops)?;
+            ops.budget.check(6 * text.len())?;
             let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-            this.text(escaped.replace('\'', "&#39;").replace('"', "&#34;"))
+            ops.text(escaped.replace('\'', "&#39;").replace('"', "&#34;"))
         }
         "replace" => {
-            let text = as_text(this)?;
-            replace(this, &text, given)
+            let text = as_text(ops)?;
+            replace(ops, &text, given)
         }
         "length" | "count" => Ok(Value::Int(match value {
-            Value::Str(text) => {
-                this.budget.step(text.len() / 16)?;
-                text.chars().count()
-            }
+            Value::Str(text) => text.chars().count(),
             Value::List(items) => items.len(),
             Value::Map(entries) => entries.len(),
             Value::Undefined => 0,
             other => return Err(format!("{} has no length", other.kind())),
         } as i64)),
-        "list" => Ok(Value::List(this.items(value)?)),
-        "first" => Ok(this.items(value)?.first().cloned().unwrap_or(Value::Undefined)),
-        "last" => Ok(this.items(value)?.last().cloned().unwrap_or(Value::Undefined)),
+        "list" => Ok(Value::List(ops.items(value)?)),
+        "first" => Ok(ops.items(value)?.first().cloned().unwrap_or(Value::Undefined)),
+        "last" => Ok(ops.items(value)?.last().cloned().unwrap_or(Value::Undefined)),
         "join" => {
             let separator = string(given, 0, "d")?.unwrap_or("").to_owned();
-            join(this, value, &separator, given.get(1, "attribute"))
+            join(ops, value, &separator, given.get(1, "attribute"))
         }
         "items" => match value {
-            Value::Undefined => Value::list(&this.budget, Vec::new()),
-            other => method(this, other, "items", &Given::default()),
+            Value::Undefined => Value::list(&ops.budget, Vec::new()),
+            other => method(ops, other, "items", &Given::default()),
         },
         "dictsort" => {
             let Value::Map(entries) = value else { return Err(format!("{} is no dictionary", value.kind())) };
-            let pair = |(key, value): &(Value, Value)| Value::tuple(&this.budget, vec![key.clone(), value.clone()]);
+            let by = match string(given, 1, "by")?.unwrap_or("key") {
+                "key" => 0,
+                "value" => 1,
+                other => return Err(format!("by `{other}`")),
+            };
+            let pair = |(key, value): &(Value, Value)| Value::tuple(&ops.budget, vec![key.clone(), value.clone()]);
             let pairs = entries.iter().map(pair).collect::<Result<Vec<_>>>()?;
-            sorted(this, pairs, Some(&Value::Int(0)), true, given.get(2, "reverse").is_some_and(Value::is_true))
+            let by = Key { attribute: Some(&Value::Int(by)), case_sensitive: is(0, "case_sensitive") };
+            sorted(ops, pairs, &by, is(2, "reverse"))
         }
         "sort" => {
-            let items = this.items(value)?.to_vec();
-            let reverse = given.get(0, "reverse").is_some_and(Value::is_true);
-            sorted(this, items, given.get(2, "attribute"), !given.get(1, "case_sensitive").is_some_and(Value::is_true), reverse)
+            let by = Key { attribute: given.get(2, "attribute"), case_sensitive: is(1, "case_sensitive") };
+            sorted(ops, ops.items(value)?.to_vec(), &by, is(0, "reverse"))
         }
         "reverse" => match value {
             Value::Str(text) => {
-                this.budget.check(text.len())?;
-                this.text(text.chars().rev().collect::<String>())
+                ops.budget.check(text.len())?;
+                ops.text(text.chars().rev().collect::<String>())
             }
-            value => Value::list(&this.budget, this.items(value)?.iter().rev().cloned().collect()),
+            value => Value::list(&ops.budget, ops.items(value)?.iter().rev().cloned().collect()),
         },
         "unique" => {
-            let mut kept: Vec<Value> = Vec::new();
-            'items: for item in this.items(value)?.iter() {
-                for known in &kept {
-                    if known.equals(item, &this.budget)? {
+            let by = Key { attribute: given.get(1, "attribute"), case_sensitive: is(0, "case_sensitive") };
+            let (mut kept, mut keys) = (Vec::new(), Vec::<Value>::new());
+            'items: for item in ops.items(value)?.iter() {
+                let key = by.of(ops, item)?;
+                for known in &keys {
+                    if known.equals(&key, &ops.budget)? {
                         continue 'items;
                     }
                 }
+                keys.push(key);
                 kept.push(item.clone());
             }
-            Value::list(&this.budget, kept)
+            Value::list(&ops.budget, kept)
         }
         "min" | "max" => {
-            let items = this.items(value)?;
-            let mut best = items.first().cloned().unwrap_or(Value::Undefined);
-            for item in items.iter().skip(1) {
-                let order = item.compare(&best, &this.budget)?;
-                if if name == "min" { order.is_lt() } else { order.is_gt() } {
-                    best = item.clone();
+            let by = Key { attribute: given.get(1, "attribute"), case_sensitive: is(0, "case_sensitive") };
+            let mut best: Option<(Value, Value)> = None;
+            for item in ops.items(value)?.iter() {
+                let key = by.of(ops, item)?;
+                let better = match &best {
+                    Some((best, _)) => key.compare(best, &ops.budget)? == if name == "min" { Ordering::Less } else { Ordering::Greater },
+                    None => true,
+                };
+                if better {
+                    best = Some((key, item.clone()));
                 }
             }
-            Ok(best)
+            Ok(best.map_or(Value::Undefined, |(_, item)| item))
         }
         "sum" => {
             let mut sum = given.get(1, "start").cloned().unwrap_or(Value::Int(0));
-            for item in this.items(value)?.iter() {
+            for item in ops.items(value)?.iter() {
+                ops.budget.step(1)?;
                 let item = match given.get(0, "attribute") {
-                    Some(attribute) => this.item(item, attribute)?,
+                    Some(attribute) => ops.path(item, attribute)?,
                     None => item.clone(),
                 };
-                sum = this.binary("+", &sum, &item)?;
+                sum = ops.binary("+", &sum, &item)?;
             }
             Ok(sum)
         }
         "map" => {
             let mut mapped = Vec::new();
-            let attribute = given.named.iter().find(|(known, _)| known == "attribute").map(|(_, value)| value.clone());
-            let default = given.named.iter().find(|(known, _)| known == "default").map(|(_, value)| value.clone());
-            for item in this.items(value)?.iter() {
-                this.budget.step(1)?;
-                mapped.push(match &attribute {
-                    Some(attribute) => match (this.item(item, attribute)?, &default) {
+            // Beyond the arguments there are: by name only.
+            let attribute = given.get(usize::MAX, "attribute");
+            if attribute.is_some() {
+                given.at_most(0, &["attribute", "default"])?;
+            }
+            for item in ops.items(value)?.iter() {
+                ops.budget.step(1)?;
+                mapped.push(match attribute {
+                    Some(attribute) => match (ops.path(item, attribute)?, given.get(usize::MAX, "default")) {
                         (Value::Undefined, Some(default)) => default.clone(),
                         (found, _) => found,
                     },
@@ -386,57 +440,58 @@ pub fn filter(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<Va
                             return Err("maps of maps are not supported".into());
                         }
                         let rest = Given { positional: given.positional[1..].to_vec(), named: given.named.clone() };
-                        filter(this, &name, item, &rest)?
+                        filter(ops, &name, item, &rest)?
                     }
                 });
             }
-            Value::list(&this.budget, mapped)
+            Value::list(&ops.budget, mapped)
         }
         "select" | "reject" | "selectattr" | "rejectattr" => {
+            given.at_most(usize::MAX, &[])?;
             let by_attribute = name.ends_with("attr");
             let (first, wanted) = (usize::from(by_attribute), name.starts_with("select"));
             let attribute = if by_attribute { Some(given.get(0, "").ok_or("an attribute is needed")?.clone()) } else { None };
             let test_name = string(given, first, "")?.map(str::to_owned);
             let rest = Given { positional: given.positional.iter().skip(first + 1).cloned().collect(), named: Vec::new() };
             let mut kept = Vec::new();
-            for item in this.items(value)?.iter() {
-                this.budget.step(1)?;
+            for item in ops.items(value)?.iter() {
+                ops.budget.step(1)?;
                 let tested = match &attribute {
-                    Some(attribute) => this.item(item, attribute)?,
+                    Some(attribute) => ops.path(item, attribute)?,
                     None => item.clone(),
                 };
                 let holds = match &test_name {
-                    Some(name) => test(this, name, &tested, &rest)?,
+                    Some(name) => test(ops, name, &tested, &rest)?,
                     None => tested.is_true(),
                 };
                 if holds == wanted {
                     kept.push(item.clone());
                 }
             }
-            Value::list(&this.budget, kept)
+            Value::list(&ops.budget, kept)
         }
         "batch" => {
             let size = count(given, 0, "linecount")?.filter(|&size| size > 0).ok_or("the size of a batch is needed")?;
-            let items = this.items(value)?;
+            let items = ops.items(value)?;
             let mut batches = Vec::new();
             for batch in items.chunks(size) {
                 let mut batch = batch.to_vec();
                 if let Some(fill) = given.get(1, "fill_with") {
-                    this.budget.check((size - batch.len()).saturating_mul(size_of::<Value>()))?;
+                    ops.budget.check((size - batch.len()).saturating_mul(size_of::<Value>()))?;
                     batch.resize(size, fill.clone());
                 }
-                batches.push(Value::list(&this.budget, batch)?);
+                batches.push(Value::list(&ops.budget, batch)?);
             }
-            Value::list(&this.budget, batches)
+            Value::list(&ops.budget, batches)
         }
         "indent" => {
-            let text = as_text(this)?;
+            let text = as_text(ops)?;
             let width = count(given, 0, "width")?.unwrap_or(4);
             if width > MOST_INDENT {
                 return Err(format!("{width} blanks; {MOST_INDENT} are supported"));
             }
-            let (first, blank) = (given.get(1, "first").is_some_and(Value::is_true), given.get(2, "blank").is_some_and(Value::is_true));
-            this.budget.check(text.len() + (text.matches('\n').count() + 1) * width)?;
+            let (first, blank) = (is(1, "first"), is(2, "blank"));
+            ops.budget.check(text.len() + (text.matches('\n').count() + 1) * width)?;
             let mut indented = String::new();
             for (i, line) in text.split('\n').enumerate() {
                 indented.push_str(if i > 0 { "\n" } else { "" });
@@ -445,19 +500,31 @@ pub fn filter(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<Va
                 }
                 indented.push_str(line);
             }
-            this.text(indented)
+            ops.text(indented)
         }
         "tojson" => {
-            let mut text = Output::new(&this.budget);
-            let indent = count(given, 3, "indent")?;
+            let indent = count(given, 1, "indent")?;
             if indent.is_some_and(|indent| indent > MOST_INDENT) {
                 return Err(format!("an indent of more than {MOST_INDENT}"));
             }
-            value.write_json(&mut text, indent, 0)?;
-            this.text(text.into_text())
+            let (comma, colon) = match given.get(2, "separators") {
+                None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }, ": "),
+                Some(Value::List(both)) => match both.as_slice() {
+                    [Value::Str(comma), Value::Str(colon)] => (comma.as_str(), colon.as_str()),
+                    _ => return Err("separators are two strings".into()),
+                },
+                Some(_) => return Err("separators are two strings".into()),
+            };
+            let json = Json { indent, comma, colon, sorted: is(3, "sort_keys"), ascii: is(0, "ensure_ascii") };
+            let mut text = Output::new(&ops.budget);
+            json.write(value, &mut text, 0)?;
+            ops.text(text.into_text())
         }
         "int" => {
             let default = given.get(0, "default").cloned().unwrap_or(Value::Int(0));
+            if given.get(1, "base").is_some_and(|base| base.as_int() != Some(10)) {
+                return Err("only numbers of base 10 are read".into());
+            }
             Ok(match value {
                 Value::Float(value) if value.is_finite() && value.abs() < 9e18 => Value::Int(*value as i64),
                 Value::Str(text) => {
@@ -485,7 +552,8 @@ pub fn filter(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<Va
             let rounded = match string(given, 1, "method")?.unwrap_or("common") {
                 "ceil" => (value * scale).ceil() / scale,
                 "floor" => (value * scale).floor() / scale,
-                _ => format!("{value:.*}", usize::try_from(digits).unwrap_or(0)).parse().unwrap_or(value),
+                "common" => format!("{value:.*}", usize::try_from(digits).unwrap_or(0)).parse().unwrap_or(value),
+                other => return Err(format!("there is no method `{other}`")),
             };
             Ok(Value::Float(rounded))
         }
@@ -493,32 +561,47 @@ pub fn filter(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<Va
     }
 }
 
-/// Sorts by numbers or by strings. That all have an order is checked first: a sort may panic where some have none.
-fn sorted(this: &Ops, items: Vec<Value>, attribute: Option<&Value>, fold_case: bool, reverse: bool) -> Result<Value> {
-    let (mut texts, mut numbers) = (Vec::new(), Vec::new());
-    for item in items {
-        let key = match attribute {
-            Some(attribute) => this.item(&item, attribute)?,
+/// What filters compare elements by.
+struct Key<'a> {
+    attribute: Option<&'a Value>,
+    case_sensitive: bool,
+}
+
+impl Key<'_> {
+    fn of(&self, ops: &Ops, item: &Value) -> Result<Value> {
+        ops.budget.step(1)?;
+        let key = match self.attribute {
+            Some(attribute) => ops.path(item, attribute)?,
             None => item.clone(),
         };
-        match (&key, key.as_float()) {
-            (Value::Str(text), _) => {
-                this.budget.check(4 * text.len())?;
-                texts.push((if fold_case { text.to_lowercase() } else { text.to_string() }, item));
+        match &key {
+            Value::Str(text) if !self.case_sensitive => {
+                ops.budget.check(3 * text.len())?;
+                ops.text(text.to_lowercase())
             }
-            (_, Some(number)) if !number.is_nan() => numbers.push((number, item)),
-            _ => return Err(format!("{} has no order", key.kind())),
+            _ => Ok(key),
         }
     }
-    let longest = texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
-    let (count, bytes) = (texts.len() + numbers.len(), texts.iter().map(|(text, _)| text.len()).sum());
-    this.budget.check(bytes)?;
-    this.budget.step(count.saturating_mul((1 + longest / 16) * (1 + count.max(1).ilog2() as usize)))?;
-    let ordered = |order: std::cmp::Ordering| if reverse { order.reverse() } else { order };
+}
+
+/// Sorts by numbers or by strings. That all have an order is checked first: a sort may panic where some have none.
+fn sorted(ops: &Ops, items: Vec<Value>, by: &Key<'_>, reverse: bool) -> Result<Value> {
+    let (mut texts, mut numbers) = (Vec::new(), Vec::new());
+    for item in items {
+        let key = by.of(ops, &item)?;
+        match (key.as_float(), key) {
+            (_, Value::Str(text)) => texts.push((text, item)),
+            (Some(number), _) if !number.is_nan() => numbers.push((number, item)),
+            (_, key) => return Err(format!("{} has no order", key.kind())),
+        }
+    }
+    let (longest, count) = (texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0), texts.len() + numbers.len());
+    ops.budget.step(count.saturating_mul((1 + longest / 16) * (1 + count.max(1).ilog2() as usize)))?;
+    let ordered = |order: Ordering| if reverse { order.reverse() } else { order };
     let items: Vec<Value> = match (texts.is_empty(), numbers.is_empty()) {
         (false, false) => return Err("strings and numbers have no order".into()),
         (false, true) => {
-            texts.sort_by(|(a, _), (b, _)| ordered(a.cmp(b)));
+            texts.sort_by(|(a, _), (b, _)| ordered(a.as_str().cmp(b)));
             texts.into_iter().map(|(_, item)| item).collect()
         }
         _ => {
@@ -526,10 +609,13 @@ fn sorted(this: &Ops, items: Vec<Value>, attribute: Option<&Value>, fold_case: b
             numbers.into_iter().map(|(_, item)| item).collect()
         }
     };
-    Value::list(&this.budget, items)
+    Value::list(&ops.budget, items)
 }
 
-pub fn test(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool> {
+pub fn test(ops: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool> {
+    ops.visit(value, given)?;
+    let compares = ["divisibleby", "eq", "equalto", "sameas", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in"];
+    given.at_most(usize::from(compares.contains(&name)), &[])?;
     let argument = || given.get(0, "").ok_or_else(|| "a value to compare with is needed".to_owned());
     Ok(match name {
         "defined" => !matches!(value, Value::Undefined),
@@ -555,17 +641,18 @@ pub fn test(this: &Ops, name: &str, value: &Value, given: &Given) -> Result<bool
             }
         }
         "lower" | "upper" => {
-            let text = this.written(value)?;
+            let text = ops.written(value)?;
+            ops.budget.check(3 * text.len())?;
             let changed = if name == "lower" { text.to_lowercase() } else { text.to_uppercase() };
             changed == text && text.chars().any(char::is_alphabetic)
         }
-        "eq" | "equalto" | "sameas" => this.compares("==", value, argument()?)?,
-        "ne" => this.compares("!=", value, argument()?)?,
-        "lt" | "lessthan" => this.compares("<", value, argument()?)?,
-        "le" => this.compares("<=", value, argument()?)?,
-        "gt" | "greaterthan" => this.compares(">", value, argument()?)?,
-        "ge" => this.compares(">=", value, argument()?)?,
-        "in" => this.compares("in", value, argument()?)?,
+        "eq" | "equalto" | "sameas" => ops.compares("==", value, argument()?)?,
+        "ne" => ops.compares("!=", value, argument()?)?,
+        "lt" | "lessthan" => ops.compares("<", value, argument()?)?,
+        "le" => ops.compares("<=", value, argument()?)?,
+        "gt" | "greaterthan" => ops.compares(">", value, argument()?)?,
+        "ge" => ops.compares(">=", value, argument()?)?,
+        "in" => ops.compares("in", value, argument()?)?,
         _ => return Err("is no test of chat templates".into()),
     })
 }

@@ -3,10 +3,10 @@
 use super::{
     ast::{Arguments, CAPTURED, Constant, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
     builtins,
-    limits::{MAX_CALLS, MAX_EVALUATIONS},
     ops::{Given, Ops},
     value::{Budget, Loop, Output, Value},
 };
+use crate::limits::template::{MAX_CALLS, MAX_EVALUATIONS};
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -15,7 +15,7 @@ use std::{
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Why statements ended early.
+/// Why statements ended early. The parser has seen to it that there is a loop for that.
 enum Flow {
     On,
     Break,
@@ -69,10 +69,8 @@ impl Interpreter {
     /// What statements write, instead of writing it.
     fn captured(&mut self, statements: &[Stmt]) -> Result<Value> {
         let mut text = Output::new(&self.ops.budget);
-        match self.scoped(statements, &mut text)? {
-            Flow::On => Value::text(&self.ops.budget, text.into_text()),
-            _ => Err("a loop cannot be left from within a block whose text is kept".into()),
-        }
+        self.scoped(statements, &mut text)?;
+        Value::text(&self.ops.budget, text.into_text())
     }
 
     fn statement(&mut self, statement: &Stmt, out: &mut Output) -> Result<Flow> {
@@ -174,14 +172,10 @@ impl Interpreter {
     fn assign(&mut self, target: &Target, value: Value) -> Result<()> {
         match target {
             Target::Name(name) => self.set(name, value),
-            Target::Attribute(name, attribute) => {
-                // So that no namespace ever contains itself.
-                value.nesting()?;
-                match self.lookup(name) {
-                    Value::Namespace(namespace) => drop(namespace.borrow_mut().insert(attribute.clone(), value)),
-                    other => return Err(format!("`{name}.{attribute}` cannot be set: `{name}` is {}", other.kind())),
-                }
-            }
+            Target::Attribute(name, attribute) => match self.lookup(name) {
+                Value::Namespace(namespace) => namespace.set(attribute, value)?,
+                other => return Err(format!("`{name}.{attribute}` cannot be set: `{name}` is {}", other.kind())),
+            },
             Target::Several(targets) => {
                 let items = self.ops.items(&value)?;
                 if items.len() != targets.len() {

@@ -55,8 +55,7 @@ pub fn tokens(template: &str) -> Result<Vec<(Token<'_>, u32)>, String> {
 impl<'a> Lexer<'a> {
     fn run(&mut self) -> Result<(), String> {
         while !self.rest.is_empty() {
-            let start = ["{{", "{%", "{#"].iter().filter_map(|open| self.rest.find(open)).min();
-            let Some(start) = start else {
+            let Some(start) = tag_start(self.rest) else {
                 let text = self.take(self.rest.len());
                 self.raw(text, false, false);
                 break;
@@ -239,4 +238,9 @@ impl<'a> Lexer<'a> {
         self.line = self.line.saturating_add(taken.matches('\n').count() as u32);
         taken
     }
+}
+
+/// Where the next tag begins.
+fn tag_start(text: &str) -> Option<usize> {
+    text.as_bytes().windows(2).position(|two| matches!(two, b"{{" | b"{%" | b"{#"))
 }

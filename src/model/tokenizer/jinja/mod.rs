@@ -11,14 +11,14 @@
 mod ast;
 mod builtins;
 mod eval;
+mod json;
 mod lexer;
-mod limits;
 mod ops;
 mod parser;
 mod value;
 
+use crate::limits::template::{MOST_BYTES, MOST_TEMPLATE, STEPS};
 use eval::Interpreter;
-use limits::{MOST_BYTES, MOST_TEMPLATE, STEPS};
 use std::{collections::HashMap, rc::Rc};
 use value::{Budget, Value};
 

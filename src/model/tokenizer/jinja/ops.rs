@@ -1,6 +1,6 @@
 //! What can be done with values, within a budget.
 
-use super::value::{Budget, Items, Loop, Output, Value, find};
+use super::value::{Budget, Entries, Items, Loop, Output, Value, find};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, String>;
@@ -23,7 +23,7 @@ impl Given {
         self.positional.get(at).or_else(|| self.named.iter().find(|(known, _)| known == name).map(|(_, value)| value))
     }
 
-    /// Refuses what a function does not take.
+    /// Refuses what a function does not take, by position and by name.
     pub fn at_most(&self, positional: usize, named: &[&str]) -> Result<()> {
         if self.positional.len() > positional {
             return Err(format!("{} arguments where {positional} are taken", self.positional.len()));
@@ -56,6 +56,18 @@ const METHODS: [&str; 17] = [
 ];
 
 impl Ops {
+    /// Takes the steps of reading a value and arguments once.
+    pub fn visit(&self, value: &Value, given: &Given) -> Result<()> {
+        let size = |value: &Value| match value {
+            Value::Str(text) => text.len(),
+            Value::List(items) => items.len(),
+            Value::Map(entries) => entries.len(),
+            _ => 0,
+        };
+        let given = given.positional.iter().chain(given.named.iter().map(|(_, value)| value));
+        self.budget.step(std::iter::once(value).chain(given).map(|value| size(value) / 16).sum())
+    }
+
     /// The elements of a list, the keys of a dictionary, the characters of a string.
     pub fn items(&self, value: &Value) -> Result<Items> {
         match value {
@@ -126,17 +138,19 @@ impl Ops {
     pub fn attribute(&self, value: &Value, name: &str) -> Result<Value> {
         Ok(match value {
             Value::Undefined => return Err(format!("`.{name}` of an undefined value")),
-            Value::Namespace(namespace) => namespace.borrow().get(name).cloned().unwrap_or(Value::Undefined),
+            Value::Namespace(namespace) => namespace.get(name),
             Value::Loop(state) => self.loop_attribute(state, name)?,
             Value::Map(_) if ["items", "keys", "values", "get"].contains(&name) => Value::Method(Box::new(value.clone()), name.to_owned()),
-            Value::Map(entries) => {
-                let found = entries.iter().find(|(key, _)| key.as_str() == Some(name));
-                self.budget.step(entries.len())?;
-                found.map_or(Value::Undefined, |(_, value)| value.clone())
-            }
+            Value::Map(entries) => self.entry(entries, name)?,
             Value::Str(_) if METHODS.contains(&name) => Value::Method(Box::new(value.clone()), name.to_owned()),
             _ => Value::Undefined,
         })
+    }
+
+    fn entry(&self, entries: &Entries, name: &str) -> Result<Value> {
+        self.budget.step(entries.len())?;
+        let found = entries.iter().find(|(key, _)| key.as_str() == Some(name));
+        Ok(found.map_or(Value::Undefined, |(_, value)| value.clone()))
     }
 
     fn loop_attribute(&self, state: &Rc<Loop>, name: &str) -> Result<Value> {
@@ -179,6 +193,18 @@ impl Ops {
             }
             (value, Value::Str(name)) => self.attribute(value, name)?,
             _ => Value::Undefined,
+        })
+    }
+
+    /// An attribute as filters name it: `a.b` is the attribute `b` of `a`.
+    pub fn path(&self, value: &Value, path: &Value) -> Result<Value> {
+        let Some(names) = path.as_str() else { return self.item(value, path) };
+        names.split('.').try_fold(value.clone(), |value, name| match name.parse() {
+            Ok(index) => self.item(&value, &Value::Int(index)),
+            Err(_) => match &value {
+                Value::Map(entries) => self.entry(entries, name),
+                value => self.attribute(value, name),
+            },
         })
     }
 

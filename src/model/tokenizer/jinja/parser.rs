@@ -3,14 +3,14 @@
 use super::{
     ast::{Arguments, CAPTURED, Constant, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
     lexer::{self, Token},
-    limits::MAX_DEPTH,
 };
+use crate::limits::template::{MAX_DEPTH, MOST_ARGUMENTS};
 use std::rc::Rc;
 
 /// Statements of a template.
 pub fn parse(template: &str) -> Result<Vec<Stmt>> {
     let tokens = lexer::tokens(template)?;
-    let mut parser = Parser { tokens, at: 0, depth: 0 };
+    let mut parser = Parser { tokens, at: 0, depth: 0, in_loop: false };
     let parsed = parser.statements(&[]);
     parsed.map_err(|what| format!("line {}: {what}", parser.line()))
 }
@@ -19,6 +19,8 @@ struct Parser<'a> {
     tokens: Vec<(Token<'a>, u32)>,
     at: usize,
     depth: usize,
+    /// Is there a loop that `break` and `continue` mean?
+    in_loop: bool,
 }
 
 type Result<T> = std::result::Result<T, String>;
@@ -92,6 +94,14 @@ impl<'a> Parser<'a> {
         parsed
     }
 
+    /// Parses what is the body of a loop, or is not part of the loop around it.
+    fn within<T>(&mut self, in_loop: bool, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let around = std::mem::replace(&mut self.in_loop, in_loop);
+        let parsed = parse(self);
+        self.in_loop = around;
+        parsed
+    }
+
     fn block_end(&mut self) -> Result<()> {
         match self.next()? {
             Token::BlockEnd => Ok(()),
@@ -149,6 +159,11 @@ impl<'a> Parser<'a> {
         Ok(body)
     }
 
+    /// The body of a block whose text is kept: a loop around it cannot be left from there.
+    fn kept(&mut self, end: &str) -> Result<Vec<Stmt>> {
+        self.within(false, |parser| parser.body_until(end))
+    }
+
     fn block(&mut self) -> Result<StmtKind> {
         let name = self.name()?;
         Ok(match name.as_str() {
@@ -173,9 +188,12 @@ impl<'a> Parser<'a> {
             "filter" => {
                 let value = self.filter(captured(self.line()))?;
                 let value = self.postfix(value)?;
-                StmtKind::FilterBlock { value, body: self.body_until("endfilter")? }
+                StmtKind::FilterBlock { value, body: self.kept("endfilter")? }
             }
             "break" | "continue" => {
+                if !self.in_loop {
+                    return Err(format!("`{name}` is in no loop that it could end"));
+                }
                 self.block_end()?;
                 if name == "break" { StmtKind::Break } else { StmtKind::Continue }
             }
@@ -192,14 +210,12 @@ impl<'a> Parser<'a> {
         if self.is_name("recursive") {
             return Err("recursive loops are not supported in chat templates".into());
         }
-        let (body, end) = self.body(&["else", "endfor"])?;
+        let (body, end) = self.within(true, |parser| parser.body(&["else", "endfor"]))?;
         let otherwise = if end == "else" {
             self.body_until("endfor")?
         } else {
-            {
-                self.block_end()?;
-                Vec::new()
-            }
+            self.block_end()?;
+            Vec::new()
         };
         Ok(StmtKind::For { target, iter, filter, body, otherwise })
     }
@@ -229,7 +245,7 @@ impl<'a> Parser<'a> {
             return Ok(StmtKind::Set { target, value });
         }
         let value = self.postfix(captured(self.line()))?;
-        Ok(StmtKind::SetBlock { target, value, body: self.body_until("endset")? })
+        Ok(StmtKind::SetBlock { target, value, body: self.kept("endset")? })
     }
 
     fn macro_definition(&mut self) -> Result<StmtKind> {
@@ -240,11 +256,12 @@ impl<'a> Parser<'a> {
             let parameter = self.name()?;
             let default = if self.skip("=") { Some(self.expression()?) } else { None };
             parameters.push((parameter, default));
+            at_most(parameters.len())?;
             if !self.is(")") {
                 self.expect(",")?;
             }
         }
-        let body = self.body_until("endmacro")?;
+        let body = self.kept("endmacro")?;
         Ok(StmtKind::Macro { name: name.clone(), definition: Rc::new(Macro { name, parameters, body }) })
     }
 
@@ -502,6 +519,7 @@ impl<'a> Parser<'a> {
                 }
                 None => arguments.positional.push(self.expression()?),
             }
+            at_most(arguments.positional.len() + arguments.named.len())?;
             if !self.is(")") {
                 self.expect(",")?;
             }
@@ -565,6 +583,10 @@ impl<'a> Parser<'a> {
 }
 
 /// What a block wrote, as the filters of the block see it.
+fn at_most(arguments: usize) -> Result<()> {
+    if arguments > MOST_ARGUMENTS { Err(format!("more than {MOST_ARGUMENTS} arguments")) } else { Ok(()) }
+}
+
 fn captured(line: u32) -> Expr {
     Expr { line, depth: 0, kind: Box::new(ExprKind::Name(CAPTURED.to_owned())) }
 }

@@ -1,6 +1,7 @@
 //! Values of a template, and what they take: every string, list and map counts against a budget as long as it lives.
 
-use super::{ast::Macro, limits::MAX_DEPTH};
+use super::ast::Macro;
+use crate::limits::template::MAX_DEPTH;
 use std::{
     cell::{Cell, RefCell},
     cmp::Ordering,
@@ -49,7 +50,13 @@ impl Budget {
     }
 
     pub fn take(&self, bytes: usize) -> Result<(), String> {
-        self.check(bytes)?;
+        self.step(bytes / 16)?;
+        self.grow(bytes)
+    }
+
+    /// [`Budget::take`] for what has taken its steps.
+    fn grow(&self, bytes: usize) -> Result<(), String> {
+        self.room(bytes)?;
         self.bytes.set(self.bytes.get() + bytes);
         Ok(())
     }
@@ -74,21 +81,22 @@ impl Output {
     pub fn push(&mut self, text: &str) -> Result<(), String> {
         // A string that grows doubles, and for a moment there are both.
         let needed = 3 * (self.text.len() + text.len());
+        self.budget.step(text.len() / 16)?;
         if needed > self.counted {
             let more = 2 * needed - self.counted;
-            self.budget.step(text.len() / 16)?;
-            self.budget.room(more)?;
-            self.budget.bytes.set(self.budget.bytes.get() + more);
+            self.budget.grow(more)?;
             self.counted += more;
-        } else {
-            self.budget.step(text.len() / 16)?;
         }
         self.text.push_str(text);
         Ok(())
     }
 
     pub fn blanks(&mut self, count: usize) -> Result<(), String> {
-        (0..count).try_for_each(|_| self.push(" "))
+        self.push(&" ".repeat(count))
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     pub fn into_text(mut self) -> String {
@@ -152,13 +160,52 @@ pub enum Value {
     Str(Text),
     List(Items),
     Map(Entries),
-    Namespace(Rc<RefCell<HashMap<String, Value>>>),
+    Namespace(Rc<Namespace>),
     Macro(Rc<Macro>),
     Loop(Rc<Loop>),
     /// A function by its name.
     Function(&'static str),
     /// A method of a value that is about to be called.
     Method(Box<Value>, String),
+}
+
+/// Variables that outlive their scope.
+pub struct Namespace {
+    fields: RefCell<HashMap<String, Value>>,
+    bytes: Cell<usize>,
+    budget: Rc<Budget>,
+}
+
+impl Namespace {
+    pub fn new(budget: &Rc<Budget>) -> Self {
+        Self { fields: RefCell::default(), bytes: Cell::new(0), budget: budget.clone() }
+    }
+
+    pub fn get(&self, name: &str) -> Value {
+        self.fields.borrow().get(name).cloned().unwrap_or(Value::Undefined)
+    }
+
+    /// Only data is put in, so that no namespace contains itself.
+    pub fn set(&self, name: &str, value: Value) -> Result<(), String> {
+        value.nesting()?;
+        let mut fields = self.fields.borrow_mut();
+        if let Some(field) = fields.get_mut(name) {
+            *field = value;
+            return Ok(());
+        }
+        // A map that grows doubles, and for a moment there are both.
+        let bytes = name.len() + 4 * size_of::<(String, Value)>();
+        self.budget.take(bytes)?;
+        self.bytes.set(self.bytes.get() + bytes);
+        fields.insert(name.to_owned(), value);
+        Ok(())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.budget.give(self.bytes.get());
+    }
 }
 
 /// The state of a `for` loop.
@@ -355,71 +402,6 @@ impl Value {
             other => Err(format!("{} cannot be written", other.kind())),
         }
     }
-
-    /// As JSON, with the blanks of Python's `json.dumps`; indented by so many blanks, if it is said.
-    pub fn write_json(&self, out: &mut Output, indent: Option<usize>, level: usize) -> Result<(), String> {
-        let line = |out: &mut Output, level: usize| match indent {
-            Some(indent) => out.push("\n").and_then(|()| out.blanks(indent * level)),
-            None => Ok(()),
-        };
-        let comma = |i: usize| match (i, indent) {
-            (0, _) => "",
-            (_, Some(_)) => ",",
-            (_, None) => ", ",
-        };
-        match self {
-            Self::None => out.push("null"),
-            Self::Bool(value) => out.push(if *value { "true" } else { "false" }),
-            Self::Int(value) => out.push(&value.to_string()),
-            Self::Float(value) if value.is_finite() => out.push(&float(*value)),
-            Self::Float(value) => out.push(if value.is_nan() {
-                "NaN"
-            } else if *value > 0.0 {
-                "Infinity"
-            } else {
-                "-Infinity"
-            }),
-            Self::Str(text) => {
-                // A control character takes six bytes.
-                out.budget.check(6 * text.len())?;
-                out.push(&serde_json::Value::from(text.as_str()).to_string())
-            }
-            Self::List(items) => {
-                out.push("[")?;
-                for (i, item) in items.iter().enumerate() {
-                    out.push(comma(i))?;
-                    line(out, level + 1)?;
-                    item.write_json(out, indent, level + 1)?;
-                }
-                if !items.is_empty() {
-                    line(out, level)?;
-                }
-                out.push("]")
-            }
-            Self::Map(entries) => {
-                out.push("{")?;
-                for (i, (key, value)) in entries.iter().enumerate() {
-                    out.push(comma(i))?;
-                    line(out, level + 1)?;
-                    match key {
-                        Self::Str(_) => key.write_json(out, None, 0)?,
-                        other => {
-                            out.push("\"")?;
-                            other.write_json(out, None, 0)?;
-                            out.push("\"")?;
-                        }
-                    }
-                    out.push(": ")?;
-                    value.write_json(out, indent, level + 1)?;
-                }
-                if !entries.is_empty() {
-                    line(out, level)?;
-                }
-                out.push("}")
-            }
-            other => Err(format!("{} is no JSON", other.kind())),
-        }
-    }
 }
 
 /// The value of a key.
@@ -446,7 +428,7 @@ fn all<T>(items: impl Iterator<Item = T>, mut test: impl FnMut(T) -> Result<bool
 }
 
 /// A float as Python writes it.
-fn float(value: f64) -> String {
+pub fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
     }

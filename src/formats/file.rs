@@ -1,0 +1,73 @@
+//! Files that are read where a tensor is asked for. None is mapped: a mapped file that somebody truncates ends the process.
+
+use super::problem::Problem;
+use crate::error::{Error, Result};
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+/// An open file of the length that it had when it was opened.
+pub(super) struct InputFile {
+    path: PathBuf,
+    file: Mutex<File>,
+    length: usize,
+}
+
+impl InputFile {
+    pub fn open(path: &Path) -> Result<Self> {
+        let error = |source| Error::Io { path: path.to_owned(), source };
+        // To open a pipe would wait for whoever writes it.
+        if !path.metadata().map_err(error)?.is_file() {
+            return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is not a file")));
+        }
+        let file = File::open(path).map_err(error)?;
+        let length = file.metadata().map_err(error)?.len();
+        let length = usize::try_from(length).map_err(|_| Problem::from(format!("has {length} bytes")).at(path))?;
+        Ok(Self { path: path.to_owned(), file: Mutex::new(file), length })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Some bytes, as they are now.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if the file does not have them; [`Error::Io`] for what the system reports, and too little memory.
+    pub fn read(&self, start: usize, length: usize) -> Result<Vec<u8>> {
+        let error = |source| Error::Io { path: self.path.clone(), source };
+        if length > self.length.saturating_sub(start) {
+            return Err(Problem::from(format!("{length} bytes at {start} are beyond its {}", self.length)).at(&self.path));
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| error(io::ErrorKind::OutOfMemory.into()))?;
+        {
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.seek(SeekFrom::Start(start as u64)).map_err(error)?;
+            (&mut *file).take(length as u64).read_to_end(&mut bytes).map_err(error)?;
+        }
+        if bytes.len() == length {
+            return Ok(bytes);
+        }
+        Err(Problem::from(format!("had {} bytes when it was opened, and has {} now", self.length, start + bytes.len())).at(&self.path))
+    }
+}
+
+/// A whole file.
+///
+/// # Errors
+/// As [`InputFile::read`]; [`Error::Format`] for one of more than `most` bytes.
+pub(crate) fn read(path: &Path, most: usize) -> Result<Vec<u8>> {
+    let file = InputFile::open(path)?;
+    if file.len() > most {
+        return Err(Problem::from(format!("has {} bytes; {most} are supported", file.len())).at(path));
+    }
+    file.read(0, file.len())
+}

@@ -1,0 +1,64 @@
+//! What files from strangers, and options, may ask for: all limits of the crate that are not the device's. SECURITY.md tells users.
+
+/// Rows of a matrix without columns: they hold nothing, and yet memory is taken for each.
+pub const MOST_EMPTY_ROWS: usize = 1 << 24;
+
+#[cfg(feature = "formats")]
+pub mod files {
+    /// The longest JSON file, and the longest header of a safetensors file: an index of shards has some hundred bytes a tensor. Parsed, it takes up to
+    /// twenty times as much.
+    pub const MOST_JSON: usize = 16 << 20;
+    /// The longest header of a GGUF file, with its vocabulary: 256 000 tokens and their merges take some 20 MB.
+    pub const MOST_GGUF_HEADER: usize = 64 << 20;
+    /// The largest dimension of a model; larger ones are taken for damage.
+    pub const MOST_SIZE: usize = 1 << 24;
+    /// Layers; the largest known models have some 130.
+    pub const MOST_LAYERS: usize = 4096;
+}
+
+#[cfg(feature = "models")]
+pub mod sessions {
+    /// Sequences side by side. More would be a mistake, and beyond the grids of some kernels.
+    pub const MOST_SEQUENCES: usize = 4096;
+}
+
+#[cfg(feature = "models")]
+pub mod tokenizer {
+    /// The longest tokenizer.json. The largest known have 35 MB, for a quarter million tokens.
+    pub const MOST_JSON: usize = 256 << 20;
+    /// How many times as long as the text that goes in the text may be that comes out of normalizers, or of decoders.
+    pub const MOST_GROWTH: usize = 256;
+    /// The longest pattern, in bytes.
+    pub const MOST_PATTERN: usize = 4096;
+    /// The longest replacement or added token, and the longest token of a GGUF vocabulary, in bytes.
+    pub const MOST_CONTENT: usize = 1024;
+    /// Sequences within sequences.
+    pub const MOST_DEPTH: usize = 4;
+    /// Steps of a sequence.
+    pub const MOST_STEPS: usize = 64;
+    /// The largest token id, and so the most tokens.
+    pub const MOST_ID: u64 = 1 << 24;
+}
+
+/// What a chat template may take.
+#[cfg(feature = "models")]
+pub mod template {
+    /// The longest template, in bytes. The longest known have 20 KB.
+    pub const MOST_TEMPLATE: usize = 1 << 20;
+    /// Nested statements, operators of an expression, and lists in lists.
+    pub const MAX_DEPTH: usize = 60;
+    /// Statements and expressions that are evaluated within each other. Each takes less than 4 KiB of stack, without optimisation, and a thread has 2 MiB.
+    pub const MAX_EVALUATIONS: usize = 200;
+    /// Macros that call each other.
+    pub const MAX_CALLS: usize = 8;
+    /// Bytes of values that are alive at once, beside those of the conversation.
+    pub const MOST_BYTES: usize = 256 << 20;
+    /// Steps of a rendering; ten thousand messages take a few hundred thousand.
+    pub const STEPS: u64 = 50_000_000;
+    /// The longest `range`, as in Jinja's sandbox.
+    pub const MOST_RANGE: i64 = 100_000;
+    /// The widest indent of JSON and of lines.
+    pub const MOST_INDENT: usize = 100;
+    /// Arguments of a call, and parameters of a macro. Each is looked for among the others.
+    pub const MOST_ARGUMENTS: usize = 256;
+}

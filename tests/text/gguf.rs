@@ -1,0 +1,75 @@
+//! Vocabularies of GGUF files.
+
+use super::*;
+
+#[test]
+fn gguf_byte_level_gives_the_same_tokens() {
+    let tokenizer = Tokenizer::from_gguf(&byte_level()).unwrap();
+    for vector in tales("golden/golden.json")["tokenizer"].as_array().unwrap() {
+        let text = vector["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode_plain(text).unwrap(), ids(&vector["ids"]), "{text}");
+        assert_eq!(tokenizer.encode(text).unwrap(), ids(&vector["ids_with_special"]), "{text}");
+        assert_eq!(tokenizer.decode(&ids(&vector["ids"])).unwrap(), vector["decoded_skip_special"].as_str().unwrap());
+    }
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.vocab_size()), (Some(2046), &[2047][..], 2048));
+}
+
+#[test]
+fn gguf_sentence_pieces_are_those_of_sentencepiece() {
+    for vector in data("sentencepiece.json")["vectors"].as_array().unwrap() {
+        let (text, expected) = (vector["text"].as_str().unwrap(), ids(&vector["ids"]));
+        assert_eq!(SENTENCE_PIECE.encode_plain(text).unwrap(), expected, "{text}");
+        assert_eq!(SENTENCE_PIECE.encode(text).unwrap(), [&[1], expected.as_slice()].concat());
+        assert_eq!(SENTENCE_PIECE.decode(&expected).unwrap(), vector["decoded"].as_str().unwrap());
+        assert_eq!(streamed(SENTENCE_PIECE.stream(), &expected), vector["decoded"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn gguf_says_whether_texts_begin_with_bos() {
+    let begins = |pre: Option<&str>, add_bos| {
+        let vocabulary = GgufVocabulary { pre: pre.map(Into::into), add_bos, ..byte_level() };
+        Tokenizer::from_gguf(&vocabulary).unwrap().encode("a").unwrap()
+    };
+    assert_eq!(begins(Some("llama-bpe"), None), [2046, 64]);
+    assert_eq!(begins(Some("llama-bpe"), Some(false)), [64]);
+    assert_eq!(begins(None, None), [2046, 64]);
+    assert_eq!(begins(Some("gpt-2"), None), [64]);
+    assert_eq!(begins(Some("qwen2"), Some(true)), [2046, 64]);
+}
+
+#[test]
+fn gguf_knows_what_ends_a_turn() {
+    let mut vocabulary = byte_level();
+    vocabulary.tokens.extend(["<|eot_id|>", "<tool>"].map(Into::into));
+    vocabulary.token_types.extend([3, 4]);
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).unwrap();
+    assert_eq!(tokenizer.eos(), [2047, 2048]);
+    assert_eq!(tokenizer.encode_plain("a<tool>b<|eot_id|>").unwrap(), [64, 2049, 65, 2048]);
+    assert_eq!(tokenizer.decode(&[64, 2049, 65, 2048]).unwrap(), "a<tool>b");
+}
+
+#[test]
+fn damaged_gguf_vocabularies_are_errors() {
+    let refused = |change: &dyn Fn(&mut GgufVocabulary), part: &str| {
+        for mut vocabulary in [byte_level(), sentence_piece()] {
+            change(&mut vocabulary);
+            let message = message(Tokenizer::from_gguf(&vocabulary));
+            assert!(message.contains(part), "{message}");
+        }
+    };
+    refused(&|v| v.model = "bert".into(), "`bert` is not supported");
+    refused(&|v| v.tokens[300] = v.tokens[301].clone(), "tokens 300 and 301 are both");
+    refused(&|v| v.token_types.truncate(2), "token types");
+    refused(&|v| v.scores = Some(vec![0.0]), "1 scores");
+    refused(&|v| v.eos = Some(5000), "is 5000 of");
+    refused(&|v| (v.bos, v.add_bos) = (None, Some(true)), "BOS is wanted");
+    let merge = |merge: &str| message(Tokenizer::from_gguf(&GgufVocabulary { merges: vec![merge.into()], ..byte_level() }));
+    for bad in ["", "a", "a  ", "a nothing", "a b c", "~ ~"] {
+        assert!(merge(bad).contains("is not of two tokens"), "{bad}");
+    }
+    assert!(message(Tokenizer::from_gguf(&GgufVocabulary { scores: None, ..sentence_piece() })).contains("needs scores"));
+    let odd = GgufVocabulary { scores: Some(vec![f32::NAN; 420]), ..sentence_piece() };
+    assert!(Tokenizer::from_gguf(&odd).unwrap().encode("the kite").is_ok());
+    assert!(Tokenizer::from_gguf(&GgufVocabulary { model: "gpt2".into(), ..Default::default() }).unwrap().encode("a").unwrap().is_empty());
+}
