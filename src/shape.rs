@@ -28,6 +28,13 @@ impl Shape {
         self.dims().iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))
     }
 
+    /// Of at most four dimensions.
+    pub(crate) fn of(dims: &[usize]) -> Self {
+        let mut shape = Self { dims: [0; Self::MAX_RANK], rank: dims.len() };
+        shape.dims[..dims.len()].copy_from_slice(dims);
+        shape
+    }
+
     /// The same with another last dimension; a scalar becomes a vector.
     pub(crate) fn with_last(mut self, columns: usize) -> Self {
         self.rank = self.rank.max(1);

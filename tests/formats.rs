@@ -152,7 +152,7 @@ fn bad_files_are_named() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: support::cases(500), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Bytes changed, cut out or put in anywhere: whatever comes of it, it is no panic.
     #[test]

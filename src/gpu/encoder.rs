@@ -122,11 +122,14 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
             (Type::U32, _) => return mismatch("u32 words"),
             (Type::I32, _) => return mismatch("i32"),
             (Type::F32, _) => return mismatch("f32"),
-            (Type::Float(alias), element @ (Element::F32 | Element::F16)) => match floats.iter().find(|(known, _)| *known == alias) {
-                Some(&(_, first)) if first != element => return mismatch("the float type of an earlier binding"),
-                Some(_) => {}
-                None => floats.push((alias, element)),
-            },
+            (Type::Float(alias), element @ (Element::F32 | Element::F16)) => {
+                if floats.iter().any(|&(known, first)| (kernel.one_float || known == alias) && first != element) {
+                    return mismatch("the float type of an earlier binding");
+                }
+                if floats.iter().all(|&(known, _)| known != alias) {
+                    floats.push((alias, element));
+                }
+            }
             (Type::Float(_), _) => return mismatch("f32 or f16"),
         }
         for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {

@@ -45,6 +45,8 @@ pub struct Kernel {
     pub grid: Grid,
     /// wgpu features that every text of it uses. (`f16` and subgroups follow from the variant.)
     pub features: wgpu::Features,
+    /// Are all its [`Type::Float`] aliases one type?
+    pub(crate) one_float: bool,
     /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds checks.
     pub(crate) trusted: bool,
     sources: Sources,
@@ -97,6 +99,7 @@ impl Kernel {
             bindings,
             grid: Grid::Blocks,
             features: wgpu::Features::empty(),
+            one_float: false,
             trusted: false,
             sources: Sources::Declared(sources),
         }
@@ -118,6 +121,12 @@ impl Kernel {
     /// Says that its grid is one-dimensional and may be folded; see [`Grid::Flat`].
     pub const fn flat(mut self) -> Self {
         self.grid = Grid::Flat;
+        self
+    }
+
+    /// Says that tensors of one float type are bound to it: all `f32`, or all `f16`.
+    pub const fn one_float(mut self) -> Self {
+        self.one_float = true;
         self
     }
 
@@ -192,14 +201,15 @@ impl Kernel {
         names
     }
 
-    /// Every variant there is, for tests that walk the catalog: languages × subgroups × `f32` or `f16` for each alias.
+    /// Every variant there is, for tests that walk the catalog: languages × subgroups × `f32` or `f16` for each alias, or for all.
     pub fn variants(&self) -> Vec<Variant> {
         let aliases = self.floats();
         let mut all = Vec::new();
         for language in self.sources().iter().map(|source| source.language) {
             let portable = language == ShaderLanguage::Wgsl && self.uses_subgroups();
             for subgroups in [true, false].into_iter().take(1 + usize::from(portable)) {
-                for bits in 0..1 << aliases.len() {
+                let last = (1 << aliases.len()) - 1;
+                for bits in (0..=last).filter(|&bits| !self.one_float || bits == 0 || bits == last) {
                     let element = |i: usize| if bits >> i & 1 == 0 { Element::F32 } else { Element::F16 };
                     let floats = aliases.iter().enumerate().map(|(i, &name)| (name, element(i))).collect();
                     all.push(Variant { language, subgroups, floats });

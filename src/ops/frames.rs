@@ -1,8 +1,10 @@
-//! What elementwise ops share. A frame's text (wgsl/frames, msl/frames) owns index, bounds, parameters, broadcasting and accumulation; an op's text
-//! brings a function: `forward(a)` for one input, `combine(a, b)` for two. A gradient is `combine(x, dy)`, made of `backward(x, dy)`.
+//! What elementwise ops share. A frame's text (wgsl/frames) owns index, bounds, parameters, broadcasting, accumulation and work in place; an op brings
+//! a function: `forward(x)` of one input, `combine(a, b)` of two, `combine(a, b, c)` of three. Numbers that come with a call are `params.alpha` and
+//! `params.beta`. Ops that are one expression are lines of a table: op_tables.rs. On Metal, elementwise ops are what naga makes of their WGSL; a text of
+//! our own took no fewer instructions (docs/apple-gpu.md).
 
 use crate::{
-    element::Float,
+    element::{ElementType, Float},
     error::{Error, Result},
     gpu::{
         encoder::Encoder,
@@ -12,174 +14,265 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        params::{Fields, Params, Scalar::U32},
+        params::Params as _,
         source::Source,
     },
+    params,
     shape::Shape,
 };
 
-/// Parameters of `W` words: those of the output, then five for each input.
-#[repr(transparent)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct FrameParams<const W: usize>([u32; W]);
-const ONE_INPUT: usize = 11;
-const TWO_INPUTS: usize = 16;
-
-impl<const W: usize> Params for FrameParams<W> {
-    const FIELDS: Fields = FIELDS.split_at(W).0;
+params! {
+    struct FrameParams {
+        length: u32,
+        rank: u32,
+        n0: u32,
+        n1: u32,
+        n2: u32,
+        add: u32,
+        in_place: u32,
+        a_dims: u32,
+        b_dims: u32,
+        c_dims: u32,
+        alpha: f32,
+        beta: f32,
+    }
 }
 
-#[rustfmt::skip]
-const FIELDS: Fields = &[
-    ("length", U32), ("rank", U32), ("n0", U32), ("n1", U32), ("n2", U32), ("add", U32),
-    ("a_offset", U32), ("a0", U32), ("a1", U32), ("a2", U32), ("a3", U32),
-    ("b_offset", U32), ("b0", U32), ("b1", U32), ("b2", U32), ("b3", U32),
-];
-
-/// The sources of an elementwise op: its parts between those of the frame.
+/// The source of an elementwise op: its parts between those of the frame.
 macro_rules! elementwise {
-    ($frame:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {
-        &[
-            $crate::kernel::source::Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $($wgsl,)* "frames/operand", $frame]),
-            $crate::kernel::source::Source::msl($crate::msl!["shared/prelude", $($msl,)* "frames/operand", $frame]),
-        ]
+    ($frame:literal, [$($part:tt),* $(,)?]) => {
+        &[$crate::kernel::source::Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $($part,)* "frames/operand", $frame])]
     };
 }
 pub(super) use elementwise;
 
+/// A part of text that is a function in one expression.
+macro_rules! function {
+    ($head:literal, $expression:literal) => {
+        $crate::kernel::source::Part::new($expression, concat!("fn ", $head, " -> f32 { return ", $expression, "; }\n"))
+    };
+}
+pub(super) use function;
+
 /// A kernel with one input, `sources` made with "frames/elementwise_1".
 pub const fn one_input(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("a", Float("X")), read_write("y", Float("Y"))];
-    Kernel::trusted(name, FrameParams::<ONE_INPUT>::FIELDS, BINDINGS, sources).entry("elementwise_1").flat()
+    const BINDINGS: &[Binding; 2] = &[read("a", Float("X")), read_write("y", Float("Y"))];
+    one_input_of(name, BINDINGS, sources)
+}
+
+/// The same from one type to another; the parts of its text say what `X` or `Y` is where it is no float.
+pub const fn one_input_of(name: &'static str, bindings: &'static [Binding; 2], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_1").flat()
 }
 
 /// A kernel with two inputs, `sources` made with "frames/elementwise_2".
 pub const fn two_inputs(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
-    Kernel::trusted(name, FrameParams::<TWO_INPUTS>::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
+    Kernel::trusted(name, FrameParams::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
 }
 
-/// An input: which elements of a tensor belong to those of the output.
-pub struct Operand<'a, T> {
-    tensor: &'a Tensor<T>,
-    /// The output's, outermost first.
-    dims: Vec<usize>,
-    offset: usize,
-    /// One for each dimension of the output; 0 where the tensor is broadcast.
-    strides: Vec<usize>,
+/// A kernel of two inputs that makes 0 or 1, in words.
+pub const fn two_inputs_to_u32(name: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
+    Kernel::trusted(name, FrameParams::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
 }
 
-impl<'a, T> Operand<'a, T> {
+/// A kernel with three inputs, `sources` made with "frames/elementwise_3".
+pub const fn three_inputs(name: &'static str, bindings: &'static [Binding; 4], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_3").flat()
+}
+
+/// An input: a tensor and the dimensions of the output that it has, innermost first; it is the same along the others.
+pub struct Operand<'a> {
+    tensor: &'a dyn Bind,
+    has: Vec<bool>,
+}
+
+impl<'a> Operand<'a> {
     /// A tensor, broadcast to `shape`: dimensions are aligned from the last on, and one of 1 serves for any.
     ///
     /// # Errors
     /// [`Error::Shape`] if it does not fit.
-    pub fn broadcast(op: &'static str, what: &'static str, tensor: &'a Tensor<T>, shape: Shape) -> Result<Self> {
-        let (own, dims) = (tensor.shape(), shape.dims());
-        let mut strides = vec![0; dims.len()];
-        let misfit = || Error::Shape { op, what, expected: format!("what broadcasts to {shape}"), found: own };
-        let outer = dims.len().checked_sub(own.rank()).ok_or_else(misfit)?;
-        let mut stride = 1;
-        for (i, &dim) in own.dims().iter().enumerate().rev() {
-            if dim == dims[outer + i] {
-                strides[outer + i] = stride;
-            } else if dim != 1 {
-                return Err(misfit());
+    pub fn broadcast<T: ElementType>(op: &'static str, what: &'static str, tensor: &'a Tensor<T>, shape: Shape) -> Result<Self> {
+        let own = tensor.shape();
+        let pairs = || own.dims().iter().rev().zip(shape.dims().iter().rev());
+        if own.rank() > shape.rank() || pairs().any(|(own, dim)| own != dim && *own != 1) {
+            return Err(Error::Shape { op, what, expected: format!("what broadcasts to {shape}"), found: own });
+        }
+        let mut has: Vec<bool> = pairs().map(|(own, dim)| own == dim).collect();
+        has.resize(shape.rank(), false);
+        Ok(Self { tensor, has })
+    }
+
+    /// A tensor that has to have `shape`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if it has another.
+    pub fn same<T: ElementType>(op: &'static str, what: &'static str, tensor: &'a Tensor<T>, shape: Shape) -> Result<Self> {
+        if tensor.shape() != shape {
+            return Err(Error::Shape { op, what, expected: shape.to_string(), found: tensor.shape() });
+        }
+        Self::broadcast(op, what, tensor, shape)
+    }
+}
+
+/// The shape to which two tensors are broadcast: dimensions are aligned from the last on, and one of 1 serves for any.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit.
+pub fn broadcast_shape(op: &'static str, a: Shape, b: Shape) -> Result<Shape> {
+    let (longer, shorter) = if a.rank() < b.rank() { (b, a) } else { (a, b) };
+    let mut dims = longer.dims().to_vec();
+    let outer = dims.len() - shorter.rank();
+    for (dim, &other) in dims[outer..].iter_mut().zip(shorter.dims()) {
+        if *dim != other && *dim != 1 && other != 1 {
+            return Err(Error::Shape { op, what: "b", expected: format!("what broadcasts with {a}"), found: b });
+        }
+        // One of 1 serves for none, too.
+        *dim = if *dim == 1 { other } else { *dim };
+    }
+    Ok(Shape::of(&dims))
+}
+
+/// Joins neighbouring dimensions of which each operand has all or none; gives dimensions, innermost first, and for each of them the operands that
+/// have it, a bit each. Operands of one shape have one dimension.
+fn join(dims: &[usize], operands: &[&[bool]]) -> (Vec<usize>, Vec<u32>) {
+    let (mut joined, mut have): (Vec<usize>, Vec<u32>) = (Vec::new(), Vec::new());
+    for (i, &dim) in dims.iter().rev().enumerate().filter(|(_, dim)| **dim != 1) {
+        let bits = operands.iter().enumerate().map(|(operand, has)| u32::from(has[i]) << operand).sum();
+        match (joined.last_mut(), have.last()) {
+            (Some(inner), Some(&last)) if last == bits => *inner *= dim,
+            _ => {
+                joined.push(dim);
+                have.push(bits);
             }
-            stride *= dim;
-        }
-        Ok(Self { tensor, dims: dims.to_vec(), offset: 0, strides })
-    }
-
-    /// `width` columns of a matrix from `first` on, for an output of `[rows, width]`.
-    pub fn columns(tensor: &'a Tensor<T>, first: usize, width: usize) -> Self {
-        let (rows, columns) = tensor.shape().as_matrix();
-        Self { tensor, dims: vec![rows, width], offset: first, strides: vec![columns, 1] }
-    }
-}
-
-/// Joins neighbouring dimensions that lie one after another in every operand; gives dimensions and strides, innermost first.
-fn join(dims: &[usize], operands: &[&[usize]]) -> (Vec<usize>, Vec<Vec<usize>>) {
-    let (mut joined, mut strides): (Vec<usize>, Vec<Vec<usize>>) = (Vec::new(), vec![Vec::new(); operands.len()]);
-    for (i, &dim) in dims.iter().enumerate().rev().filter(|(_, dim)| **dim != 1) {
-        let follows = |(operand, strides): (&&[usize], &Vec<usize>)| match (strides.last(), joined.last()) {
-            (Some(inner), Some(length)) => operand[i] == inner * length,
-            _ => false,
-        };
-        if operands.iter().zip(&strides).all(follows) {
-            joined.iter_mut().rev().take(1).for_each(|length| *length *= dim);
-        } else {
-            joined.push(dim);
-            strides.iter_mut().zip(operands).for_each(|(strides, operand)| strides.push(operand[i]));
         }
     }
-    if joined.is_empty() {
-        joined.push(1);
-        strides.iter_mut().for_each(|strides| strides.push(0));
+    (joined, have)
+}
+
+/// The numbers of a call that are `params.alpha` and `params.beta`.
+pub type Scalars<'a> = &'a [f32];
+
+/// Records a kernel of this file's declarations. An input that is `y` itself, element for element, is read where it is written.
+fn record<Y: ElementType>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    scalars: Scalars<'_>,
+    inputs: &[&Operand<'_>],
+    y: Out<'_, Y>,
+) -> Result<()> {
+    let (add, y) = (y.adds().into(), y.tensor());
+    let (n, have) = join(y.shape().dims(), &inputs.iter().map(|input| &*input.has).collect::<Vec<_>>());
+    let is_y = |input: &Operand<'_>| {
+        let (bound, y) = (input.tensor.bound(), y.bound());
+        bound.id() == y.id() && bound.element() == y.element()
+    };
+    let all = |input: usize| have.iter().all(|bits| bits >> input & 1 == 1);
+    let in_place: u32 = inputs.iter().enumerate().map(|(i, input)| u32::from(is_y(input) && all(i)) << i).sum();
+    let dims_of = |input: usize| have.iter().enumerate().map(|(dim, bits)| (bits >> input & 1) << dim).sum();
+    let dim = |i: usize| n.get(i).copied().unwrap_or(1) as u32;
+    let scalar = |i: usize| scalars.get(i).copied().unwrap_or(0.0);
+    let params = FrameParams {
+        length: y.len() as u32,
+        rank: n.len() as u32,
+        n0: dim(0),
+        n1: dim(1),
+        n2: dim(2),
+        add,
+        in_place,
+        a_dims: dims_of(0),
+        b_dims: dims_of(1),
+        c_dims: dims_of(2),
+        alpha: scalar(0),
+        beta: scalar(1),
+    };
+    // wgpu binds no buffer for reading that is bound for writing.
+    let unread = if in_place == 0 { None } else { Some(Tensor::<Y>::uninit(encoder.context(), [1])?) };
+    let mut bindings: Vec<&dyn Bind> = Vec::new();
+    for (i, input) in inputs.iter().enumerate() {
+        bindings.push(match &unread {
+            Some(unread) if in_place >> i & 1 == 1 => unread,
+            _ => input.tensor,
+        });
     }
-    (joined, strides)
-}
-
-/// Records a kernel of [`one_input`] or [`two_inputs`]; all inputs are for the dimensions of `y`.
-fn record<const W: usize, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    kernel: &'static Kernel,
-    inputs: &[&Operand<'_, X>],
-    y: Out<'_, Y>,
-) -> Result<()> {
-    let length = y.tensor().len();
-    let strides: Vec<&[usize]> = inputs.iter().map(|input| &*input.strides).collect();
-    let (n, strides) = join(&inputs[0].dims, &strides);
-    // Numbers that a rank does not have are not read.
-    let word = |numbers: &[usize], i: usize| numbers.get(i).copied().unwrap_or(1) as u32;
-    let of_output = [length as u32, n.len() as u32, word(&n, 0), word(&n, 1), word(&n, 2), y.adds().into()];
-    let of_input = |(input, s): (&&Operand<'_, X>, &Vec<usize>)| [input.offset as u32, word(s, 0), word(s, 1), word(s, 2), word(s, 3)];
-    let mut params = FrameParams([0; W]);
-    let words = of_output.into_iter().chain(inputs.iter().zip(&strides).flat_map(of_input));
-    params.0.iter_mut().zip(words).for_each(|(param, word)| *param = word);
-    let mut bindings: Vec<&dyn Bind> = inputs.iter().map(|input| input.tensor as &dyn Bind).collect();
-    bindings.push(y.tensor());
-    encoder.dispatch(kernel, &params, &bindings, [length, 1, 1])
-}
-
-/// Records a kernel of [`two_inputs`]; both operands are for the dimensions of `y`.
-pub fn record_two<X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    kernel: &'static Kernel,
-    a: &Operand<'_, X>,
-    b: &Operand<'_, X>,
-    y: Out<'_, Y>,
-) -> Result<()> {
-    record::<TWO_INPUTS, X, Y>(encoder, kernel, &[a, b], y)
+    bindings.push(y);
+    encoder.dispatch(kernel, &params, &bindings, [y.len(), 1, 1])
 }
 
 /// An op with one input: `y` has the shape of `x`.
-pub fn map<X: Float, Y: Float>(
+pub fn map<X: ElementType, Y: ElementType>(
     encoder: &mut Encoder,
-    op: &'static str,
     kernel: &'static Kernel,
+    scalars: Scalars<'_>,
     x: &Tensor<X>,
     y: Out<'_, Y>,
 ) -> Result<()> {
-    y.check_shape(op, x.shape())?;
-    record::<ONE_INPUT, X, Y>(encoder, kernel, &[&Operand::broadcast(op, "x", x, x.shape())?], y)
+    y.check_shape(kernel.name, x.shape())?;
+    spread(encoder, kernel, scalars, x, y)
+}
+
+/// An op with one input, which is broadcast to the shape of `y`.
+pub fn spread<X: ElementType, Y: ElementType>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    scalars: Scalars<'_>,
+    x: &Tensor<X>,
+    y: Out<'_, Y>,
+) -> Result<()> {
+    let x = Operand::broadcast(kernel.name, "x", x, y.tensor().shape())?;
+    record(encoder, kernel, scalars, &[&x], y)
 }
 
 /// The gradient of an op with one input: `dy` and `dx` have the shape of `x`.
-pub fn gradient<X: Float, Y: Float>(
+pub fn gradient<T: Float>(
     encoder: &mut Encoder,
-    op: &'static str,
     kernel: &'static Kernel,
-    x: &Tensor<X>,
-    dy: &Tensor<X>,
-    dx: Out<'_, Y>,
+    scalars: Scalars<'_>,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+    dx: Out<'_, T>,
 ) -> Result<()> {
-    let shape = x.shape();
-    if dy.shape() != shape {
-        return Err(Error::Shape { op, what: "dy", expected: shape.to_string(), found: dy.shape() });
-    }
+    let (op, shape) = (kernel.name, x.shape());
+    let (x, dy) = (Operand::broadcast(op, "x", x, shape)?, Operand::same(op, "dy", dy, shape)?);
     dx.check_shape(op, shape)?;
-    record_two(encoder, kernel, &Operand::broadcast(op, "x", x, shape)?, &Operand::broadcast(op, "dy", dy, shape)?, dx)
+    record_two(encoder, kernel, scalars, &x, &dy, dx)
+}
+
+/// An op with two inputs, broadcast to the shape of `y`.
+pub fn combine<X: ElementType, Y: ElementType>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    a: &Tensor<X>,
+    b: &Tensor<X>,
+    y: Out<'_, Y>,
+) -> Result<()> {
+    let shape = y.tensor().shape();
+    let (a, b) = (Operand::broadcast(kernel.name, "a", a, shape)?, Operand::broadcast(kernel.name, "b", b, shape)?);
+    record_two(encoder, kernel, &[], &a, &b, y)
+}
+
+/// Records a kernel of two inputs, both for the dimensions of `y`.
+pub fn record_two<Y: ElementType>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    scalars: Scalars<'_>,
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    y: Out<'_, Y>,
+) -> Result<()> {
+    record(encoder, kernel, scalars, &[a, b], y)
+}
+
+/// Records a kernel of three inputs, all for the dimensions of `y`.
+pub fn record_three<Y: ElementType>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    scalars: Scalars<'_>,
+    inputs: [&Operand<'_>; 3],
+    y: Out<'_, Y>,
+) -> Result<()> {
+    record(encoder, kernel, scalars, &inputs, y)
 }
 
 #[cfg(test)]
@@ -187,15 +280,14 @@ mod tests {
     use super::join;
 
     #[test]
-    fn dimensions_that_lie_one_after_another_are_joined() {
-        assert_eq!(join(&[2, 3, 5], &[&[15, 5, 1]]), (vec![30], vec![vec![1]]));
-        // A row for all rows, a column for all columns.
-        assert_eq!(join(&[2, 3, 5], &[&[15, 5, 1], &[0, 0, 1]]), (vec![5, 6], vec![vec![1, 5], vec![1, 0]]));
-        assert_eq!(join(&[6, 5], &[&[1, 0]]), (vec![5, 6], vec![vec![0, 1]]));
-        assert_eq!(join(&[2, 1, 5], &[&[5, 0, 1]]), (vec![10], vec![vec![1]]));
-        assert_eq!(join(&[1, 1], &[&[0, 0]]), (vec![1], vec![vec![0]]));
-        assert_eq!(join(&[], &[&[]]), (vec![1], vec![vec![0]]));
-        // Half of the columns of a wider matrix.
-        assert_eq!(join(&[4, 3], &[&[6, 1]]), (vec![3, 4], vec![vec![1, 6]]));
+    fn dimensions_that_belong_together_are_joined() {
+        let (all, row, column) = ([true; 3], [true, false, false], [false, true, true]);
+        assert_eq!(join(&[2, 3, 5], &[&all]), (vec![30], vec![1]));
+        // A row for all rows, a number for each.
+        assert_eq!(join(&[2, 3, 5], &[&all, &row]), (vec![5, 6], vec![3, 1]));
+        assert_eq!(join(&[2, 3, 5], &[&all, &column]), (vec![5, 6], vec![1, 3]));
+        assert_eq!(join(&[2, 1, 5], &[&all, &row]), (vec![5, 2], vec![3, 1]));
+        assert_eq!(join(&[1, 1], &[&[true, false]]), (vec![], vec![]));
+        assert_eq!(join(&[], &[&[]]), (vec![], vec![]));
     }
 }

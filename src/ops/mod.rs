@@ -13,6 +13,7 @@ macro_rules! family {
 pub mod bitnet;
 mod frames;
 pub mod measure;
+mod op_tables;
 mod rms;
 pub mod tensor;
 pub mod transformer;

@@ -37,7 +37,7 @@ fn sound_models_that_cannot_run_are_unsupported() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Bytes of real files changed anywhere, or cut off: whatever comes of it, it is no panic.
     #[test]

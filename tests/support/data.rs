@@ -9,6 +9,7 @@ pub enum Data {
     I32(Vec<i32>),
     F32(Vec<f32>),
     F16(Vec<f16>),
+    I8(Vec<i8>),
 }
 
 /// By how much a result may miss what is expected.
@@ -66,6 +67,7 @@ impl Data {
             Self::I32(_) => Element::I32,
             Self::F32(_) => Element::F32,
             Self::F16(_) => Element::F16,
+            Self::I8(_) => Element::I8,
         }
     }
 
@@ -76,6 +78,7 @@ impl Data {
             Self::I32(values) => bytemuck::cast_slice(values),
             Self::F32(values) => bytemuck::cast_slice(values),
             Self::F16(values) => bytemuck::cast_slice(values),
+            Self::I8(values) => bytemuck::cast_slice(values),
         }
     }
 
@@ -86,6 +89,7 @@ impl Data {
             Element::I32 => Self::I32(bytemuck::pod_collect_to_vec(bytes)),
             Element::F32 => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
             Element::F16 => Self::F16(bytemuck::pod_collect_to_vec(bytes)),
+            Element::I8 => Self::I8(bytemuck::pod_collect_to_vec(bytes)),
             other => panic!("no kernel writes {other:?}"),
         }
     }
@@ -120,6 +124,7 @@ impl Data {
         let difference = match (self, wanted) {
             (Self::U32(got), Self::U32(want)) => first_difference(got, want, |g, w| g == w),
             (Self::I32(got), Self::I32(want)) => first_difference(got, want, |g, w| g == w),
+            (Self::I8(got), Self::I8(want)) => first_difference(got, want, |g, w| g == w),
             (Self::F32(got), Self::F32(want)) => {
                 let lost = |g: &f32, w: &f32| leeway == Leeway::Device && *g == 0.0 && w.abs() < FROM_SUBNORMAL;
                 first_difference(got, want, |g, w| g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan()) || lost(g, w))

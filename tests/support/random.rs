@@ -11,6 +11,11 @@ pub fn seed() -> u64 {
     *SEED
 }
 
+/// How many cases a property is tried on, unless `PROPTEST_CASES` says it.
+pub fn cases(usually: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").map_or(usually, |cases| cases.parse().expect("PROPTEST_CASES is a whole number"))
+}
+
 /// Random numbers that are the same every time.
 pub fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)

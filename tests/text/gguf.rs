@@ -73,3 +73,69 @@ fn damaged_gguf_vocabularies_are_errors() {
     assert!(Tokenizer::from_gguf(&odd).unwrap().encode("the kite").is_ok());
     assert!(Tokenizer::from_gguf(&GgufVocabulary { model: "gpt2".into(), ..Default::default() }).unwrap().encode("a").unwrap().is_empty());
 }
+
+/// What may be wrong with a vocabulary.
+#[derive(Clone, Debug)]
+enum Fault {
+    Token(usize, String),
+    Type(usize, i32),
+    Score(usize, f32),
+    Merge(usize, String),
+    Ends([Option<u32>; 2], Option<bool>, Option<bool>),
+    Pre(Option<String>),
+    Shorter(u8, usize),
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let at = 0usize..2048;
+    let text = || prop_oneof!["\\PC{0,3}", Just("<0x41>".to_owned()), Just("\u{2581}".to_owned()), Just("a".repeat(300)), Just(String::new())];
+    let id = || prop::option::of(prop_oneof![0u32..2100, Just(u32::MAX)]);
+    const PRE: &[&str] = &["llama-bpe", "gpt-2", "qwen2", "deepseek-coder", "default", "nothing", ""];
+    prop_oneof![
+        (at.clone(), text()).prop_map(|(at, token)| Fault::Token(at, token)),
+        (at.clone(), -2i32..9).prop_map(|(at, kind)| Fault::Type(at, kind)),
+        (at.clone(), any::<f32>()).prop_map(|(at, score)| Fault::Score(at, score)),
+        (at.clone(), "[ -~]{0,5}").prop_map(|(at, merge)| Fault::Merge(at, merge)),
+        (id(), id(), any::<Option<bool>>(), any::<Option<bool>>()).prop_map(|(bos, eos, add, space)| Fault::Ends([bos, eos], add, space)),
+        prop::option::of(prop::sample::select(PRE)).prop_map(|pre| Fault::Pre(pre.map(Into::into))),
+        (0u8..4, at).prop_map(|(which, length)| Fault::Shorter(which, length)),
+    ]
+}
+
+impl Fault {
+    fn put(self, v: &mut GgufVocabulary) {
+        match self {
+            Self::Token(at, token) => v.tokens.get_mut(at).into_iter().for_each(|t| *t = token.clone()),
+            Self::Type(at, kind) => v.token_types.get_mut(at).into_iter().for_each(|t| *t = kind),
+            Self::Score(at, score) => v.scores.iter_mut().filter_map(|scores| scores.get_mut(at)).for_each(|s| *s = score),
+            Self::Merge(at, merge) => v.merges.get_mut(at).into_iter().for_each(|m| *m = merge.clone()),
+            Self::Ends([bos, eos], add, space) => (v.bos, v.eos, v.add_bos, v.add_space_prefix) = (bos, eos, add, space),
+            Self::Pre(pre) => v.pre = pre,
+            Self::Shorter(0, length) => v.tokens.truncate(length),
+            Self::Shorter(1, length) => v.token_types.truncate(length),
+            Self::Shorter(2, length) => v.merges.truncate(length),
+            Self::Shorter(_, length) => v.scores.iter_mut().for_each(|scores| scores.truncate(length)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
+    #[test]
+    fn any_gguf_vocabulary_encodes_or_is_refused(pieces in any::<bool>(), faults in prop::collection::vec(fault(), 1..4)) {
+        let mut vocabulary = if pieces { sentence_piece() } else { byte_level() };
+        faults.into_iter().for_each(|fault| fault.put(&mut vocabulary));
+        if let Ok(tokenizer) = Tokenizer::from_gguf(&vocabulary) {
+            for text in ["Once upon a time, 東京! <|end_of_text|>", ""] {
+                match tokenizer.encode(text) {
+                    Ok(ids) => {
+                        prop_assert!(ids.iter().all(|&id| (id as usize) < vocabulary.tokens.len()));
+                        prop_assert_eq!(&tokenizer.encode(text).unwrap(), &ids);
+                        prop_assert_eq!(streamed(tokenizer.stream(), &ids), tokenizer.decode(&ids).unwrap());
+                    }
+                    Err(error) => prop_assert!(!error.to_string().contains("contradicts itself"), "{error}"),
+                }
+            }
+        }
+    }
+}

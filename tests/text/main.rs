@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::{fs, sync::LazyLock};
-use support::Golden;
+use support::{Golden, cases};
 
 const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
@@ -111,9 +111,4 @@ fn with_template(template: &str) -> Tokenizer {
 
 fn user(content: &str) -> [Message; 1] {
     [Message::new("user", content)]
-}
-
-/// How many cases, unless `PROPTEST_CASES` says it.
-fn cases(usually: u32) -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usually)
 }

@@ -4,12 +4,24 @@ use crate::{
     element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
-    kernel::declaration::Kernel,
-    ops::frames::{Operand, elementwise, record_two, two_inputs},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    params, wgsl,
 };
 
-static RELU2_GATE: Kernel =
-    two_inputs("relu2_gate", elementwise!("frames/elementwise_2", wgsl["tensor/relu2", "bitnet/gate"], msl["tensor/relu2", "bitnet/gate"]));
+params! { struct Params { length: u32, features: u32, add: u32 } }
+
+static RELU2_GATE: Kernel = Kernel::trusted(
+    "relu2_gate",
+    Params::FIELDS,
+    &[read("x", Float("X")), read_write("y", Float("Y"))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/relu2", "bitnet/gate", "bitnet/relu2_gate"])],
+)
+.flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&RELU2_GATE];
 
@@ -36,7 +48,8 @@ pub fn relu2_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor
     }
     let features = columns / 2;
     y.check(op, tokens, features)?;
-    record_two(encoder, &RELU2_GATE, &Operand::columns(x, 0, features), &Operand::columns(x, features, features), y)
+    let params = Params { length: y.tensor().len() as u32, features: features as u32, add: y.adds().into() };
+    encoder.dispatch(&RELU2_GATE, &params, &[x, y.tensor()], [y.tensor().len(), 1, 1])
 }
 
 /// The CPU twin: the same bits, where nothing is subnormal. Rows of `x` hold `features` gates, then as many ups.

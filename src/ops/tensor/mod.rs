@@ -1,9 +1,11 @@
 //! Ops on tensors of any meaning: elementwise, broadcast, forward and backward.
 
-pub(crate) mod mul;
+pub(crate) mod activations;
+pub(crate) mod binary;
+pub(crate) mod compare;
+pub(crate) mod copy;
 pub(crate) mod pad_rows;
-pub(crate) mod relu2;
-pub(crate) mod sigmoid;
-pub(crate) mod silu;
+pub(crate) mod select;
+pub(crate) mod unary;
 
-family!(mul, pad_rows, relu2, sigmoid, silu);
+family!(activations, binary, compare, copy, pad_rows, select, unary);

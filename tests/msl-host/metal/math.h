@@ -16,7 +16,13 @@ template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, T low, T high) {
 MSL_FN float fabs(float x) { return MSL_C(fabsf)(x); }
 MSL_FN float abs(float x) { return MSL_C(fabsf)(x); }
 MSL_FN float sqrt(float x) { return MSL_C(sqrtf)(x); }
+MSL_FN float rsqrt(float x) { return 1.0f / MSL_C(sqrtf)(x); }
 MSL_FN float exp(float x) { return MSL_C(expf)(x); }
+MSL_FN float exp2(float x) { return MSL_C(exp2f)(x); }
+MSL_FN float log(float x) { return MSL_C(logf)(x); }
+MSL_FN float log2(float x) { return MSL_C(log2f)(x); }
+MSL_FN float trunc(float x) { return MSL_C(truncf)(x); }
+MSL_FN float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 MSL_FN float rint(float x) { return MSL_C(rintf)(x); }
 MSL_FN float fma(float x, float y, float z) { return MSL_C(fmaf)(x, y, z); }
 template <class T, int N> MSL_FN T dot(vec<T, N> a, vec<T, N> b) {
@@ -34,6 +40,7 @@ MSL_FN uint clz(uint x) { return x == 0 ? 32u : uint(__builtin_clz(x)); }
 // b if c, else a.
 MSL_FN uint select(uint a, uint b, bool c) { return c ? b : a; }
 MSL_FN uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0 : x << (32 - offset - bits) >> (32 - bits); }
+MSL_FN int extract_bits(int x, uint offset, uint bits) { return bits == 0 ? 0 : int(uint(x) << (32 - offset - bits)) >> (32 - bits); }
 MSL_FN uint insert_bits(uint base, uint insert, uint offset, uint bits) {
     const uint mask = uint((1ul << bits) - 1) << offset;
     return (base & ~mask) | ((insert << offset) & mask);

@@ -27,7 +27,13 @@
 #define abs msl_abs
 #define fabs msl_fabs
 #define sqrt msl_sqrt
+#define rsqrt msl_rsqrt
 #define exp msl_exp
+#define exp2 msl_exp2
+#define log msl_log
+#define log2 msl_log2
+#define trunc msl_trunc
+#define sign msl_sign
 #define clz msl_clz
 #define rint msl_rint
 #define fma msl_fma

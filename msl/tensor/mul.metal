@@ -1,1 +1,0 @@
-static inline float combine(float a, float b) { return a * b; }
