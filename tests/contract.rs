@@ -177,6 +177,7 @@ fn what_a_device_must_offer_follows_from_the_catalog() {
     let plain = needs.filter(|needs| (needs.features - optional - Context::REQUIRED.features).is_empty());
     let all = plain.fold(Needs::NONE, Needs::union);
     assert_eq!(all.features - optional, Context::REQUIRED.features);
-    let limits = |needs: Needs| (needs.immediate_bytes, needs.storage_buffers, needs.threads, needs.workgroup_bytes);
+    let limits = |needs: Needs| (needs.storage_buffers, needs.threads, needs.workgroup_bytes);
     assert_eq!(limits(all), limits(Context::REQUIRED));
+    assert!(all.immediate_bytes <= Context::REQUIRED.immediate_bytes, "{} bytes of parameters", all.immediate_bytes);
 }

@@ -73,7 +73,9 @@ impl Folder {
                 Type::U32 => Element::U32,
                 Type::I32 => Element::I32,
                 Type::F32 => Element::F32,
-                Type::Float(alias) => dispatch.floats().iter().find(|(known, _)| *known == alias).expect("it is bound").1,
+                Type::Float(alias) | Type::Bits(alias) => {
+                    dispatch.floats().iter().find(|(known, _)| *known == alias).expect("it is bound").1
+                }
                 other => panic!("{other:?} has no counterpart in CUDA"),
             };
             buffer(&format!("{ty:?}"), &before[&id], &after[&id]);

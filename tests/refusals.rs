@@ -1,7 +1,7 @@
 //! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
 
 use bitnet_wgpu::{
-    Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Shape, Tensor,
+    Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations},
     tensor,
     transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens, TopK},
@@ -196,12 +196,33 @@ fn tensor_ops_refuse_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
     let (x, row) = (unwritten(context, [2, 3]), unwritten(context, [3]));
-    assert_shape(tensor::mul(&mut encoder, &row, &x));
     assert_shape(tensor::mul(&mut encoder, &x, &unwritten(context, [2])));
+    assert_shape(tensor::mul_into(&mut encoder, &row, &x, &row));
     assert_shape(tensor::mul_into(&mut encoder, &x, &row, &unwritten(context, [3, 2])));
     assert_shape(tensor::relu2_into(&mut encoder, &x, &unwritten(context, [3, 2])));
     assert_shape(tensor::relu2_backward(&mut encoder, &x, &row));
     assert_shape(tensor::relu2_backward_into(&mut encoder, &x, &x, Out::add(&row)));
+    let condition = Tensor::<u32>::uninit(context, [4]).unwrap();
+    assert_shape(tensor::less_into(&mut encoder, &x, &row, &condition));
+    assert_shape(tensor::select(&mut encoder, &condition, &x, &x));
+    assert_shape(tensor::copy_into(&mut encoder, &x, &row));
+    assert_shape(tensor::cast_into(&mut encoder, &x, &condition));
+    assert_shape(tensor::transpose(&mut encoder, &row));
+    assert_shape(tensor::permute_into(&mut encoder, &x, &[1, 0], &x));
+    assert_shape(tensor::concat(&mut encoder, &[&x, &row], 0));
+    let invalid = |result: Result<Tensor<f32>>| assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
+    invalid(tensor::permute(&mut encoder, &x, &[0]));
+    invalid(tensor::permute(&mut encoder, &x, &[1, 1]));
+    invalid(tensor::slice(&mut encoder, &x, &[0..2, 1..4]));
+    // Both ends within it, but the wrong way round.
+    invalid(tensor::slice(&mut encoder, &x, &[std::ops::Range { start: 2, end: 1 }, 0..3]));
+    invalid(tensor::concat(&mut encoder, &[], 0));
+    invalid(tensor::concat(&mut encoder, &[&x], 2));
+    invalid(tensor::pad(&mut encoder, &x, &[(1, 1)], 0.0));
+    assert!(tensor::pad(&mut encoder, &x, &[(1, usize::MAX), (0, 0)], 0.0).is_err());
+    assert!(matches!(tensor::cast::<u32, i32>(&mut encoder, &condition), Err(Error::Invalid { .. })));
+    let bytes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
+    assert!(matches!(tensor::transpose(&mut encoder, &bytes), Err(Error::ElementType { .. })));
     assert_shape(tensor::pad_rows(&mut encoder, &x, 2));
     assert_shape(tensor::pad_rows_into(&mut encoder, &x, &unwritten(context, [3, 4])));
     assert_shape(bitnet::relu2_gate_into(&mut encoder, &unwritten(context, [2, 6]), &unwritten(context, [2, 6])));

@@ -122,7 +122,10 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
             (Type::U32, _) => return mismatch("u32 words"),
             (Type::I32, _) => return mismatch("i32"),
             (Type::F32, _) => return mismatch("f32"),
-            (Type::Float(alias), element @ (Element::F32 | Element::F16)) => {
+            (Type::Float(alias), element @ (Element::F32 | Element::F16)) | (Type::Bits(alias), element) if element != Element::I8 => {
+                // What is only moved is words, or halves.
+                let moved = matches!(binding.ty, Type::Bits(_)) && element != Element::F16;
+                let element = if moved { Element::U32 } else { element };
                 if floats.iter().any(|&(known, first)| (kernel.one_float || known == alias) && first != element) {
                     return mismatch("the float type of an earlier binding");
                 }
@@ -131,6 +134,7 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
                 }
             }
             (Type::Float(_), _) => return mismatch("f32 or f16"),
+            (Type::Bits(_), _) => return mismatch("elements of 2 or 4 bytes"),
         }
         for (j, (other, o)) in kernel.bindings.iter().zip(bound).enumerate() {
             if i != j && binding.access == Access::ReadWrite && ***b.buffer == ***o.buffer {

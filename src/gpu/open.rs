@@ -18,7 +18,8 @@ impl Context {
     /// What a device must offer: enough for every kernel of this crate that asks for no feature of its own. (A test holds it against the catalog.)
     pub const REQUIRED: Needs = Needs {
         features: wgpu::Features::IMMEDIATES,
-        immediate_bytes: 48,
+        // What WebGPU promises.
+        immediate_bytes: 64,
         storage_buffers: 6,
         threads: 256,
         workgroup_bytes: 16_384,

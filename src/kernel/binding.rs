@@ -21,6 +21,8 @@ pub enum Type {
     F32,
     /// `f32` or `f16`, as the bound tensor has it. The shader uses this alias (`X`, say; in MSL `X4` is the vector of four).
     Float(&'static str),
+    /// Elements that are moved and not computed with: `u32` for tensors whose elements have 4 bytes, `f16` for those of 2.
+    Bits(&'static str),
 }
 
 /// One storage buffer of a kernel: binding `i` in WGSL, `[[buffer(i + 1)]]` in MSL (`i` where there are no params).

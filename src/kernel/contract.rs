@@ -54,6 +54,8 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
             Some((_, Element::F16)) => Word::F16,
             _ => Word::F32,
         },
+        Type::Bits(alias) if variant.floats.contains(&(alias, Element::F16)) => Word::F16,
+        Type::Bits(_) => Word::U32,
     };
     let bindings = (first_slot..).zip(kernel.bindings).map(|(slot, b)| (slot, b.name.to_owned(), element(b.ty), b.access));
     let source = kernel.source_for(variant.language);
@@ -222,7 +224,11 @@ fn threadgroup_bytes(kernel: &Kernel, variant: &Variant, code: &str) -> Result<u
 
 fn msl_scalar(word: &str, variant: &Variant) -> Result<Word, String> {
     if let Some((_, element)) = variant.floats.iter().find(|(alias, _)| word == *alias || word.strip_suffix('4') == Some(alias)) {
-        return Ok(if *element == Element::F16 { Word::F16 } else { Word::F32 });
+        return Ok(match element {
+            Element::F16 => Word::F16,
+            Element::U32 => Word::U32,
+            _ => Word::F32,
+        });
     }
     match word.trim_end_matches(char::is_numeric) {
         "uint" | "atomic_uint" => Ok(Word::U32),

@@ -85,7 +85,7 @@ pub struct Variant {
     pub language: ShaderLanguage,
     /// Whether parts use their subgroup text or their portable one (WGSL only).
     pub subgroups: bool,
-    /// Alias and element, in the order in which the bindings first name them.
+    /// Alias and element of [`Kernel::aliases`], in their order.
     pub floats: Vec<(&'static str, Element)>,
 }
 
@@ -188,30 +188,34 @@ impl Kernel {
         self.source(ShaderLanguage::Wgsl).is_some_and(|source| source.parts.iter().any(|part| part.portable.is_some()))
     }
 
-    /// The distinct [`Type::Float`] aliases, in binding order.
-    pub fn floats(&self) -> Vec<&'static str> {
-        let mut names = Vec::new();
+    /// The distinct aliases, in binding order, and the 32-bit type that each may be: of [`Type::Float`] `f32`, of [`Type::Bits`] `u32`. The other is
+    /// `f16`.
+    pub fn aliases(&self) -> Vec<(&'static str, Element)> {
+        let mut aliases = Vec::new();
         for binding in self.bindings {
-            if let Type::Float(name) = binding.ty
-                && !names.contains(&name)
-            {
-                names.push(name);
+            let alias = match binding.ty {
+                Type::Float(name) => (name, Element::F32),
+                Type::Bits(name) => (name, Element::U32),
+                _ => continue,
+            };
+            if !aliases.contains(&alias) {
+                aliases.push(alias);
             }
         }
-        names
+        aliases
     }
 
     /// Every variant there is, for tests that walk the catalog: languages × subgroups × `f32` or `f16` for each alias, or for all.
     pub fn variants(&self) -> Vec<Variant> {
-        let aliases = self.floats();
+        let aliases = self.aliases();
         let mut all = Vec::new();
         for language in self.sources().iter().map(|source| source.language) {
             let portable = language == ShaderLanguage::Wgsl && self.uses_subgroups();
             for subgroups in [true, false].into_iter().take(1 + usize::from(portable)) {
                 let last = (1 << aliases.len()) - 1;
                 for bits in (0..=last).filter(|&bits| !self.one_float || bits == 0 || bits == last) {
-                    let element = |i: usize| if bits >> i & 1 == 0 { Element::F32 } else { Element::F16 };
-                    let floats = aliases.iter().enumerate().map(|(i, &name)| (name, element(i))).collect();
+                    let element = |i: usize, wide| if bits >> i & 1 == 0 { wide } else { Element::F16 };
+                    let floats = aliases.iter().enumerate().map(|(i, &(name, wide))| (name, element(i, wide))).collect();
                     all.push(Variant { language, subgroups, floats });
                 }
             }
@@ -297,7 +301,15 @@ fn write_wgsl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt
         writeln!(text, "enable f16;")?;
     }
     for (name, element) in &variant.floats {
-        writeln!(text, "alias {name} = {};", if *element == Element::F16 { "f16" } else { "f32" })?;
+        writeln!(
+            text,
+            "alias {name} = {};",
+            match element {
+                Element::F16 => "f16",
+                Element::U32 => "u32",
+                _ => "f32",
+            }
+        )?;
     }
     source.numbers().try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
 }
@@ -306,7 +318,11 @@ fn write_msl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt:
     // wgpu compiles passthrough MSL with fast math; this is the only handle on it.
     writeln!(text, "#pragma METAL fp math_mode(safe)")?;
     for (name, element) in &variant.floats {
-        let ty = if *element == Element::F16 { "half" } else { "float" };
+        let ty = match element {
+            Element::F16 => "half",
+            Element::U32 => "uint",
+            _ => "float",
+        };
         writeln!(text, "#define {name} {ty}\n#define {name}4 {ty}4")?;
     }
     source.numbers().try_for_each(|(name, value)| writeln!(text, "#define {name} {value}u"))

@@ -88,7 +88,8 @@ enum Fault {
 
 fn fault() -> impl Strategy<Value = Fault> {
     let at = 0usize..2048;
-    let text = || prop_oneof!["\\PC{0,3}", Just("<0x41>".to_owned()), Just("\u{2581}".to_owned()), Just("a".repeat(300)), Just(String::new())];
+    let text =
+        || prop_oneof!["\\PC{0,3}", Just("<0x41>".to_owned()), Just("\u{2581}".to_owned()), Just("a".repeat(300)), Just(String::new())];
     let id = || prop::option::of(prop_oneof![0u32..2100, Just(u32::MAX)]);
     const PRE: &[&str] = &["llama-bpe", "gpt-2", "qwen2", "deepseek-coder", "default", "nothing", ""];
     prop_oneof![
@@ -131,7 +132,9 @@ proptest! {
                     Ok(ids) => {
                         prop_assert!(ids.iter().all(|&id| (id as usize) < vocabulary.tokens.len()));
                         prop_assert_eq!(&tokenizer.encode(text).unwrap(), &ids);
-                        prop_assert_eq!(streamed(tokenizer.stream(), &ids), tokenizer.decode(&ids).unwrap());
+                        // Of bytes that are not UTF-8, a stream keeps what was whole before.
+                        let decoded = tokenizer.decode(&ids).unwrap();
+                        prop_assert!(decoded.contains(char::REPLACEMENT_CHARACTER) || streamed(tokenizer.stream(), &ids) == decoded);
                     }
                     Err(error) => prop_assert!(!error.to_string().contains("contradicts itself"), "{error}"),
                 }

@@ -6,6 +6,7 @@ mod compare;
 mod copy;
 mod pad_rows;
 mod select;
+mod strided;
 mod unary;
 
 use super::{By::*, Family};
@@ -17,5 +18,6 @@ pub const OPS: Family = &[
     ("tensor::copy", Kernels, copy::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),
     ("tensor::select", Kernels, select::cases),
+    ("tensor::strided", Kernels, strided::cases),
     ("tensor::unary", KernelsAndTwin, unary::cases),
 ];

@@ -1,0 +1,246 @@
+//! permute, transpose, slice, concat and pad: elements as they are, in other places. Of any type but `i8`.
+
+use crate::{
+    element::{ElementType, Float},
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    msl,
+    ops::tensor::copy::fill,
+    params,
+    shape::Shape,
+    wgsl,
+};
+use std::ops::Range;
+
+params! {
+    struct StridedParams {
+        length: u32, n0: u32, n1: u32, n2: u32,
+        x_offset: u32, x0: u32, x1: u32, x2: u32, x3: u32,
+        y_offset: u32, y0: u32, y1: u32, y2: u32, y3: u32,
+    }
+}
+params! { struct TransposeParams { rows: u32, columns: u32 } }
+
+static STRIDED_COPY: Kernel = Kernel::trusted(
+    "strided_copy",
+    StridedParams::FIELDS,
+    &[read("x", Bits("X")), read_write("y", Bits("X"))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/strided_copy"])],
+)
+.flat();
+
+static TRANSPOSE: Kernel = Kernel::trusted(
+    "transpose",
+    TransposeParams::FIELDS,
+    &[read("x", Bits("X")), read_write("y", Bits("X"))],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "tensor/transpose"]).workgroup_size([32, 8, 1]).tile([32, 32, 1]).workgroup_bytes(4224),
+        Source::msl(msl!["shared/prelude", "tensor/transpose"]).workgroup_size([32, 8, 1]).tile([32, 32, 1]).workgroup_bytes(4224),
+    ],
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE];
+
+/// `x` with its dimensions in another order: dimension i of the result is dimension `axes[i]` of `x`. Its gradient is the permutation back.
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
+/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
+/// let heads_first = tensor::permute(encoder, x, &[1, 0, 2])?; // [tokens, heads, head_dim] to [heads, tokens, head_dim]
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`permute_into`].
+pub fn permute<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: &[usize]) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), permuted("permute", x.shape(), axes)?)?;
+    permute_into(encoder, x, axes, &y)?;
+    Ok(y)
+}
+
+/// [`permute`] into a tensor of the caller.
+///
+/// # Errors
+/// [`Error::Invalid`] if `axes` does not name every dimension once; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for `i8`.
+pub fn permute_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: &[usize], y: &Tensor<T>) -> Result<()> {
+    let shape = permuted("permute", x.shape(), axes)?;
+    check("permute", y, shape)?;
+    let (own, mut dims) = (strides(x.shape()), Vec::new());
+    // Neighbours that stay neighbours are one dimension.
+    for &axis in axes.iter().filter(|axis| x.shape().dims()[**axis] != 1) {
+        let (length, stride) = (x.shape().dims()[axis], own[axis]);
+        match dims.last_mut() {
+            Some((outer, last)) if *last == length * stride => (*outer, *last) = (*outer * length, stride),
+            _ => dims.push((length, stride)),
+        }
+    }
+    // What only swaps the last two dimensions goes through tiles, so that both sides are read and written in runs.
+    let tiled = match dims[..] {
+        [(columns, 1), (rows, width)] => Some((1, rows, columns)).filter(|_| width == columns),
+        [(batch, size), (columns, 1), (rows, width)] => Some((batch, rows, columns)).filter(|_| width == columns && size == rows * columns),
+        _ => None,
+    };
+    if let Some((batch, rows, columns)) = tiled.filter(|(batch, ..)| *batch <= encoder.context().capabilities().max_workgroups as usize) {
+        let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
+        return encoder.dispatch(&TRANSPOSE, &params, &[x, y], [columns, rows, batch]);
+    }
+    let lengths: Vec<usize> = dims.iter().map(|(length, _)| *length).collect();
+    let of_x: Vec<usize> = dims.iter().map(|(_, stride)| *stride).collect();
+    copy(encoder, &lengths, (x, 0, &of_x), (y, 0, &strides(Shape::of(&lengths))))
+}
+
+/// `x` with its last two dimensions swapped: [`permute`].
+///
+/// # Errors
+/// [`Error::Shape`] for fewer than two dimensions.
+pub fn transpose<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
+    let mut axes: Vec<usize> = (0..x.shape().rank()).collect();
+    let [.., rows, columns] = &mut axes[..] else {
+        return Err(Error::Shape { op: "transpose", what: "x", expected: "[.., rows, columns]".into(), found: x.shape() });
+    };
+    std::mem::swap(rows, columns);
+    permute(encoder, x, &axes)
+}
+
+/// A part of `x`: of each dimension a range. Its gradient is [`pad`] by what was left out, with 0.
+///
+/// # Errors
+/// As [`slice_into`].
+pub fn slice<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, ranges: &[Range<usize>]) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), sliced(x.shape(), ranges)?)?;
+    slice_into(encoder, x, ranges, &y)?;
+    Ok(y)
+}
+
+/// [`slice`] into a tensor of the caller.
+///
+/// # Errors
+/// [`Error::Invalid`] unless there is one range for each dimension, within it; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for
+/// `i8`.
+pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, ranges: &[Range<usize>], y: &Tensor<T>) -> Result<()> {
+    let shape = sliced(x.shape(), ranges)?;
+    check("slice", y, shape)?;
+    let of_x = strides(x.shape());
+    let offset = ranges.iter().zip(&of_x).map(|(range, stride)| range.start * stride).sum();
+    copy(encoder, shape.dims(), (x, offset, &of_x), (y, 0, &strides(shape)))
+}
+
+/// Tensors one after another along a dimension; the others must agree. Its gradient for each is the [`slice`] of dy that it became.
+///
+/// # Errors
+/// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for one that does not fit the first; [`Error::ElementType`]
+/// for `i8`.
+pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize) -> Result<Tensor<T>> {
+    let invalid = |what: String| Error::Invalid { op: "concat", what };
+    let first = tensors.first().ok_or_else(|| invalid("there is no tensor".into()))?.shape();
+    let others = |shape: Shape| shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>();
+    if axis >= first.rank() {
+        return Err(invalid(format!("there is no dimension {axis} in {first}")));
+    }
+    if let Some(odd) = tensors.iter().find(|t| t.shape().rank() != first.rank() || others(t.shape()) != others(first)) {
+        let expected = format!("{first} but for dimension {axis}");
+        return Err(Error::Shape { op: "concat", what: "a tensor", expected, found: odd.shape() });
+    }
+    let mut dims = first.dims().to_vec();
+    dims[axis] = tensors.iter().map(|t| t.shape().dims()[axis]).sum();
+    let y = Tensor::uninit(encoder.context(), Shape::of(&dims))?;
+    let of_y = strides(y.shape());
+    let mut start = 0;
+    for x in tensors {
+        copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (&y, start * of_y[axis], &of_y))?;
+        start += x.shape().dims()[axis];
+    }
+    Ok(y)
+}
+
+/// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient is the [`slice`] of dy where `x` is.
+///
+/// # Errors
+/// [`Error::Invalid`] unless there is one pair for each dimension; [`Error::TooLarge`] if the result is.
+pub fn pad<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, around: &[(usize, usize)], value: f32) -> Result<Tensor<T>> {
+    if around.len() != x.shape().rank() {
+        let what = format!("{} pairs for the {} dimensions of {}", around.len(), x.shape().rank(), x.shape());
+        return Err(Error::Invalid { op: "pad", what });
+    }
+    let dims: Vec<usize> =
+        x.shape().dims().iter().zip(around).map(|(dim, (before, after))| dim.saturating_add(*before).saturating_add(*after)).collect();
+    let y = Tensor::uninit(encoder.context(), Shape::of(&dims))?;
+    fill(encoder, &y, value)?;
+    let of_y = strides(y.shape());
+    let offset = around.iter().zip(&of_y).map(|((before, _), stride)| before * stride).sum();
+    copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (&y, offset, &of_y))?;
+    Ok(y)
+}
+
+/// What [`permute`] makes of a shape.
+fn permuted(op: &'static str, shape: Shape, axes: &[usize]) -> Result<Shape> {
+    let mut sorted = axes.to_vec();
+    sorted.sort_unstable();
+    if !sorted.iter().copied().eq(0..shape.rank()) {
+        return Err(Error::Invalid { op, what: format!("axes {axes:?} do not name each dimension of {shape} once") });
+    }
+    Ok(Shape::of(&axes.iter().map(|&axis| shape.dims()[axis]).collect::<Vec<_>>()))
+}
+
+fn sliced(shape: Shape, ranges: &[Range<usize>]) -> Result<Shape> {
+    let within = |(range, dim): (&Range<usize>, &usize)| range.start <= range.end && range.end <= *dim;
+    if ranges.len() != shape.rank() || !ranges.iter().zip(shape.dims()).all(within) {
+        return Err(Error::Invalid { op: "slice", what: format!("{ranges:?} are no ranges of {shape}") });
+    }
+    Ok(Shape::of(&ranges.iter().map(Range::len).collect::<Vec<_>>()))
+}
+
+fn check<T: ElementType>(op: &'static str, y: &Tensor<T>, shape: Shape) -> Result<()> {
+    if y.shape() == shape {
+        return Ok(());
+    }
+    Err(Error::Shape { op, what: "the output", expected: shape.to_string(), found: y.shape() })
+}
+
+/// Elements from one of a dimension to the next, outermost first.
+fn strides(shape: Shape) -> Vec<usize> {
+    let mut strides = vec![1; shape.rank()];
+    for i in (1..shape.rank()).rev() {
+        strides[i - 1] = strides[i] * shape.dims()[i];
+    }
+    strides
+}
+
+/// A tensor, the place of its first element, and strides.
+type View<'a, T> = (&'a Tensor<T>, usize, &'a [usize]);
+
+/// Copies `dims` elements from one view to another.
+fn copy<T: ElementType>(
+    encoder: &mut Encoder,
+    dims: &[usize],
+    (x, x_offset, of_x): View<'_, T>,
+    (y, y_offset, of_y): View<'_, T>,
+) -> Result<()> {
+    let length: usize = dims.iter().product();
+    // Innermost first; a dimension that is not there has one element.
+    let inner = |numbers: &[usize], i: usize| numbers.iter().rev().nth(i).copied().unwrap_or(1) as u32;
+    let params = StridedParams {
+        length: length as u32,
+        n0: inner(dims, 0),
+        n1: inner(dims, 1),
+        n2: inner(dims, 2),
+        x_offset: x_offset as u32,
+        x0: inner(of_x, 0),
+        x1: inner(of_x, 1),
+        x2: inner(of_x, 2),
+        x3: inner(of_x, 3),
+        y_offset: y_offset as u32,
+        y0: inner(of_y, 0),
+        y1: inner(of_y, 1),
+        y2: inner(of_y, 2),
+        y3: inner(of_y, 3),
+    };
+    encoder.dispatch(&STRIDED_COPY, &params, &[x, y], [length, 1, 1])
+}

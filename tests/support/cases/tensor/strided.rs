@@ -1,0 +1,136 @@
+//! `src/ops/tensor/strided.rs`
+
+use super::binary::shape;
+use crate::{Case, Data, Recorder, convert, floats, rng};
+use bitnet_wgpu::{Float, f16, tensor};
+use std::ops::Range;
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let permutations: [(&[usize], &[usize]); 16] = [
+        (&[], &[]),
+        (&[5], &[0]),
+        (&[3, 0], &[1, 0]),
+        (&[1, 7], &[1, 0]),
+        (&[33, 65], &[1, 0]),
+        (&[64, 32], &[1, 0]),
+        (&[3, 34, 40], &[0, 2, 1]),
+        (&[3, 34, 40], &[1, 0, 2]),
+        (&[3, 34, 40], &[2, 0, 1]),
+        (&[3, 34, 40], &[1, 2, 0]),
+        (&[3, 4, 5], &[2, 1, 0]),
+        (&[2, 3, 4, 5], &[0, 2, 1, 3]),
+        (&[2, 3, 4, 5], &[3, 2, 1, 0]),
+        (&[2, 3, 4, 5], &[1, 0, 3, 2]),
+        (&[2, 3, 4, 5], &[2, 3, 0, 1]),
+        (&[2, 1, 4, 5], &[0, 3, 1, 2]),
+    ];
+    for (i, (dims, axes)) in permutations.into_iter().enumerate() {
+        cases.push(if i % 2 == 0 { permuted::<f32>(dims, axes) } else { permuted::<f16>(dims, axes) });
+    }
+    cases.extend([permuted::<f16>(&[33, 65], &[1, 0]), permuted::<f32>(&[3, 34, 40], &[1, 0, 2]), of_words()]);
+    cases.extend([sliced(&[7], &[2..5]), sliced(&[4, 6], &[0..4, 5..5]), sliced(&[3, 4, 5, 6], &[1..3, 0..4, 2..3, 1..6])]);
+    cases.extend([padded::<f32>(&[3], &[(0, 2)]), padded::<f16>(&[2, 3, 4], &[(1, 0), (0, 0), (2, 3)])]);
+    cases.extend([joined(&[&[2, 3], &[4, 3], &[0, 3]], 0), joined(&[&[2, 3, 4], &[2, 1, 4], &[2, 5, 4]], 1)]);
+    cases
+}
+
+/// Every place of a tensor, the last index changing first.
+fn places(dims: &[usize]) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for &dim in dims {
+        all = all.into_iter().flat_map(|place| (0..dim).map(move |i| [&place[..], &[i]].concat())).collect();
+    }
+    all
+}
+
+/// The index of a place.
+fn index(place: &[usize], dims: &[usize]) -> usize {
+    place.iter().zip(dims).fold(0, |at, (i, dim)| at * dim + i)
+}
+
+fn data(dims: &[usize]) -> Vec<f32> {
+    convert::<f16>(&floats(&mut rng(5), dims.iter().product(), 9.0)).iter().map(|v| v.to_f32()).collect()
+}
+
+fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
+    let x = data(dims);
+    let result: Vec<usize> = axes.iter().map(|&axis| dims[axis]).collect();
+    let source = |place: Vec<usize>| {
+        let mut from = vec![0; dims.len()];
+        axes.iter().zip(place).for_each(|(&axis, i)| from[axis] = i);
+        x[index(&from, dims)]
+    };
+    let y: Vec<f32> = places(&result).into_iter().map(source).collect();
+    let x = convert::<T>(&x);
+    Case::exact(format!("{dims:?} by {axes:?} {:?}", T::ELEMENT), vec![Data::floats(T::ELEMENT, &y)], move |r: &mut Recorder| {
+        let x = r.upload(&x, shape(dims))?;
+        let y = tensor::permute(&mut r.encoder, &x, axes)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .of(T::ELEMENT)
+}
+
+/// Words of any meaning, by `transpose`.
+fn of_words() -> Case {
+    let x: Vec<u32> = (0..70 * 35).map(|i| 0x7fc0_0000 + i).collect();
+    let y = (0..35).flat_map(|c| (0..70).map(move |r| (r, c))).map(|(r, c)| x[r * 35 + c]).collect();
+    Case::exact("words".into(), vec![Data::U32(y)], move |r: &mut Recorder| {
+        let x = r.upload(&x, [70, 35])?;
+        let y = tensor::transpose(&mut r.encoder, &x)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+}
+
+fn sliced(dims: &'static [usize], ranges: &[Range<usize>]) -> Case {
+    let (x, ranges) = (data(dims), ranges.to_vec());
+    let within = |place: &Vec<usize>| place.iter().zip(&ranges).all(|(i, range)| range.contains(i));
+    let y: Vec<f32> = places(dims).iter().filter(|place| within(place)).map(|place| x[index(place, dims)]).collect();
+    Case::exact(format!("{ranges:?} of {dims:?}"), vec![Data::F32(y)], move |r: &mut Recorder| {
+        let x = r.upload(&x, shape(dims))?;
+        let y = tensor::slice(&mut r.encoder, &x, &ranges)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+}
+
+fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -> Case {
+    let x = data(dims);
+    let result: Vec<usize> = dims.iter().zip(around).map(|(dim, (before, after))| before + dim + after).collect();
+    let source = |place: &Vec<usize>| {
+        let inner: Option<Vec<usize>> = place.iter().zip(around).map(|(i, (before, _))| i.checked_sub(*before)).collect();
+        inner.filter(|inner| inner.iter().zip(dims).all(|(i, dim)| i < dim)).map_or(-1.5, |inner| x[index(&inner, dims)])
+    };
+    let y: Vec<f32> = places(&result).iter().map(source).collect();
+    let x = convert::<T>(&x);
+    Case::exact(format!("{around:?} around {dims:?} {:?}", T::ELEMENT), vec![Data::floats(T::ELEMENT, &y)], move |r: &mut Recorder| {
+        let x = r.upload(&x, shape(dims))?;
+        let y = tensor::pad(&mut r.encoder, &x, around, -1.5)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .of(T::ELEMENT)
+}
+
+fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
+    let parts: Vec<Vec<f32>> = all.iter().map(|dims| data(dims)).collect();
+    let mut result = all[0].to_vec();
+    result[axis] = all.iter().map(|dims| dims[axis]).sum();
+    let source = |mut place: Vec<usize>| {
+        let mut which = 0;
+        while place[axis] >= all[which][axis] {
+            place[axis] -= all[which][axis];
+            which += 1;
+        }
+        parts[which][index(&place, all[which])]
+    };
+    let y: Vec<f32> = places(&result).into_iter().map(source).collect();
+    Case::exact(format!("{all:?} along {axis}"), vec![Data::F32(y)], move |r: &mut Recorder| {
+        let tensors = all.iter().zip(&parts).map(|(dims, part)| r.upload(part, shape(dims))).collect::<Result<Vec<_>, _>>()?;
+        let y = tensor::concat(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), axis)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+}
