@@ -13,6 +13,7 @@ macro_rules! family {
 pub mod bitnet;
 mod frames;
 pub mod measure;
+mod reduce;
 mod rms;
 pub mod tensor;
 pub mod transformer;

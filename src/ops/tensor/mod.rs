@@ -1,9 +1,17 @@
-//! Ops on tensors of any meaning: elementwise, broadcast, forward and backward.
+//! Ops on tensors of any meaning: elementwise, broadcast, reduced; forward and backward.
 
+pub(crate) mod argmax;
+pub(crate) mod max;
 pub(crate) mod mul;
+pub(crate) mod norm;
 pub(crate) mod pad_rows;
+pub(crate) mod prefix_sum;
 pub(crate) mod relu2;
 pub(crate) mod sigmoid;
 pub(crate) mod silu;
+pub(crate) mod sum;
+pub(crate) mod variance;
 
-family!(mul, pad_rows, relu2, sigmoid, silu);
+pub use super::reduce::Axes;
+
+family!(argmax, max, mul, norm, pad_rows, prefix_sum, relu2, sigmoid, silu, sum, variance);

@@ -18,6 +18,8 @@ pub enum By {
     Kernels,
     /// Its kernels and its CPU twin: the oracle is in `f64`, with bounds for both.
     KernelsAndTwin,
+    /// The same of an op whose kernels are all in WGSL only.
+    WgslAndTwin,
     /// Its kernels, but not on an emulated GPU.
     Device,
 }

@@ -1,21 +1,33 @@
 //! Ops on tensors of any meaning.
 
+mod max;
 mod mul;
+mod norm;
 mod pad_rows;
+mod prefix_sum;
+mod reductions;
 mod relu2;
 mod sigmoid;
 mod silu;
+mod sum;
+mod variance;
 
 use super::{By::*, Family};
 use crate::{Case, Data, Near, Recorder, convert, floats, shapes};
 use bitnet_wgpu::{Element, Encoder, Float, Result, Tensor};
 
 pub const OPS: Family = &[
+    ("tensor::argmax", WgslAndTwin, max::argmax_cases),
+    ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::mul", Kernels, mul::cases),
+    ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),
+    ("tensor::prefix_sum", WgslAndTwin, prefix_sum::cases),
     ("tensor::relu2", Kernels, relu2::cases),
     ("tensor::sigmoid", KernelsAndTwin, sigmoid::cases),
     ("tensor::silu", KernelsAndTwin, silu::cases),
+    ("tensor::sum", KernelsAndTwin, sum::cases),
+    ("tensor::variance", KernelsAndTwin, variance::cases),
 ];
 
 /// An op in its two forms: into a tensor that it allocates, of the input's type, and into one of another type.
