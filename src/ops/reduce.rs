@@ -145,6 +145,16 @@ pub fn lanes(count: usize) -> usize {
     count.div_ceil(FEW).next_power_of_two().clamp(1, THREADS)
 }
 
+/// The numbers of a kernel whose rows are shared by [`lanes`]: several rows a workgroup where they are short, `words` of workgroup memory a thread.
+pub const fn by_rows(source: Source, words: u32) -> Source {
+    source.workgroup_size([THREADS as u32, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words * THREADS as u32)
+}
+
+/// The workgroups of such a kernel.
+pub fn rows_extent(rows: usize, columns: usize) -> [usize; 3] {
+    [rows.div_ceil(THREADS / lanes(columns)), 1, 1]
+}
+
 impl Geometry {
     /// # Errors
     /// [`Error::Invalid`] for a dimension that the shape does not have.

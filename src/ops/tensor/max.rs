@@ -29,7 +29,7 @@ static MAX_BACKWARD: Kernel = reduce::spread_kernel(
 pub(super) const KERNELS: &[&Kernel] = &[&MAX, &MAX_BACKWARD];
 
 /// The sign of a float.
-pub const SIGN: u32 = 0x8000_0000;
+pub(super) const SIGN: u32 = 0x8000_0000;
 
 /// Which extreme: see wgsl/tensor/max.wgsl.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ impl Extreme {
 }
 
 /// Floats in order, NaNs above all: the CPU twin of wgsl/shared/order.wgsl.
-pub fn key(v: f32) -> u32 {
+pub(super) fn key(v: f32) -> u32 {
     let bits = v.to_bits();
     match v.is_nan() {
         true => u32::MAX,

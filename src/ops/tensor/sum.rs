@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Also adds what a pass of other reductions leaves.
-pub static SUM: Kernel = reduce::kernel(
+pub(super) static SUM: Kernel = reduce::kernel(
     "sum",
     &[read("x", Float("X")), read_write("y", F32)],
     &[

@@ -1,5 +1,7 @@
 //! Ops on tensors of any meaning.
 
+mod cross_entropy;
+mod layer_norm;
 mod max;
 mod mul;
 mod norm;
@@ -9,6 +11,7 @@ mod reductions;
 mod relu2;
 mod sigmoid;
 mod silu;
+mod softmax;
 mod sum;
 mod variance;
 
@@ -18,6 +21,8 @@ use bitnet_wgpu::{Element, Encoder, Float, Result, Tensor};
 
 pub const OPS: Family = &[
     ("tensor::argmax", WgslAndTwin, max::argmax_cases),
+    ("tensor::cross_entropy", WgslAndTwin, cross_entropy::cases),
+    ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::mul", Kernels, mul::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
@@ -26,9 +31,15 @@ pub const OPS: Family = &[
     ("tensor::relu2", Kernels, relu2::cases),
     ("tensor::sigmoid", KernelsAndTwin, sigmoid::cases),
     ("tensor::silu", KernelsAndTwin, silu::cases),
+    ("tensor::softmax", KernelsAndTwin, softmax::cases),
     ("tensor::sum", KernelsAndTwin, sum::cases),
     ("tensor::variance", KernelsAndTwin, variance::cases),
 ];
+
+/// The gradients of an RMS norm, whose kernels are those of a layer norm.
+pub fn rms_norm_gradients() -> Vec<Case> {
+    layer_norm::rms_cases()
+}
 
 /// An op in its two forms: into a tensor that it allocates, of the input's type, and into one of another type.
 fn in_both_forms<X: Float, Y: Float>(
