@@ -23,7 +23,7 @@ pub const THREADS: usize = 256;
 /// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a dispatch.
 const TURNS: usize = 32;
 /// Numbers that a thread takes where a row is short: fewer lanes, more rows a workgroup.
-const FEW: usize = 4;
+const FEW: usize = 8;
 /// Neighbouring outputs whose numbers are read together.
 const TOGETHER: usize = 32;
 

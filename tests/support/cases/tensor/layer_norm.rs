@@ -1,6 +1,6 @@
 //! `src/ops/tensor/layer_norm.rs`, and what it does for `src/ops/transformer/rms_norm.rs`
 
-use super::softmax::numbers;
+use super::softmax::{numbers, steps};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{Float, Out, f16, tensor, transformer};
 use rand::{RngExt, rngs::StdRng};
@@ -45,7 +45,7 @@ struct Row {
 impl Row {
     fn new(x: &[f64], center: bool) -> Self {
         let k = x.len() as f64;
-        let adds = (x.len().div_ceil(x.len().div_ceil(4).next_power_of_two().clamp(1, 256)) + 8) as f64;
+        let adds = steps(x.len());
         let magnitude = x.iter().map(|v| v.abs()).sum::<f64>() / k;
         let (mean, mean_error) = if center { (x.iter().sum::<f64>() / k, U * (adds + 5.0) * magnitude) } else { (0.0, 0.0) };
         let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / k;

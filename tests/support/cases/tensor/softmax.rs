@@ -20,14 +20,19 @@ pub fn cases() -> Vec<Case> {
     all.chain([odd()]).collect()
 }
 
+/// How many numbers of a row are added one after another: those of a thread, then the steps of a tree.
+pub fn steps(columns: usize) -> f64 {
+    let lanes = columns.div_ceil(8).next_power_of_two().clamp(1, 256);
+    (columns.div_ceil(lanes) + 8) as f64
+}
+
 /// What the sum of exponentials that makes a row's softmax may miss, relatively, in units of U. A share is scaled down once for each number that its
 /// thread takes after it, and for each step of a tree; each time an exponential is 4 + 2·|x| off where a driver reorders its sums, and a product
 /// and a sum are rounded. All the distances make up that to the maximum.
 pub fn strays(row: &[f64]) -> f64 {
     let largest = row.iter().copied().fold(f64::MIN, f64::max);
-    let steps = row.len().div_ceil(row.len().div_ceil(4).next_power_of_two().clamp(1, 256)) + 8;
     let shares: Vec<(f64, f64)> = row.iter().map(|v| ((v - largest).exp(), largest - v)).collect();
-    let of_share = |(share, below): &(f64, f64)| if *share == 0.0 { 0.0 } else { share * (6.0 * steps as f64 + 2.0 * below) };
+    let of_share = |(share, below): &(f64, f64)| if *share == 0.0 { 0.0 } else { share * (6.0 * steps(row.len()) + 2.0 * below) };
     shares.iter().map(of_share).sum::<f64>() / shares.iter().map(|share| share.0).sum::<f64>()
 }
 
@@ -115,8 +120,8 @@ fn backward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
     let near = |logarithm: bool, row: usize, y: &[f64]| {
         let dy: Vec<f64> = slopes[row * columns..][..columns].iter().map(|&v| v.into()).collect();
         let terms: Vec<f64> = y.iter().zip(&dy).map(|(y, dy)| if logarithm { *dy } else { y * dy }).collect();
-        let adds = columns.div_ceil(columns.div_ceil(4).next_power_of_two().clamp(1, 256)) + 9;
-        let (sum, strays): (f64, f64) = (terms.iter().sum(), U * adds as f64 * terms.iter().map(|v| v.abs()).sum::<f64>());
+        let adds = steps(columns) + 1.0;
+        let (sum, strays): (f64, f64) = (terms.iter().sum(), U * adds * terms.iter().map(|v| v.abs()).sum::<f64>());
         let dx = |(y, dy): (&f64, &f64)| {
             let share = y.exp();
             match logarithm {
