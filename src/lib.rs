@@ -24,7 +24,7 @@
 //! | record work, run it, run it again | [`Encoder`], [`Recording`] |
 //! | quantise and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
-//! | elementwise ops and gradients | [`tensor`] |
+//! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |

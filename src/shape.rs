@@ -28,11 +28,11 @@ impl Shape {
         self.dims().iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))
     }
 
-    /// Of at most four dimensions.
-    pub(crate) fn of(dims: &[usize]) -> Self {
-        let mut shape = Self { dims: [0; Self::MAX_RANK], rank: dims.len() };
-        shape.dims[..dims.len()].copy_from_slice(dims);
-        shape
+    /// At most [`Shape::MAX_RANK`] dimensions, such as are left of a shape's.
+    pub(crate) fn of(from: &[usize]) -> Self {
+        let mut dims = [0; Self::MAX_RANK];
+        dims.iter_mut().zip(from).for_each(|(dim, from)| *dim = *from);
+        Self { dims, rank: from.len().min(Self::MAX_RANK) }
     }
 
     /// The same with another last dimension; a scalar becomes a vector.

@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations},
-    tensor,
+    tensor::{self, Axes, CrossEntropyOptions, Prefix},
     transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens, TopK},
 };
 use support::{block_on, context, contexts, dense, rng, ternary};
@@ -213,9 +213,10 @@ fn tensor_ops_refuse_what_does_not_fit() {
     let invalid = |result: Result<Tensor<f32>>| assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
     invalid(tensor::permute(&mut encoder, &x, &[0]));
     invalid(tensor::permute(&mut encoder, &x, &[1, 1]));
-    invalid(tensor::slice(&mut encoder, &x, &[0..2, 1..4]));
+    invalid(tensor::slice(&mut encoder, &x, 1, 1..4));
+    invalid(tensor::slice(&mut encoder, &x, 2, 0..1));
     // Both ends within it, but the wrong way round.
-    invalid(tensor::slice(&mut encoder, &x, &[std::ops::Range { start: 2, end: 1 }, 0..3]));
+    invalid(tensor::slice(&mut encoder, &x, 0, std::ops::Range { start: 2, end: 1 }));
     invalid(tensor::concat(&mut encoder, &[], 0));
     invalid(tensor::concat(&mut encoder, &[&x], 2));
     invalid(tensor::pad(&mut encoder, &x, &[(1, 1)], 0.0));
@@ -227,5 +228,58 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert_shape(tensor::pad_rows_into(&mut encoder, &x, &unwritten(context, [3, 4])));
     assert_shape(bitnet::relu2_gate_into(&mut encoder, &unwritten(context, [2, 6]), &unwritten(context, [2, 6])));
     assert_shape(bitnet::dequantize_weights_into(&mut encoder, &ternary(&mut rng(1), 3, 4).upload(context).unwrap(), &x));
+    assert!(encoder.is_empty());
+}
+
+#[test]
+fn reductions_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, row, words) = (unwritten(context, [2, 3]), unwritten(context, [3]), context.upload(&[0u32; 3], [3]).unwrap());
+    assert_invalid(tensor::sum(&mut encoder, &x, [2]));
+    assert_invalid(tensor::argmin(&mut encoder, &x, [0, 200]));
+    assert_shape(tensor::mean_into(&mut encoder, &x, [1], &row));
+    assert_shape(tensor::max_into(&mut encoder, &x, Axes::ALL, &row));
+    assert_shape(tensor::argmax_into(&mut encoder, &x, [1], &words));
+    assert_shape(tensor::sum_to(&mut encoder, &x, [2]));
+    assert_shape(tensor::sum_to(&mut encoder, &row, [2, 3]));
+    assert_shape(tensor::variance_into(&mut encoder, &x, [1], 0, Out::add(&row)));
+    assert_shape(tensor::variance_backward(&mut encoder, &x, [1], 0, &row));
+    assert_shape(tensor::norm_backward(&mut encoder, &x, [0], &row, &x));
+    assert_shape(tensor::norm_backward_into(&mut encoder, &x, [0], &row, &row, &row));
+    assert_shape(tensor::max_backward::<f32>(&mut encoder, &words, &row, [1], [2, 3]));
+    assert_shape(tensor::prefix_sum_into(&mut encoder, &x, Prefix::Inclusive, &row));
+    assert!(matches!(tensor::sum_cpu(&[0f32; 3], [2, 2], [0]), Err(Error::Length { .. })));
+    assert!(matches!(tensor::prefix_sum_cpu(&[0f32; 3], 2, Prefix::Inclusive), Err(Error::Length { .. })));
+    assert!(encoder.is_empty());
+    // Both forms of the result's shape are taken, and sums of one are sums of both.
+    tensor::sum_into(&mut encoder, &x, [1], &unwritten(context, [2])).unwrap();
+    tensor::sum_into(&mut encoder, &x, [1], &unwritten(context, [2, 1])).unwrap();
+    assert_eq!(encoder.len(), 2);
+}
+
+#[test]
+fn softmax_losses_and_norms_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, row, targets) = (unwritten(context, [2, 3]), unwritten(context, [3]), context.upload(&[0u32; 2], [2]).unwrap());
+    let plain = CrossEntropyOptions::default();
+    assert_shape(tensor::softmax_into(&mut encoder, &x, &row));
+    assert_shape(tensor::masked_softmax(&mut encoder, &row));
+    assert_shape(tensor::softmax_backward(&mut encoder, &x, &row));
+    assert_shape(tensor::log_softmax_backward_into(&mut encoder, &x, &x, &row));
+    assert_shape(tensor::cross_entropy(&mut encoder, &row, &targets, plain));
+    assert_shape(tensor::cross_entropy_into(&mut encoder, &x, &targets, plain, &row));
+    assert_shape(tensor::cross_entropy_backward(&mut encoder, &x, &targets, plain, &row));
+    assert_invalid(tensor::cross_entropy(&mut encoder, &x, &targets, plain.smoothing(1.5)));
+    assert_invalid(tensor::cross_entropy(&mut encoder, &x, &targets, plain.smoothing(f32::NAN)));
+    let two = unwritten(context, [2]);
+    assert_shape(tensor::layer_norm(&mut encoder, &x, &two, &row, 0.0));
+    assert_shape(tensor::layer_norm(&mut encoder, &x, &row, &two, 0.0));
+    assert_shape(tensor::layer_norm_backward(&mut encoder, &x, &two, 0.0, &x));
+    assert_shape(tensor::layer_norm_backward(&mut encoder, &x, &row, 0.0, &row));
+    assert_shape(transformer::rms_norm_backward(&mut encoder, &x, &row, 0.0, &row));
+    assert!(matches!(tensor::layer_norm_cpu(&[0.0; 3], &[1.0; 2], &[0.0; 2], 0.0), Err(Error::Length { .. })));
+    assert!(matches!(transformer::rms_norm_backward_cpu(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]), Err(Error::Length { .. })));
     assert!(encoder.is_empty());
 }

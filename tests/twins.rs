@@ -2,9 +2,10 @@
 
 use bitnet_wgpu::{
     Element, Error, PackedTernary, Scales, bitnet,
+    tensor::{self, Axes, CrossEntropyOptions},
     transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens},
 };
-use support::{U, activations, block_on, context, floats, rng, shapes, ternary};
+use support::{U, activations, assert_gradient, block_on, context, floats, rng, shapes, ternary};
 
 #[test]
 fn absmean_is_the_papers() {
@@ -123,4 +124,84 @@ fn segments_scale_their_own_rows() {
     let x = activations(&mut rng, 1, 80);
     let separate: Vec<f32> = parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
     assert_eq!(bitnet::bitlinear_cpu(&x, 1, &fused).unwrap(), separate);
+}
+
+/// Σ dy·y, whose gradient is what `op_backward(.., dy)` gives.
+fn weighed(y: impl IntoIterator<Item = f64>, dy: &[f32]) -> f64 {
+    y.into_iter().zip(dy).map(|(y, &dy)| y * f64::from(dy)).sum()
+}
+
+/// ln Σ e^x
+fn log_sum(x: &[f64]) -> f64 {
+    x.iter().map(|v| v.exp()).sum::<f64>().ln()
+}
+
+#[test]
+fn gradients_of_reductions_are_slopes() {
+    let (mut rng, shape) = (rng(60), [3, 4, 2]);
+    let x = floats(&mut rng, 24, 3.0);
+    for axes in [vec![0], vec![1], vec![0, 2], vec![0, 1, 2]] {
+        let outputs = tensor::sum_cpu(&x, shape, axes.as_slice()).unwrap().len();
+        let dy = floats(&mut rng, outputs, 2.0);
+        // Which output an element belongs to.
+        let output = |at: usize| {
+            let place = [at / 8, at / 2 % 4, at % 2];
+            (0..3).filter(|i| !axes.contains(i)).fold(0, |output, i| output * shape[i] + place[i])
+        };
+        let groups = |x: &[f64]| {
+            let mut groups = vec![Vec::new(); outputs];
+            x.iter().enumerate().for_each(|(at, &v)| groups[output(at)].push(v));
+            groups
+        };
+        let axes = Axes::from(axes.as_slice());
+        let y = tensor::norm_cpu(&x, shape, axes).unwrap();
+        let dx = tensor::norm_backward_cpu(&x, shape, axes, &y, &dy).unwrap();
+        assert_gradient("norm", &x, &dx, |x| weighed(groups(x).iter().map(|x| x.iter().map(|v| v * v).sum::<f64>().sqrt()), &dy));
+        for correction in [0, 1] {
+            let dx = tensor::variance_backward_cpu(&x, shape, axes, correction, &dy).unwrap();
+            let variance = |x: &Vec<f64>| {
+                let mean = x.iter().sum::<f64>() / x.len() as f64;
+                x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (x.len() - correction) as f64
+            };
+            assert_gradient("variance", &x, &dx, |x| weighed(groups(x).iter().map(variance), &dy));
+        }
+        let winner = tensor::argmax_cpu(&x, shape, axes).unwrap();
+        let dx = tensor::max_backward_cpu(&winner, &dy, axes, shape).unwrap();
+        assert_gradient("max", &x, &dx, |x| weighed(groups(x).iter().map(|x| x.iter().copied().fold(f64::MIN, f64::max)), &dy));
+    }
+}
+
+#[test]
+fn gradients_of_rows_are_slopes() {
+    let mut rng = rng(61);
+    let (row, dy) = (floats(&mut rng, 7, 3.0), floats(&mut rng, 7, 2.0));
+    let dx = tensor::softmax_backward_cpu(&tensor::softmax_cpu(&row), &dy);
+    assert_gradient("softmax", &row, &dx, |x| weighed(x.iter().map(|v| (v - log_sum(x)).exp()), &dy));
+    let dx = tensor::log_softmax_backward_cpu(&tensor::log_softmax_cpu(&row), &dy);
+    assert_gradient("log_softmax", &row, &dx, |x| weighed(x.iter().map(|v| v - log_sum(x)), &dy));
+    for smoothing in [0.0, 0.25] {
+        let dx = tensor::cross_entropy_backward_cpu(&row, 2, CrossEntropyOptions::default().smoothing(smoothing), 1.5);
+        let smoothing = f64::from(smoothing);
+        let loss = |x: &[f64]| log_sum(x) - (1.0 - smoothing) * x[2] - smoothing * x.iter().sum::<f64>() / 7.0;
+        assert_gradient("cross_entropy", &row, &dx, |x| 1.5 * loss(x));
+    }
+    let (x, dy, weight, bias) = (floats(&mut rng, 15, 3.0), floats(&mut rng, 15, 2.0), floats(&mut rng, 5, 2.0), floats(&mut rng, 5, 2.0));
+    let eps = 0.01;
+    let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+    let norm = |center: bool, x: &[f64], weight: &[f64], bias: &[f64]| {
+        let row = |row: &[f64]| {
+            let mean = if center { row.iter().sum::<f64>() / 5.0 } else { 0.0 };
+            let root = (row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 5.0 + f64::from(eps)).sqrt();
+            (0..5).map(|i| (row[i] - mean) / root * weight[i] + bias[i]).collect::<Vec<_>>()
+        };
+        weighed(x.chunks_exact(5).flat_map(row), &dy)
+    };
+    let made = tensor::layer_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
+    let (wide_x, wide_weight, wide_bias) = (wide(&x), wide(&weight), wide(&bias));
+    assert_gradient("layer_norm, x", &x, &made.x, |x| norm(true, x, &wide_weight, &wide_bias));
+    assert_gradient("layer_norm, weight", &weight, &made.weight, |weight| norm(true, &wide_x, weight, &wide_bias));
+    assert_gradient("layer_norm, bias", &bias, &made.bias, |bias| norm(true, &wide_x, &wide_weight, bias));
+    let made = transformer::rms_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
+    assert_gradient("rms_norm, x", &x, &made.x, |x| norm(false, x, &wide_weight, &[0.0; 5]));
+    assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| norm(false, &wide_x, gain, &[0.0; 5]));
 }

@@ -1,18 +1,5 @@
 // The `k` largest of a run of TILE_X = THREADS · TURNS logits; see wgsl/transformer/top_k_run.wgsl.
 
-#define NONE 0xffffffffu
-
-// Maps floats to unsigned integers in the same order, every NaN to NONE, the largest. 0 stands for no logit; back from a key, it is -infinity.
-static inline uint to_key(float v) {
-    const uint bits = as_type<uint>(v);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return NONE;
-    return bits >= 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-static inline float from_key(uint key) {
-    const uint v = max(key == NONE ? 0xffc00000u : key, 0x007fffffu);
-    return as_type<float>(v >= 0x80000000u ? v & 0x7fffffffu : ~v);
-}
-
 // `key` and `id` are those of a thread's logits; a threadgroup writes the winners of its run.
 static inline void write_winners(thread uint* key, thread const uint* id, uint k, device float* top, device uint* top_ids, uint3 group, uint3 groups,
                                  threadgroup uint* scratch, Ids ids)

@@ -102,6 +102,13 @@ impl<T: ElementType> Tensor<T> {
         Ok(copy)
     }
 
+    /// The same words, taken for elements of another type.
+    pub(crate) fn cast<U: ElementType>(&self) -> Tensor<U> {
+        const { assert!(size_of::<T>() == size_of::<U>()) };
+        let Self { context, buffer, bytes, shape, .. } = self.clone();
+        Tensor { context, buffer, bytes, shape, element: PhantomData }
+    }
+
     /// The same data under another shape of as many elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();

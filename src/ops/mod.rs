@@ -14,6 +14,7 @@ pub mod bitnet;
 mod frames;
 pub mod measure;
 mod op_tables;
+mod reduce;
 mod rms;
 pub mod tensor;
 pub mod transformer;

@@ -1,5 +1,5 @@
 // a^b = 2^(b·log₂ |a|), negative for a < 0 and odd b.
-fn combine(a: f32, b: f32) -> f32 {
+fn power(a: f32, b: f32) -> f32 {
     if b == 0.0 || a == 1.0 { return 1.0; }
     let size = exp2(b * log2(abs(a)));
     if a >= 0.0 { return size; }

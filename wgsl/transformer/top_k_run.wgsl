@@ -1,20 +1,6 @@
 // The `k` largest of a run of TILE_X = THREADS · TURNS logits, largest first, equal ones by the lower id. The kernel that includes this has
 // `params.count`, `params.k`, and the outputs top and top_ids [rows, runs, k].
 
-const NONE: u32 = 0xffffffffu;
-
-// Maps floats to unsigned integers in the same order, every NaN to NONE, the largest. 0 stands for no logit; back from a key, it is -infinity.
-fn to_key(v: f32) -> u32 {
-    let bits = bitcast<u32>(v);
-    let key = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
-    // No early return for NaN: with one, NVIDIA's compiler (580.159) makes every winner below NONE.
-    return select(key, NONE, (bits & 0x7fffffffu) > 0x7f800000u);
-}
-fn from_key(key: u32) -> f32 {
-    let v = max(key, 0x007fffffu);
-    return bitcast<f32>(select(select(~v, v & 0x7fffffffu, v >= 0x80000000u), 0x7fc00000u, v == NONE));
-}
-
 // `key` and `id` are those of a thread's logits; a workgroup writes the winners of its run.
 fn write_winners(key: ptr<function, array<u32, TURNS>>, id: ptr<function, array<u32, TURNS>>, group: Group, ids: Ids) {
     for (var round = 0u; round < params.k; round += 1u) {

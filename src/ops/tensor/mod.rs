@@ -1,12 +1,41 @@
-//! Ops on tensors of any meaning: elementwise, broadcast, forward and backward.
+//! Ops on tensors of any meaning: elementwise, broadcast, reduced, by rows, moved; forward and backward.
 
 pub(crate) mod activations;
+pub(crate) mod argmax;
 pub(crate) mod binary;
 pub(crate) mod compare;
 pub(crate) mod copy;
+pub(crate) mod cross_entropy;
+pub(crate) mod layer_norm;
+pub(crate) mod max;
+pub(crate) mod norm;
 pub(crate) mod pad_rows;
+pub(crate) mod prefix_sum;
 pub(crate) mod select;
+pub(crate) mod softmax;
 pub(crate) mod strided;
+pub(crate) mod sum;
 pub(crate) mod unary;
+pub(crate) mod variance;
 
-family!(activations, binary, compare, copy, pad_rows, select, strided, unary);
+pub use super::reduce::Axes;
+
+family!(
+    activations,
+    argmax,
+    binary,
+    compare,
+    copy,
+    cross_entropy,
+    layer_norm,
+    max,
+    norm,
+    pad_rows,
+    prefix_sum,
+    select,
+    softmax,
+    strided,
+    sum,
+    unary,
+    variance
+);

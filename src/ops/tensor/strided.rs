@@ -109,27 +109,25 @@ pub fn transpose<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>) -> Result
     permute(encoder, x, &axes)
 }
 
-/// A part of `x`: of each dimension a range. Its gradient is [`pad`] by what was left out, with 0.
+/// A part of `x`: a range of a dimension. Its gradient is [`pad`] by what was left out, with 0.
 ///
 /// # Errors
 /// As [`slice_into`].
-pub fn slice<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, ranges: &[Range<usize>]) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), sliced(x.shape(), ranges)?)?;
-    slice_into(encoder, x, ranges, &y)?;
+pub fn slice<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, range: Range<usize>) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), sliced(x.shape(), axis, &range)?)?;
+    slice_into(encoder, x, axis, range, &y)?;
     Ok(y)
 }
 
 /// [`slice`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Invalid`] unless there is one range for each dimension, within it; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for
-/// `i8`.
-pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, ranges: &[Range<usize>], y: &Tensor<T>) -> Result<()> {
-    let shape = sliced(x.shape(), ranges)?;
+/// [`Error::Invalid`] for what is no range of a dimension of `x`; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for `i8`.
+pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, range: Range<usize>, y: &Tensor<T>) -> Result<()> {
+    let shape = sliced(x.shape(), axis, &range)?;
     check("slice", y, shape)?;
     let of_x = strides(x.shape());
-    let offset = ranges.iter().zip(&of_x).map(|(range, stride)| range.start * stride).sum();
-    copy(encoder, shape.dims(), (x, offset, &of_x), (y, 0, &strides(shape)))
+    copy(encoder, shape.dims(), (x, range.start * of_x[axis], &of_x), (y, 0, &strides(shape)))
 }
 
 /// Tensors one after another along a dimension; the others must agree. Its gradient for each is the [`slice`] of dy that it became.
@@ -189,12 +187,13 @@ fn permuted(op: &'static str, shape: Shape, axes: &[usize]) -> Result<Shape> {
     Ok(Shape::of(&axes.iter().map(|&axis| shape.dims()[axis]).collect::<Vec<_>>()))
 }
 
-fn sliced(shape: Shape, ranges: &[Range<usize>]) -> Result<Shape> {
-    let within = |(range, dim): (&Range<usize>, &usize)| range.start <= range.end && range.end <= *dim;
-    if ranges.len() != shape.rank() || !ranges.iter().zip(shape.dims()).all(within) {
-        return Err(Error::Invalid { op: "slice", what: format!("{ranges:?} are no ranges of {shape}") });
+fn sliced(shape: Shape, axis: usize, range: &Range<usize>) -> Result<Shape> {
+    let mut dims = shape.dims().to_vec();
+    match dims.get_mut(axis) {
+        Some(dim) if range.start <= range.end && range.end <= *dim => *dim = range.len(),
+        _ => return Err(Error::Invalid { op: "slice", what: format!("{range:?} is no range of dimension {axis} of {shape}") }),
     }
-    Ok(Shape::of(&ranges.iter().map(Range::len).collect::<Vec<_>>()))
+    Ok(Shape::of(&dims))
 }
 
 fn check<T: ElementType>(op: &'static str, y: &Tensor<T>, shape: Shape) -> Result<()> {

@@ -10,7 +10,10 @@ use crate::{
         source::{REDUCE, Source},
     },
     msl,
-    ops::rms::inverse_rms,
+    ops::{
+        rms::inverse_rms,
+        tensor::layer_norm::{Norm, norm_rows_backward},
+    },
     params, wgsl,
 };
 
@@ -70,6 +73,48 @@ pub fn rms_norm_into<'y>(
     encoder.dispatch(&RMS_NORM, &params, &[x, gain, y.tensor()], [tokens, 1, 1])
 }
 
+/// The gradients of [`rms_norm`], as they are made (`RmsNormGradients<Tensor<f32>>`), or where they go to (`RmsNormGradients<Out<f32>>`).
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNormGradients<T> {
+    /// `[m, k]`
+    pub x: T,
+    /// `[k]`
+    pub gain: T,
+}
+
+/// The gradients of [`rms_norm`] of whole rows, where `dy` is that of its output: with n the normed row and g = dy·gain,
+/// dx = (g - n·mean(g·n)) / sqrt(mean(x²) + eps), and dgain = Σ dy·n over rows. Here squares are plain floats: of numbers above 2^63 there is no gradient.
+///
+/// # Errors
+/// As [`rms_norm_backward_into`].
+pub fn rms_norm_backward(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gain: &Tensor<f32>,
+    eps: f32,
+    dy: &Tensor<f32>,
+) -> Result<RmsNormGradients<Tensor<f32>>> {
+    let context = encoder.context();
+    let made = RmsNormGradients { x: Tensor::uninit(context, x.shape())?, gain: Tensor::uninit(context, gain.shape())? };
+    rms_norm_backward_into(encoder, x, gain, eps, dy, RmsNormGradients { x: (&made.x).into(), gain: (&made.gain).into() })?;
+    Ok(made)
+}
+
+/// [`rms_norm_backward`] into tensors of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if `gain` or its gradient is not `[k]`, or `dy` or the gradient of `x` has another shape than `x`.
+pub fn rms_norm_backward_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    gain: &Tensor<f32>,
+    eps: f32,
+    dy: &Tensor<f32>,
+    gradients: RmsNormGradients<Out<'_, f32>>,
+) -> Result<()> {
+    norm_rows_backward(encoder, "rms_norm_backward", x, gain, Norm { center: false, eps }, dy, gradients.x, gradients.gain)
+}
+
 /// The CPU twin on whole rows: the same bits.
 ///
 /// # Errors
@@ -84,4 +129,13 @@ pub fn rms_norm_cpu(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
         row.iter().zip(gain).map(move |(v, g)| v * inverse * g).collect::<Vec<_>>()
     };
     Ok(x.chunks_exact(k).flat_map(normal).collect())
+}
+
+/// The CPU twin of [`rms_norm_backward`]: within its bounds, in `f64`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows, or `dy` has another length.
+pub fn rms_norm_backward_cpu(x: &[f32], gain: &[f32], eps: f32, dy: &[f32]) -> Result<RmsNormGradients<Vec<f32>>> {
+    let [x, gain, _] = Norm { center: false, eps }.backward_cpu(x, gain, dy)?;
+    Ok(RmsNormGradients { x, gain })
 }

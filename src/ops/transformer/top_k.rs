@@ -26,8 +26,9 @@ static TOP_K: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("logits", F32), read_write("top", F32), read_write("top_ids", U32)],
     &[
-        run(Source::wgsl(wgsl![REDUCE, "transformer/top_k_run", "transformer/top_k"])).workgroup_bytes(1024),
-        run(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k_run", "transformer/top_k"])).workgroup_bytes(128),
+        run(Source::wgsl(wgsl![REDUCE, "shared/order", "transformer/top_k_run", "transformer/top_k"])).workgroup_bytes(1024),
+        run(Source::msl(msl!["shared/prelude", "shared/reduce", "shared/order", "transformer/top_k_run", "transformer/top_k"]))
+            .workgroup_bytes(128),
     ],
 );
 
@@ -36,8 +37,9 @@ static TOP_K_MERGE: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("logits", F32), read("logit_ids", U32), read_write("top", F32), read_write("top_ids", U32)],
     &[
-        run(Source::wgsl(wgsl![REDUCE, "transformer/top_k_run", "transformer/top_k_merge"])).workgroup_bytes(1024),
-        run(Source::msl(msl!["shared/prelude", "shared/reduce", "transformer/top_k_run", "transformer/top_k_merge"])).workgroup_bytes(128),
+        run(Source::wgsl(wgsl![REDUCE, "shared/order", "transformer/top_k_run", "transformer/top_k_merge"])).workgroup_bytes(1024),
+        run(Source::msl(msl!["shared/prelude", "shared/reduce", "shared/order", "transformer/top_k_run", "transformer/top_k_merge"]))
+            .workgroup_bytes(128),
     ],
 );
 

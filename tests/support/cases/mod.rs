@@ -18,6 +18,10 @@ pub enum By {
     Kernels,
     /// Its kernels and its CPU twin: the oracle is in `f64`, with bounds for both.
     KernelsAndTwin,
+    /// The same as the first of an op whose kernels are all in WGSL only.
+    Wgsl,
+    /// The same as the second of such an op.
+    WgslAndTwin,
     /// Its kernels, but not on an emulated GPU.
     Device,
 }

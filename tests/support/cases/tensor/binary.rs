@@ -1,17 +1,18 @@
 //! `src/ops/tensor/binary.rs`
 
-use super::unary::near;
+use super::unary::{near, times};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
-use bitnet_wgpu::{Encoder, Float, Out, Result, Shape, Tensor, f16, tensor};
+use bitnet_wgpu::{Element, Encoder, Float, Out, Result, Shape, Tensor, f16, tensor};
 use rand::{RngExt, rngs::StdRng};
 
 macro_rules! op {
-    ($name:ident, $into:ident, $twin:ident) => {
+    ($name:ident, $into:ident, $twin:ident, $back:ident, $back_twin:ident) => {
         Op {
             name: stringify!($name),
             twin: tensor::$twin,
-            single: (tensor::$name, |e, a, b, y| tensor::$into(e, a, b, y)),
-            half: (tensor::$name, |e, a, b, y| tensor::$into(e, a, b, y)),
+            back_twin: tensor::$back_twin,
+            single: (tensor::$name, |e, a, b, y| tensor::$into(e, a, b, y), tensor::$back),
+            half: (tensor::$name, |e, a, b, y| tensor::$into(e, a, b, y), tensor::$back),
         }
     };
 }
@@ -19,14 +20,14 @@ macro_rules! op {
 pub fn cases() -> Vec<Case> {
     // Index and broadcasting are the frame's: `mul` tries them for all.
     let mut cases: Vec<Case> =
-        shapes().iter().zip(0..).flat_map(|((a, b), i)| with(op!(mul, mul_into, mul_cpu), rng(i), a, b, the_twin)).collect();
+        shapes().iter().zip(0..).flat_map(|((a, b), i)| with(op!(mul, mul_into, mul_cpu, mul_backward, mul_backward_cpu), rng(i), a, b, the_twin)).collect();
     let (a, b): (&[usize], &[usize]) = (&[4, 1, 31], &[3, 1]);
-    cases.extend(with(op!(add, add_into, add_cpu), rng(1), a, b, the_twin));
-    cases.extend(with(op!(sub, sub_into, sub_cpu), rng(2), a, b, the_twin));
-    cases.extend(with(op!(min, min_into, min_cpu), rng(3), a, b, the_twin));
-    cases.extend(with(op!(max, max_into, max_cpu), rng(4), a, b, the_twin));
-    cases.extend(with(op!(div, div_into, div_cpu), rng(5), a, b, |a, b, _| near(a / b, 6.0)));
-    cases.extend(with(op!(pow, pow_into, pow_cpu), rng(6), a, &[5, 1], pow));
+    cases.extend(with(op!(add, add_into, add_cpu, add_backward, add_backward_cpu), rng(1), a, b, the_twin));
+    cases.extend(with(op!(sub, sub_into, sub_cpu, sub_backward, sub_backward_cpu), rng(2), a, b, the_twin));
+    cases.extend(with(op!(minimum, minimum_into, minimum_cpu, minimum_backward, minimum_backward_cpu), rng(3), a, b, the_twin));
+    cases.extend(with(op!(maximum, maximum_into, maximum_cpu, maximum_backward, maximum_backward_cpu), rng(4), a, b, the_twin));
+    cases.extend(with(op!(div, div_into, div_cpu, div_backward, div_backward_cpu), rng(5), a, b, div));
+    cases.extend(with(op!(pow, pow_into, pow_cpu, pow_backward, pow_backward_cpu), rng(6), a, &[5, 1], pow));
     cases
 }
 
@@ -59,12 +60,28 @@ fn shapes() -> Vec<(Vec<usize>, Vec<usize>)> {
     all
 }
 
-fn the_twin(_: f64, _: f64, twin: f32) -> Near {
-    Near::exactly(twin)
+/// An op at a, b and dy: its result, and the gradients for both; the twins say the same in `f32`.
+type Bounds = fn([f64; 3], [f32; 3]) -> [Near; 3];
+
+fn the_twin(_: [f64; 3], twins: [f32; 3]) -> [Near; 3] {
+    twins.map(Near::exactly)
+}
+
+fn div([a, b, dy]: [f64; 3], _: [f32; 3]) -> [Near; 3] {
+    [near(a / b, 6.0), near(dy / b, 6.0), near(-dy * a / b / b, 13.0)]
+}
+
+fn pow([a, b, dy]: [f64; 3], _: [f32; 3]) -> [Near; 3] {
+    let [of_a, of_b] = [power(a, b - 1.0), power(a, b)];
+    let zero = Near::exactly(0.0);
+    // The logarithm of its own is off by 2^-21 or by three units in the last place.
+    let log = Near { exact: a.ln(), error: (6.0 * U * a.ln().abs()).max(0.5_f64.powi(21)) };
+    let of_log = Near { exact: of_b.exact * log.exact, error: of_b.error * log.exact.abs() + log.error * of_b.exact.abs() };
+    [of_b, if b == 0.0 { zero } else { times(of_a, dy * b, 3.0) }, if a == 0.0 { zero } else { times(of_log, dy, 3.0) }]
 }
 
 /// log₂ is off by 2^-21 or three units in the last place, which b and ln 2 make larger; then comes 2^x.
-fn pow(a: f64, b: f64, _: f32) -> Near {
+fn power(a: f64, b: f64) -> Near {
     let (y, log) = (a.powf(b), a.abs().log2());
     let of_log = (b * (6.0 * U * log.abs()).max(0.5_f64.powi(21))).abs();
     let units = 2.0 * (3.0 + 2.0 * (b * log).abs()) + (b * log).abs();
@@ -102,29 +119,34 @@ pub fn shape(dims: &[usize]) -> Shape {
     }
 }
 
-type Forms<T> =
-    (fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>, fn(&mut Encoder, &Tensor<T>, &Tensor<T>, Out<'_, T>) -> Result<()>);
+/// An op that allocates, one into a tensor, and its gradients.
+type Forms<T> = (
+    fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>,
+    fn(&mut Encoder, &Tensor<T>, &Tensor<T>, Out<'_, T>) -> Result<()>,
+    fn(&mut Encoder, &Tensor<T>, &Tensor<T>, &Tensor<T>) -> Result<(Tensor<T>, Tensor<T>)>,
+);
 
-/// An op's name, its twin, and its forms in both types.
+/// An op's name, its twins, and its forms in both types.
 struct Op {
     name: &'static str,
     twin: fn(f32, f32) -> f32,
+    back_twin: fn(f32, f32, f32) -> (f32, f32),
     single: Forms<f32>,
     half: Forms<f16>,
 }
 
-fn with(op: Op, mut rng: StdRng, a: &[usize], b: &[usize], near: fn(f64, f64, f32) -> Near) -> Vec<Case> {
-    vec![case::<f32>(&op, op.single, &mut rng, a, b, near), case::<f16>(&op, op.half, &mut rng, a, b, near)]
+fn with(op: Op, mut rng: StdRng, a: &[usize], b: &[usize], bounds: Bounds) -> Vec<Case> {
+    vec![case::<f32>(&op, op.single, &mut rng, a, b, bounds), case::<f16>(&op, op.half, &mut rng, a, b, bounds)]
 }
 
-/// What is allocated, what is added, and, where that is one of the inputs, in its place.
+/// What is allocated, what is added, both gradients, and, where that is one of the inputs, the result in its place.
 fn case<T: Float>(
     op: &Op,
-    (allocated, into): Forms<T>,
+    (allocated, into, back): Forms<T>,
     rng: &mut StdRng,
     a_dims: &[usize],
     b_dims: &[usize],
-    near: fn(f64, f64, f32) -> Near,
+    bounds: Bounds,
 ) -> Case {
     let of = |rng: &mut StdRng, dims: &[usize], bound| convert::<T>(&floats(rng, dims.iter().product(), bound));
     let (mut a, mut b) = (of(rng, a_dims, 3.0), of(rng, b_dims, 3.0));
@@ -135,23 +157,40 @@ fn case<T: Float>(
         a.iter_mut().zip(special).for_each(|(a, special)| *a = special);
         b.iter_mut().zip([2.0, -3.0, 0.0].map(T::from_f32)).for_each(|(b, special)| *b = special);
     }
-    if let ("min" | "max", [first, _, third, ..]) = (op.name, &mut a[..]) {
-        (*first, *third) = (T::from_f32(f32::NAN), T::from_f32(f32::INFINITY));
+    if let ("minimum" | "maximum", [first, second, third, ..]) = (op.name, &mut a[..]) {
+        (*first, *second, *third) = (T::from_f32(f32::NAN), b[0], T::from_f32(f32::INFINITY));
     }
     let y_dims = broadcast(a_dims, b_dims);
-    let base = of(rng, &y_dims, 9.0);
-    let pairs = (0..base.len()).map(|i| (a[element(i, &y_dims, a_dims)].into(), b[element(i, &y_dims, b_dims)].into()));
-    let pairs: Vec<(f32, f32)> = pairs.collect();
-    let twins: Vec<f32> = pairs.iter().map(|&(a, b)| (op.twin)(a, b)).collect();
-    let y: Vec<Near> = pairs.iter().zip(&twins).map(|(&(a, b), &twin)| near(a.into(), b.into(), twin)).collect();
+    let (base, dy) = (of(rng, &y_dims, 9.0), of(rng, &y_dims, 3.0));
+    let sources: Vec<[usize; 2]> = (0..base.len()).map(|i| [a_dims, b_dims].map(|own| element(i, &y_dims, own))).collect();
+    let numbers = |i: usize| -> [f32; 3] { [a[sources[i][0]].into(), b[sources[i][1]].into(), dy[i].into()] };
+    let twins = |[a, b, dy]: [f32; 3]| {
+        let (da, db) = (op.back_twin)(a, b, dy);
+        [(op.twin)(a, b), da, db]
+    };
+    let twins: Vec<[f32; 3]> = (0..base.len()).map(|i| twins(numbers(i))).collect();
+    let all: Vec<[Near; 3]> = (0..base.len()).map(|i| bounds(numbers(i).map(f64::from), twins[i])).collect();
+    let y: Vec<Near> = all.iter().map(|[y, ..]| *y).collect();
     let on_top = |(near, &base): (&Near, &T)| {
         let exact = near.exact + f64::from(base.into());
         Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
     };
     let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+    // The gradient of each element of an input is a sum, of numbers that are rounded to its type.
+    let gradient = |which: usize, dims: &[usize]| {
+        let mut sums = vec![(Near::exactly(0.0), 0.0, 0.0); dims.iter().product()];
+        for (near, source) in all.iter().map(|near| near[1 + which]).zip(&sources) {
+            let (sum, sizes, count) = &mut sums[source[which]];
+            let rounding = if T::ELEMENT == Element::F16 { near.exact.abs() / 1024.0 + 6e-8 } else { 0.0 };
+            *sum = Near { exact: sum.exact + near.exact, error: sum.error + near.error + rounding };
+            (*sizes, *count) = (*sizes + near.exact.abs(), *count + 1.0);
+        }
+        sums.into_iter().map(|(near, sizes, count)| Near { error: near.error + (count - 1.0_f64).max(0.0) * U * sizes, ..near }).collect::<Vec<_>>()
+    };
+    let (da, db) = (gradient(0, a_dims), gradient(1, b_dims));
     let check = move |got: &[Data], _| {
         got.iter().enumerate().try_for_each(|(i, got)| {
-            let wanted = if i == 1 { &sum } else { &y };
+            let wanted = [&y, &sum, &da, &db].into_iter().nth(i).unwrap_or(&y);
             got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}"))
         })
     };
@@ -159,15 +198,16 @@ fn case<T: Float>(
     let (a_shape, b_shape, y_shape) = (shape(a_dims), shape(b_dims), shape(&y_dims));
     let record = move |r: &mut Recorder| {
         let (a, b, sum) = (r.upload(&a, a_shape)?, r.upload(&b, b_shape)?, r.upload(&base, y_shape)?);
+        let dy = r.upload(&dy, y_shape)?;
         let y = allocated(&mut r.encoder, &a, &b)?;
         into(&mut r.encoder, &a, &b, Out::add(&sum))?;
-        r.watch_all(&y);
-        r.watch_all(&sum);
+        let (da, db) = back(&mut r.encoder, &a, &b, &dy)?;
+        [&y, &sum, &da, &db].into_iter().for_each(|tensor| r.watch_all(tensor));
         for itself in [&a, &b].into_iter().filter(|itself| itself.shape() == y_shape).take(1) {
             into(&mut r.encoder, &a, &b, Out::set(itself))?;
             r.watch_all(itself);
         }
         Ok(())
     };
-    Case::new(name, record, check).twin(move || vec![Data::F32(twins.clone())]).of(T::ELEMENT)
+    Case::new(name, record, check).twin(move || vec![Data::F32(twins.iter().map(|[y, ..]| *y).collect())]).of(T::ELEMENT)
 }

@@ -4,20 +4,44 @@ mod activations;
 mod binary;
 mod compare;
 mod copy;
+mod cross_entropy;
+mod layer_norm;
+mod max;
+mod norm;
 mod pad_rows;
+mod prefix_sum;
+mod reductions;
 mod select;
+mod softmax;
 mod strided;
+mod sum;
 mod unary;
+mod variance;
 
 use super::{By::*, Family};
+use crate::Case;
 
 pub const OPS: Family = &[
-    ("tensor::activations", KernelsAndTwin, activations::cases),
-    ("tensor::binary", KernelsAndTwin, binary::cases),
-    ("tensor::compare", Kernels, compare::cases),
-    ("tensor::copy", Kernels, copy::cases),
+    ("tensor::activations", WgslAndTwin, activations::cases),
+    ("tensor::argmax", WgslAndTwin, max::argmax_cases),
+    ("tensor::binary", WgslAndTwin, binary::cases),
+    ("tensor::compare", Wgsl, compare::cases),
+    ("tensor::copy", Wgsl, copy::cases),
+    ("tensor::cross_entropy", WgslAndTwin, cross_entropy::cases),
+    ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
+    ("tensor::max", KernelsAndTwin, max::cases),
+    ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),
-    ("tensor::select", Kernels, select::cases),
+    ("tensor::prefix_sum", WgslAndTwin, prefix_sum::cases),
+    ("tensor::select", Wgsl, select::cases),
+    ("tensor::softmax", KernelsAndTwin, softmax::cases),
     ("tensor::strided", Kernels, strided::cases),
-    ("tensor::unary", KernelsAndTwin, unary::cases),
+    ("tensor::sum", KernelsAndTwin, sum::cases),
+    ("tensor::unary", WgslAndTwin, unary::cases),
+    ("tensor::variance", KernelsAndTwin, variance::cases),
 ];
+
+/// The gradients of an RMS norm, whose kernels are those of a layer norm.
+pub fn rms_norm_gradients() -> Vec<Case> {
+    layer_norm::rms_cases()
+}

@@ -15,6 +15,7 @@ pub const OPS: Family = &[
     ("transformer::dense_gemv", KernelsAndTwin, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
     ("transformer::rms_norm", Kernels, rms_norm::cases),
+    ("transformer::rms_norm_backward", KernelsAndTwin, super::tensor::rms_norm_gradients),
     ("transformer::rope", Kernels, rope::cases),
     ("transformer::top_k", Kernels, top_k::cases),
 ];

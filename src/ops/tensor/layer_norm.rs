@@ -1,0 +1,252 @@
+//! layer_norm: y = (x - mean) / sqrt(variance + eps)·weight + bias along rows (Ba et al. 2016, arXiv:1607.06450), and its gradients.
+//!
+//! With n the normed row and g = dy·weight: dx = (g - mean g - n·mean(g·n)) / sqrt(variance + eps), dweight = Σ dy·n and dbias = Σ dy over rows. The gradient of
+//! an RMS norm is the same without means of x and g, by the same kernels.
+
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    msl,
+    ops::{
+        reduce::{self, Axes, Geometry, Numbers, Reduction, by_rows, lanes, reduction, rows_extent},
+        tensor::sum::{SUM, sum_into},
+    },
+    params, wgsl,
+};
+
+params! { struct Params { rows: u32, columns: u32, lanes: u32, add: u32, eps: f32 } }
+params! { struct BackwardParams { rows: u32, columns: u32, lanes: u32, center: u32, add: u32, eps: f32 } }
+
+static LAYER_NORM: Kernel = Kernel::trusted(
+    "layer_norm",
+    Params::FIELDS,
+    &[read("x", Float("X")), read("weight", F32), read("bias", F32), read_write("y", Float("X"))],
+    &[
+        by_rows(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "tensor/layer_norm"]), 1),
+        by_rows(Source::msl(msl!["shared/prelude", "frames/reduce_sum", "shared/lanes", "tensor/layer_norm"]), 1),
+    ],
+)
+.flat();
+static NORM_ROWS_BACKWARD: Kernel = Kernel::trusted(
+    "norm_rows_backward",
+    BackwardParams::FIELDS,
+    &[read("x", Float("X")), read("weight", F32), read("dy", Float("X")), read_write("dx", Float("X")), read_write("statistics", F32)],
+    &[
+        by_rows(Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/lanes", "tensor/norm_rows_backward"]), 2),
+        by_rows(Source::msl(msl!["shared/prelude", "shared/add_pairs", "shared/lanes", "tensor/norm_rows_backward"]), 2),
+    ],
+)
+.flat();
+static NORM_WEIGHT_BACKWARD: Kernel = reduce::kernel(
+    "norm_weight_backward",
+    &[read("x", Float("X")), read("dy", Float("X")), read("statistics", F32), read_write("y", F32)],
+    &[reduction!(wgsl["tensor/norm_weight_backward", "frames/reduce_sum"])],
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
+
+/// Every row of `x` `[.., k]` as (x - mean) / sqrt(variance + eps)·weight + bias; the variance is Σ (x - mean)² / k.
+///
+/// # Errors
+/// As [`layer_norm_into`].
+pub fn layer_norm<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, weight: &Tensor<f32>, bias: &Tensor<f32>, eps: f32) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape())?;
+    layer_norm_into(encoder, x, weight, bias, eps, &y)?;
+    Ok(y)
+}
+
+/// [`layer_norm`] into a tensor of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if `weight` or `bias` is not `[k]`, or the output has another shape than `x`.
+pub fn layer_norm_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    weight: &Tensor<f32>,
+    bias: &Tensor<f32>,
+    eps: f32,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
+    let (op, y) = ("layer_norm", y.into());
+    let (rows, columns) = x.shape().as_matrix();
+    check_columns(op, "weight", weight, columns)?;
+    check_columns(op, "bias", bias, columns)?;
+    y.check_shape(op, x.shape())?;
+    let (rows_word, columns_word, lanes) = (rows as u32, columns as u32, lanes(columns) as u32);
+    let params = Params { rows: rows_word, columns: columns_word, lanes, add: y.adds().into(), eps };
+    encoder.dispatch(&LAYER_NORM, &params, &[x, weight, bias, y.tensor()], rows_extent(rows, columns))
+}
+
+/// The gradients of a layer norm: `LayerNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or where they go to
+/// (`LayerNormGradients<Out<T>, Out<f32>>`).
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNormGradients<X, W> {
+    /// `[.., k]`
+    pub x: X,
+    /// `[k]`
+    pub weight: W,
+    /// `[k]`
+    pub bias: W,
+}
+
+/// The gradients of [`layer_norm`], where `dy` is that of its output.
+///
+/// # Errors
+/// As [`layer_norm_backward_into`].
+pub fn layer_norm_backward<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    weight: &Tensor<f32>,
+    eps: f32,
+    dy: &Tensor<T>,
+) -> Result<LayerNormGradients<Tensor<T>, Tensor<f32>>> {
+    let context = encoder.context();
+    let made = LayerNormGradients {
+        x: Tensor::uninit(context, x.shape())?,
+        weight: Tensor::uninit(context, weight.shape())?,
+        bias: Tensor::uninit(context, weight.shape())?,
+    };
+    let LayerNormGradients { x: dx, weight: dweight, bias } = &made;
+    layer_norm_backward_into(encoder, x, weight, eps, dy, LayerNormGradients { x: dx.into(), weight: dweight.into(), bias: bias.into() })?;
+    Ok(made)
+}
+
+/// [`layer_norm_backward`] into tensors of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if `weight`, its gradient or that of the bias is not `[k]`, or `dy` or the gradient of `x` has another shape than `x`.
+pub fn layer_norm_backward_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    weight: &Tensor<f32>,
+    eps: f32,
+    dy: &Tensor<T>,
+    gradients: LayerNormGradients<Out<'_, T>, Out<'_, f32>>,
+) -> Result<()> {
+    let (op, columns) = ("layer_norm_backward", x.shape().as_matrix().1);
+    check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
+    norm_rows_backward(encoder, op, x, weight, Norm { center: true, eps }, dy, gradients.x, gradients.weight)?;
+    let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
+    sum_into(encoder, dy, Axes::from(rows.as_slice()), gradients.bias)
+}
+
+/// Which norm of rows.
+pub(in crate::ops) struct Norm {
+    /// Is the mean taken from a row first, as by a layer norm?
+    pub center: bool,
+    pub eps: f32,
+}
+
+/// The gradients of a norm of rows at `x` and its weight.
+#[allow(clippy::too_many_arguments, reason = "all of them are the formula's")]
+pub(in crate::ops) fn norm_rows_backward<T: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    x: &Tensor<T>,
+    weight: &Tensor<f32>,
+    norm: Norm,
+    dy: &Tensor<T>,
+    dx: Out<'_, T>,
+    dweight: Out<'_, f32>,
+) -> Result<()> {
+    let (rows, columns) = x.shape().as_matrix();
+    check_columns(op, "weight", weight, columns)?;
+    check_columns(op, "the gradient of the weight", dweight.tensor(), columns)?;
+    if dy.shape() != x.shape() {
+        return Err(Error::Shape { op, what: "dy", expected: x.shape().to_string(), found: dy.shape() });
+    }
+    dx.check_shape(op, x.shape())?;
+    let statistics = Tensor::<f32>::uninit(encoder.context(), [rows, 2])?;
+    let params = BackwardParams {
+        rows: rows as u32,
+        columns: columns as u32,
+        lanes: lanes(columns) as u32,
+        center: norm.center.into(),
+        add: dx.adds().into(),
+        eps: norm.eps,
+    };
+    encoder.dispatch(&NORM_ROWS_BACKWARD, &params, &[x, weight, dy, dx.tensor(), &statistics], rows_extent(rows, columns))?;
+    let geometry = Geometry::new(op, [rows, columns].into(), [0].into())?;
+    Reduction { first: &NORM_WEIGHT_BACKWARD, then: &SUM, words: 1 }.record(
+        encoder,
+        &[x, dy, &statistics],
+        &geometry,
+        Numbers::default(),
+        dweight,
+    )
+}
+
+fn check_columns(op: &'static str, what: &'static str, found: &Tensor<f32>, columns: usize) -> Result<()> {
+    if found.shape().dims() == [columns] {
+        return Ok(());
+    }
+    Err(Error::Shape { op, what, expected: format!("[{columns}]"), found: found.shape() })
+}
+
+/// The CPU twin of [`layer_norm`] on whole rows: within its bounds, in `f64`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows of as many as `weight` and `bias` have.
+pub fn layer_norm_cpu(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Result<Vec<f32>> {
+    let k = check_rows(x, weight)?;
+    check_rows(bias, weight)?;
+    let row = |row: &[f32]| {
+        let (mean, inverse) = Norm { center: true, eps }.statistics_cpu(row);
+        let normed = |(v, (w, b)): (&f32, (&f32, &f32))| ((f64::from(*v) - mean) * inverse * f64::from(*w) + f64::from(*b)) as f32;
+        row.iter().zip(weight.iter().zip(bias)).map(normed).collect::<Vec<_>>()
+    };
+    Ok(x.chunks_exact(k).flat_map(row).collect())
+}
+
+/// The CPU twin of [`layer_norm_backward`], as close.
+///
+/// # Errors
+/// As [`layer_norm_cpu`], of `x` and `dy`.
+pub fn layer_norm_backward_cpu(x: &[f32], weight: &[f32], eps: f32, dy: &[f32]) -> Result<LayerNormGradients<Vec<f32>, Vec<f32>>> {
+    let [dx, dweight, dbias] = Norm { center: true, eps }.backward_cpu(x, weight, dy)?;
+    Ok(LayerNormGradients { x: dx, weight: dweight, bias: dbias })
+}
+
+fn check_rows(x: &[f32], weight: &[f32]) -> Result<usize> {
+    let k = weight.len().max(1);
+    if x.len().is_multiple_of(k) { Ok(k) } else { Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() }) }
+}
+
+impl Norm {
+    /// The mean, or 0, and 1 / sqrt(mean square + eps).
+    fn statistics_cpu(&self, row: &[f32]) -> (f64, f64) {
+        let mean_of = |of: &dyn Fn(f64) -> f64| row.iter().map(|&v| of(v.into())).sum::<f64>() / row.len() as f64;
+        let mean = if self.center { mean_of(&|v| v) } else { 0.0 };
+        (mean, 1.0 / (mean_of(&|v| (v - mean).powi(2)) + f64::from(self.eps)).sqrt())
+    }
+
+    /// The gradients of x, weight and bias.
+    pub(in crate::ops) fn backward_cpu(&self, x: &[f32], weight: &[f32], dy: &[f32]) -> Result<[Vec<f32>; 3]> {
+        let k = check_rows(x, weight)?;
+        if dy.len() != x.len() {
+            return Err(Error::Length { shape: [x.len() / k, k].into(), found: dy.len() });
+        }
+        let (mut dx, mut dweight, mut dbias) = (Vec::with_capacity(x.len()), vec![0f64; weight.len()], vec![0f64; weight.len()]);
+        for (x, dy) in x.chunks_exact(k).zip(dy.chunks_exact(k)) {
+            let (mean, inverse) = self.statistics_cpu(x);
+            let normed: Vec<f64> = x.iter().map(|&v| (f64::from(v) - mean) * inverse).collect();
+            let g: Vec<f64> = dy.iter().zip(weight).map(|(&dy, &w)| f64::from(dy) * f64::from(w)).collect();
+            let mean_g = if self.center { g.iter().sum::<f64>() / k as f64 } else { 0.0 };
+            let slope = g.iter().zip(&normed).map(|(g, n)| g * n).sum::<f64>() / k as f64;
+            dx.extend(g.iter().zip(&normed).map(|(g, n)| (inverse * (g - mean_g - n * slope)) as f32));
+            for (i, (&dy, n)) in dy.iter().zip(&normed).enumerate() {
+                dweight[i] += f64::from(dy) * n;
+                dbias[i] += f64::from(dy);
+            }
+        }
+        let rounded = |sums: Vec<f64>| sums.into_iter().map(|v| v as f32).collect();
+        Ok([dx, rounded(dweight), rounded(dbias)])
+    }
+}

@@ -1,0 +1,94 @@
+//! `src/ops/tensor/cross_entropy.rs`
+
+use super::softmax::{numbers, rows, shares, statistics, strays};
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
+use bitnet_wgpu::{
+    Float, f16,
+    tensor::{self, CrossEntropyOptions},
+};
+use rand::{RngExt, rngs::StdRng};
+
+pub fn cases() -> Vec<Case> {
+    let mut shapes = vec![[0, 5], [1, 1], [7, 3], [70, 33], [5, 1500]];
+    let mut random = rng(1000 * seed());
+    shapes.extend((0..4).map(|_| [random.random_range(1..20), random.random_range(1..300)]));
+    let plain = CrossEntropyOptions::default();
+    let all = (0..).zip(shapes).flat_map(|(i, shape)| {
+        [
+            case::<f32>(&mut rng(i), shape, plain),
+            case::<f32>(&mut rng(i), shape, plain.ignore(2).smoothing(0.1)),
+            case::<f16>(&mut rng(i), shape, plain.ignore(u32::MAX)),
+        ]
+    });
+    all.collect()
+}
+
+/// Losses and gradients. Some targets are ignored, some are no column.
+fn case<X: Float>(rng: &mut StdRng, shape: [usize; 2], options: CrossEntropyOptions) -> Case {
+    let [m, n] = shape;
+    let mut x = floats(rng, m * n, 9.0);
+    let mut targets: Vec<u32> = (0..m).map(|_| rng.random_range(0..n as u32)).collect();
+    targets.iter_mut().skip(1).step_by(5).for_each(|target| *target = n as u32);
+    targets.iter_mut().skip(3).step_by(5).for_each(|target| *target = u32::MAX);
+    // Without smoothing, what has no chance counts for nothing.
+    if options.smoothing == 0.0 && n > 1 {
+        x.chunks_exact_mut(n).zip(&targets).for_each(|(row, target)| row[usize::from(*target == 0)] = f32::NEG_INFINITY);
+    }
+    let (x, dloss) = (convert::<X>(&x), floats(rng, m, 3.0));
+    let (values, smoothing) = (numbers(&x), f64::from(options.smoothing));
+    let unless_odd = |row: usize, near: &dyn Fn(usize) -> Near| match targets[row] {
+        target if options.ignore == Some(target) => Near::exactly(0.0),
+        target if target as usize >= n => Near { exact: f64::NAN, error: 0.0 },
+        target => near(target as usize),
+    };
+    let losses = rows(&values, n, |row, x| {
+        let near = |target: usize| {
+            let ((largest, logarithm), strays) = (statistics(x), strays(x));
+            let below = largest - x[target];
+            let (mut exact, mut error) = (logarithm + (1.0 - smoothing) * below, strays + 14.0 * logarithm + 4.0 * below);
+            if smoothing != 0.0 {
+                let (sum, all): (f64, f64) = (x.iter().sum(), x.iter().map(|v| v.abs()).sum());
+                exact += smoothing * (largest - sum / n as f64);
+                // A sum as long as that of a row, a quotient, a difference and a product.
+                error += smoothing * (20.0 * all / n as f64 + 5.0 * largest.abs());
+            }
+            Near { exact, error: U * (error + 3.0 * exact.abs()) }
+        };
+        vec![unless_odd(row, &near)]
+    });
+    let gradients = rows(&values, n, |row, x| {
+        let (shares, slope) = (shares(x), f64::from(dloss[row]));
+        let dx = |i: usize| {
+            let near = |target: usize| {
+                let wanted = if i == target { 1.0 - smoothing } else { 0.0 } + smoothing / n as f64;
+                let exact = (shares[i].exact - wanted) * slope;
+                Near { exact, error: (shares[i].error + 4.0 * U * wanted) * slope.abs() + 2.0 * U * exact.abs() }
+            };
+            unless_odd(row, &near)
+        };
+        (0..n).map(dx).collect()
+    });
+    let check = move |got: &[Data], _| {
+        got[0].check_near(losses.iter().copied())?;
+        got[1].check_near(gradients.iter().copied())
+    };
+    let twin = {
+        let (targets, dloss) = (targets.clone(), dloss.clone());
+        move || {
+            let rows = || values.chunks_exact(n).zip(&targets);
+            let losses = rows().map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options)).collect();
+            let dx =
+                rows().zip(&dloss).flat_map(|((row, &target), &dloss)| tensor::cross_entropy_backward_cpu(row, target, options, dloss));
+            vec![Data::F32(losses), Data::F32(dx.collect())]
+        }
+    };
+    let record = move |r: &mut Recorder| {
+        let (x, targets, dloss) = (r.upload(&x, shape)?, r.upload(&targets, [m])?, r.upload(&dloss, [m])?);
+        let losses = tensor::cross_entropy(&mut r.encoder, &x, &targets, options)?;
+        let dx = tensor::cross_entropy_backward(&mut r.encoder, &x, &targets, options, &dloss)?;
+        r.watch_all(&losses);
+        r.watch_all(&dx);
+        Ok(())
+    };
+    Case::new(format!("{shape:?} {:?} {options:?}", X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+}

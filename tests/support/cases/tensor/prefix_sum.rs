@@ -1,0 +1,86 @@
+//! `src/ops/tensor/prefix_sum.rs`
+
+use crate::{Case, Data, Near, U, floats, rng, seed};
+use bitnet_wgpu::{
+    ElementType, bytemuck,
+    tensor::{self, Prefix, PrefixSum},
+};
+use rand::RngExt;
+
+pub fn cases() -> Vec<Case> {
+    // A workgroup has 2048 numbers.
+    let mut shapes = vec![[0, 5], [2, 0], [1, 1], [3, 7], [2, 257], [2, 2048], [3, 2049], [1, 9000]];
+    let mut random = rng(1000 * seed());
+    shapes.extend((0..4).map(|_| [random.random_range(1..9), random.random_range(1..700)]));
+    let mut all: Vec<_> = (0..).zip(shapes).flat_map(|(i, shape)| of_types(i, shape)).collect();
+    // Three levels.
+    all.push(whole((0..4_200_003u32).collect(), [1, 4_200_003], Prefix::Exclusive).device_only());
+    all
+}
+
+fn of_types(seed: u64, shape: [usize; 2]) -> [Case; 4] {
+    let mut rng = rng(seed);
+    let words: Vec<u32> = (0..shape[0] * shape[1]).map(|_| rng.random()).collect();
+    let signed: Vec<i32> = words.iter().map(|&v| v as i32).collect();
+    let x = floats(&mut rng, words.len(), 3.0);
+    [
+        whole(words, shape, Prefix::Inclusive),
+        whole(signed, shape, Prefix::Exclusive),
+        float(x.clone(), shape, Prefix::Inclusive),
+        float(x, shape, Prefix::Exclusive),
+    ]
+}
+
+fn record<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> impl Fn(&mut crate::Recorder) -> bitnet_wgpu::Result<()> {
+    move |r| {
+        let x = r.upload(&x, shape)?;
+        let y = tensor::prefix_sum(&mut r.encoder, &x, prefix)?;
+        r.watch_all(&y);
+        Ok(())
+    }
+}
+
+fn name<T: ElementType>(shape: [usize; 2], prefix: Prefix) -> String {
+    format!("{shape:?} {:?} {prefix:?}", T::ELEMENT)
+}
+
+/// Whole numbers, equal.
+fn whole<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> Case {
+    let words: &[u32] = bytemuck::cast_slice(&x);
+    let mut sums = Vec::new();
+    for row in words.chunks_exact(shape[1].max(1)) {
+        let mut sum = 0u64;
+        for &v in row {
+            let without = sum as u32;
+            sum += u64::from(v);
+            sums.push(if prefix == Prefix::Inclusive { sum as u32 } else { without });
+        }
+    }
+    let data = |sums: &[u32]| Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(sums));
+    let wanted = vec![data(&sums)];
+    let twin = {
+        let x = x.clone();
+        move || vec![Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(&tensor::prefix_sum_cpu(&x, shape[1], prefix).unwrap()))]
+    };
+    Case::exact(name::<T>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
+}
+
+/// Floats: the bound is that of three levels, of 8 numbers, 8 steps, and what is before; or of a rounding.
+fn float(x: Vec<f32>, shape: [usize; 2], prefix: Prefix) -> Case {
+    let mut wanted = Vec::new();
+    for row in x.chunks_exact(shape[1].max(1)) {
+        let (mut sum, mut magnitudes) = (0.0, 0.0);
+        for (i, &v) in (0..).zip(row) {
+            let near = |terms: usize, exact: f64, magnitudes: f64| Near { exact, error: U * terms.min(3 * 24) as f64 * magnitudes };
+            let without = near(i, sum, magnitudes);
+            sum += f64::from(v);
+            magnitudes += f64::from(v.abs());
+            wanted.push(if prefix == Prefix::Inclusive { near(i + 1, sum, magnitudes) } else { without });
+        }
+    }
+    let twin = {
+        let x = x.clone();
+        move || vec![Data::F32(tensor::prefix_sum_cpu(&x, shape[1], prefix).unwrap())]
+    };
+    Case::near(name::<f32>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
+}

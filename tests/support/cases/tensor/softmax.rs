@@ -1,0 +1,187 @@
+//! `src/ops/tensor/softmax.rs`
+
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
+use bitnet_wgpu::{Float, Out, f16, tensor};
+use rand::{RngExt, rngs::StdRng};
+
+/// Softmaxes, queries and keys.
+type Shape = [usize; 3];
+
+pub fn cases() -> Vec<Case> {
+    let mut shapes: Vec<Shape> =
+        vec![[0, 1, 5], [3, 2, 0], [1, 1, 1], [1, 3, 4], [2, 9, 4], [3, 5, 9], [1, 70, 33], [1, 2, 65], [1, 2, 1500], [2, 2, 700]];
+    let mut random = rng(1000 * seed());
+    shapes.extend((0..4).map(|_| [random.random_range(1..4), random.random_range(1..20), random.random_range(1..90)]));
+    let all = (0..).zip(shapes).flat_map(|(i, shape)| {
+        let of_types = |seed| [forward::<f32>(&mut rng(seed), shape), forward::<f16>(&mut rng(seed), shape)];
+        let gradients = |seed| [backward::<f32>(&mut rng(seed), shape), backward::<f16>(&mut rng(seed), shape)];
+        of_types(i).into_iter().chain(gradients(i)).chain([added(&mut rng(i), shape)])
+    });
+    all.chain([odd()]).collect()
+}
+
+/// How many numbers of a row are added one after another: those of a thread, then the steps of a tree.
+pub fn steps(columns: usize) -> f64 {
+    let lanes = columns.div_ceil(8).next_power_of_two().clamp(1, 256);
+    (columns.div_ceil(lanes) + 8) as f64
+}
+
+/// What the sum of exponentials that makes a row's softmax may miss, relatively, in units of U. A share is scaled down once for each number that its
+/// thread takes after it, and for each step of a tree; each time an exponential is 4 + 2·|x| off where a driver reorders its sums, and a product
+/// and a sum are rounded. All the distances make up that to the maximum.
+pub fn strays(row: &[f64]) -> f64 {
+    let largest = row.iter().copied().fold(f64::MIN, f64::max);
+    let shares: Vec<(f64, f64)> = row.iter().map(|v| ((v - largest).exp(), largest - v)).collect();
+    let of_share = |(share, below): &(f64, f64)| if *share == 0.0 { 0.0 } else { share * (6.0 * steps(row.len()) + 2.0 * below) };
+    shares.iter().map(of_share).sum::<f64>() / shares.iter().map(|share| share.0).sum::<f64>()
+}
+
+/// (largest, ln Σ e^(x - largest))
+pub fn statistics(row: &[f64]) -> (f64, f64) {
+    let largest = row.iter().copied().fold(f64::MIN, f64::max);
+    (largest, row.iter().map(|v| (v - largest).exp()).sum::<f64>().ln())
+}
+
+/// A softmax: beside the sum, its own exponential, its quotient and two products.
+pub fn shares(row: &[f64]) -> Vec<Near> {
+    let ((largest, logarithm), strays) = (statistics(row), strays(row));
+    let share = |v: &f64| {
+        let exact = (v - largest - logarithm).exp();
+        // What is below e^-87 is nothing.
+        let below = if exact == 0.0 { 0.0 } else { largest - v };
+        Near { exact, error: U * exact * (strays + 10.0 + 3.0 * below) + 1e-37 }
+    };
+    row.iter().map(share).collect()
+}
+
+/// Its logarithm. The crate's own is 14 U off at most.
+fn logarithms(row: &[f64]) -> Vec<Near> {
+    let ((largest, logarithm), strays) = (statistics(row), strays(row));
+    let near = |v: &f64| {
+        let exact = v - largest - logarithm;
+        Near { exact, error: U * ((v - largest).abs() + exact.abs() + strays + 14.0 * logarithm) }
+    };
+    row.iter().map(near).collect()
+}
+
+pub fn numbers<X: Float>(x: &[X]) -> Vec<f32> {
+    x.iter().map(|&v| v.into()).collect()
+}
+
+/// Rows of `x` as `of` makes them.
+pub fn rows<T>(x: &[f32], columns: usize, of: impl Fn(usize, &[f64]) -> Vec<T>) -> Vec<T> {
+    let row = |(i, row): (usize, &[f32])| of(i, &row.iter().map(|&v| v.into()).collect::<Vec<_>>());
+    x.chunks_exact(columns.max(1)).enumerate().flat_map(row).collect()
+}
+
+/// What query `row % n` of n sees of m keys.
+fn seen([_, n, m]: Shape, row: usize) -> usize {
+    (row % n + 1 + m).saturating_sub(n)
+}
+
+fn forward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
+    let columns = shape[2];
+    let x = convert::<X>(&floats(rng, shape.iter().product(), 12.0));
+    let values = numbers(&x);
+    let masked = rows(&values, columns, |row, x| {
+        let mut y = shares(&x[..seen(shape, row)]);
+        y.resize(columns, Near::exactly(0.0));
+        y
+    });
+    let wanted = [rows(&values, columns, |_, x| shares(x)), rows(&values, columns, |_, x| logarithms(x)), masked];
+    let check = move |got: &[Data], _| got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()));
+    let twin = move || {
+        let (mut y, mut logarithms, mut masked) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, row) in values.chunks_exact(columns.max(1)).enumerate() {
+            y.extend(tensor::softmax_cpu(row));
+            logarithms.extend(tensor::log_softmax_cpu(row));
+            masked.extend(tensor::softmax_cpu(&row[..seen(shape, i)]));
+            masked.resize((i + 1) * columns, 0.0);
+        }
+        [y, logarithms, masked].map(Data::F32).to_vec()
+    };
+    let record = move |r: &mut Recorder| {
+        let x = r.upload(&x, shape)?;
+        let all =
+            [tensor::softmax(&mut r.encoder, &x)?, tensor::log_softmax(&mut r.encoder, &x)?, tensor::masked_softmax(&mut r.encoder, &x)?];
+        all.iter().for_each(|y| r.watch_all(y));
+        Ok(())
+    };
+    Case::new(format!("{shape:?} {:?}", X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+}
+
+/// The gradients, of what softmax and its logarithm give.
+fn backward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
+    let columns = shape[2];
+    let (x, dy) = (floats(rng, shape.iter().product(), 5.0), convert::<X>(&floats(rng, shape.iter().product(), 3.0)));
+    let of_rows = |of: fn(&[f32]) -> Vec<f32>| convert::<X>(&x.chunks_exact(columns.max(1)).flat_map(of).collect::<Vec<_>>());
+    let ys = [of_rows(tensor::softmax_cpu), of_rows(tensor::log_softmax_cpu)];
+    let (values, slopes) = ([numbers(&ys[0]), numbers(&ys[1])], numbers(&dy));
+    let near = |logarithm: bool, row: usize, y: &[f64]| {
+        let dy: Vec<f64> = slopes[row * columns..][..columns].iter().map(|&v| v.into()).collect();
+        let terms: Vec<f64> = y.iter().zip(&dy).map(|(y, dy)| if logarithm { *dy } else { y * dy }).collect();
+        let adds = steps(columns) + 1.0;
+        let (sum, strays): (f64, f64) = (terms.iter().sum(), U * adds * terms.iter().map(|v| v.abs()).sum::<f64>());
+        let dx = |(y, dy): (&f64, &f64)| {
+            let share = y.exp();
+            match logarithm {
+                true => Near {
+                    exact: dy - share * sum,
+                    error: share * (strays + U * (6.0 + 2.0 * y.abs()) * sum.abs()) + U * (dy - share * sum).abs(),
+                },
+                false => Near { exact: y * (dy - sum), error: y.abs() * (strays + 2.0 * U * (dy - sum).abs()) },
+            }
+        };
+        y.iter().zip(&dy).map(dx).collect::<Vec<_>>()
+    };
+    let wanted = [false, true].map(|logarithm| rows(&values[usize::from(logarithm)], columns, |row, y| near(logarithm, row, y)));
+    let check = move |got: &[Data], _| got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()));
+    let twin = move || {
+        let all = |y: &[f32], of: fn(&[f32], &[f32]) -> Vec<f32>| {
+            Data::F32(y.chunks_exact(columns.max(1)).zip(slopes.chunks_exact(columns.max(1))).flat_map(|(y, dy)| of(y, dy)).collect())
+        };
+        vec![all(&values[0], tensor::softmax_backward_cpu), all(&values[1], tensor::log_softmax_backward_cpu)]
+    };
+    let record = move |r: &mut Recorder| {
+        let (y, logarithms, dy) = (r.upload(&ys[0], shape)?, r.upload(&ys[1], shape)?, r.upload(&dy, shape)?);
+        let all = [tensor::softmax_backward(&mut r.encoder, &y, &dy)?, tensor::log_softmax_backward(&mut r.encoder, &logarithms, &dy)?];
+        all.iter().for_each(|dx| r.watch_all(dx));
+        Ok(())
+    };
+    Case::new(format!("{shape:?} {:?}, backward", X::ELEMENT), record, check).twin(twin).of(X::ELEMENT)
+}
+
+/// On top of what is there.
+fn added(rng: &mut StdRng, shape: Shape) -> Case {
+    let (x, base) = (floats(rng, shape.iter().product(), 12.0), floats(rng, shape.iter().product(), 9.0));
+    let on_top = |(near, &base): (Near, &f32)| {
+        let exact = near.exact + f64::from(base);
+        Near { exact, error: near.error + U * exact.abs() }
+    };
+    let wanted = rows(&x, shape[2], |_, x| shares(x)).into_iter().zip(&base).map(on_top).collect();
+    Case::near(format!("{shape:?}, added"), wanted, move |r| {
+        let (x, y) = (r.upload(&x, shape)?, r.upload(&base, shape)?);
+        tensor::softmax_into(&mut r.encoder, &x, Out::add(&y))?;
+        r.watch_all(&y);
+        Ok(())
+    })
+}
+
+/// Rows with a NaN, with -infinity, far from 0, and of nothing but -infinity.
+fn odd() -> Case {
+    let mut x = floats(&mut rng(50), 5 * 40, 3.0);
+    x[7] = f32::NAN;
+    x[40..80].iter_mut().step_by(3).for_each(|v| *v = f32::NEG_INFINITY);
+    x[80..120].iter_mut().for_each(|v| *v += 3e4);
+    x[120..160].iter_mut().for_each(|v| *v *= 3e4);
+    x[160..].fill(f32::NEG_INFINITY);
+    let wanted = rows(&x, 40, |row, x| if matches!(row, 0 | 4) { vec![Near { exact: f64::NAN, error: 0.0 }; 40] } else { shares(x) });
+    let values = x.clone();
+    Case::near("NaN and infinities".to_owned(), wanted, move |r| {
+        let x = r.upload(&x, [5, 40])?;
+        let y = tensor::softmax(&mut r.encoder, &x)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .twin(move || vec![Data::F32(values.chunks_exact(40).flat_map(tensor::softmax_cpu).collect())])
+}

@@ -1,0 +1,2 @@
+// Signed numbers too: both are sums modulo 2^32.
+alias T = u32;

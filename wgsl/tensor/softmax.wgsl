@@ -1,0 +1,34 @@
+// y = e^(x - largest) / Σ e^(x - largest) of every row of x [rows, columns], or its logarithm where `logarithm` is not 0. Where `queries` is not 0, row r
+// sees no more than its first r % queries + 1 + beyond columns; of others y is 0. The result is added to y if `add` is not 0. A row is shared by
+// `lanes` threads.
+struct Params { rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> x: array<X>;
+@group(0) @binding(1) var<storage, read_write> y: array<X>;
+
+alias Acc = vec2<f32>;
+fn combine(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> { return join(a, b); }
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn softmax(group: Group, ids: Ids) {
+    let row = flat_group(group) * (THREADS / params.lanes) + ids.local / params.lanes;
+    let lane = ids.local % params.lanes;
+    let first = row * params.columns;
+    var columns = params.columns;
+    var seen = columns;
+    if params.queries != 0u { seen = u32(clamp(i32(row % params.queries) + 1 + params.beyond, 0, i32(columns))); }
+    // Threads beyond the last row wait for the others.
+    if row >= params.rows { columns = 0u; seen = 0u; }
+    var acc = NOTHING;
+    for (var i = lane; i < seen; i += params.lanes) { acc = join(acc, vec2<f32>(f32(x[first + i]), 1.0)); }
+    acc = over_lanes(acc, params.lanes, 1u, ids.local);
+    let logarithm = log_positive(acc.y);
+    let scale = 1.0 / acc.y;
+    for (var i = lane; i < columns; i += params.lanes) {
+        let at = first + i;
+        let shifted = f32(x[at]) - acc.x;
+        var v = select(exp_negative(shifted) * scale, shifted - logarithm, params.logarithm != 0u);
+        if i >= seen { v = 0.0; }
+        if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
+    }
+}
