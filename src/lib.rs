@@ -68,7 +68,7 @@ pub use gpu::{
 pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
-pub use ops::{bitnet, catalog, measure, tensor, transformer};
+pub use ops::{bitnet, catalog, measure, optimizer, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},

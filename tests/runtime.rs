@@ -442,3 +442,15 @@ fn times_come_with_their_clock() {
         assert!(time.as_nanos() > 0);
     }
 }
+
+#[test]
+fn a_recording_is_read_after_its_work() {
+    let x = context().upload(&[1.0f32, 2.0, 3.0], [3]).unwrap();
+    let mut encoder = context().encoder("squares");
+    let y = bitnet_wgpu::tensor::mul(&mut encoder, &x, &x).unwrap();
+    let squares = encoder.finish();
+    for (given, wanted) in [([1.0f32, 2.0, 3.0], [1.0, 4.0, 9.0]), ([4.0, 5.0, 6.0], [16.0, 25.0, 36.0])] {
+        x.write(&given).unwrap();
+        assert_eq!(block_on(squares.submit_read(&y).unwrap()).unwrap(), wanted);
+    }
+}

@@ -14,6 +14,8 @@ pub mod bitnet;
 mod frames;
 pub mod measure;
 mod op_tables;
+pub mod optimizer;
+mod philox;
 mod reduce;
 mod rms;
 pub mod tensor;
@@ -23,6 +25,7 @@ use crate::{gpu::probes, kernel::declaration::Kernel};
 
 /// Every kernel of the crate, family after family. Contract, translation and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
-    static FAMILIES: &[&[&[&Kernel]]] = &[bitnet::KERNELS, tensor::KERNELS, transformer::KERNELS, &[measure::KERNELS], &[probes::KERNELS]];
+    static FAMILIES: &[&[&[&Kernel]]] =
+        &[bitnet::KERNELS, tensor::KERNELS, transformer::KERNELS, optimizer::KERNELS, &[measure::KERNELS], &[probes::KERNELS]];
     FAMILIES.iter().copied().flatten().copied().flatten().copied()
 }

@@ -88,7 +88,14 @@ enum Of {
     B,
 }
 
-fn gradient<T: Float>(encoder: &mut Encoder, kernel: &'static Kernel, a: &Tensor<T>, b: &Tensor<T>, dy: &Tensor<T>, of: Of) -> Result<Tensor<T>> {
+fn gradient<T: Float>(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    a: &Tensor<T>,
+    b: &Tensor<T>,
+    dy: &Tensor<T>,
+    of: Of,
+) -> Result<Tensor<T>> {
     let shape = dy.shape();
     let (op, all) = (kernel.name, Tensor::uninit(encoder.context(), shape)?);
     let operands = (Operand::broadcast(op, "a", a, shape)?, Operand::broadcast(op, "b", b, shape)?, Operand::same(op, "dy", dy, shape)?);

@@ -6,6 +6,8 @@ pub(crate) mod binary;
 pub(crate) mod compare;
 pub(crate) mod copy;
 pub(crate) mod cross_entropy;
+pub(crate) mod dropout;
+pub(crate) mod gather;
 pub(crate) mod layer_norm;
 pub(crate) mod max;
 pub(crate) mod norm;
@@ -27,6 +29,8 @@ family!(
     compare,
     copy,
     cross_entropy,
+    dropout,
+    gather,
     layer_norm,
     max,
     norm,

@@ -2,6 +2,7 @@
 
 mod bitnet;
 mod measure;
+mod optimizer;
 mod tensor;
 mod transformer;
 
@@ -46,7 +47,7 @@ impl Op {
 /// Every op of the crate.
 pub fn ops() -> &'static [Op] {
     static OPS: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let all = [bitnet::OPS, tensor::OPS, transformer::OPS, measure::OPS].concat();
+        let all = [bitnet::OPS, tensor::OPS, transformer::OPS, optimizer::OPS, measure::OPS].concat();
         all.into_iter().map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() }).collect()
     });
     &OPS

@@ -19,8 +19,11 @@ macro_rules! op {
 
 pub fn cases() -> Vec<Case> {
     // Index and broadcasting are the frame's: `mul` tries them for all.
-    let mut cases: Vec<Case> =
-        shapes().iter().zip(0..).flat_map(|((a, b), i)| with(op!(mul, mul_into, mul_cpu, mul_backward, mul_backward_cpu), rng(i), a, b, the_twin)).collect();
+    let mut cases: Vec<Case> = shapes()
+        .iter()
+        .zip(0..)
+        .flat_map(|((a, b), i)| with(op!(mul, mul_into, mul_cpu, mul_backward, mul_backward_cpu), rng(i), a, b, the_twin))
+        .collect();
     let (a, b): (&[usize], &[usize]) = (&[4, 1, 31], &[3, 1]);
     cases.extend(with(op!(add, add_into, add_cpu, add_backward, add_backward_cpu), rng(1), a, b, the_twin));
     cases.extend(with(op!(sub, sub_into, sub_cpu, sub_backward, sub_backward_cpu), rng(2), a, b, the_twin));
@@ -185,7 +188,9 @@ fn case<T: Float>(
             *sum = Near { exact: sum.exact + near.exact, error: sum.error + near.error + rounding };
             (*sizes, *count) = (*sizes + near.exact.abs(), *count + 1.0);
         }
-        sums.into_iter().map(|(near, sizes, count)| Near { error: near.error + (count - 1.0_f64).max(0.0) * U * sizes, ..near }).collect::<Vec<_>>()
+        sums.into_iter()
+            .map(|(near, sizes, count)| Near { error: near.error + (count - 1.0_f64).max(0.0) * U * sizes, ..near })
+            .collect::<Vec<_>>()
     };
     let (da, db) = (gradient(0, a_dims), gradient(1, b_dims));
     let check = move |got: &[Data], _| {

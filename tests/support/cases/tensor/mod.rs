@@ -5,6 +5,8 @@ mod binary;
 mod compare;
 mod copy;
 mod cross_entropy;
+mod dropout;
+mod gather;
 mod layer_norm;
 mod max;
 mod norm;
@@ -28,6 +30,8 @@ pub const OPS: Family = &[
     ("tensor::compare", Wgsl, compare::cases),
     ("tensor::copy", Wgsl, copy::cases),
     ("tensor::cross_entropy", WgslAndTwin, cross_entropy::cases),
+    ("tensor::dropout", Wgsl, dropout::cases),
+    ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),

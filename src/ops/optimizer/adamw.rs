@@ -1,0 +1,123 @@
+//! AdamW: w -= rate·(m̂ / (√v̂ + ε) + decay·w), m and v being running means of the gradient and of its square, and m̂ and v̂ corrected for their start
+//! at 0. Loshchilov and Hutter 2017, arXiv:1711.05101.
+
+use super::check;
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    params,
+    shape::Shape,
+    wgsl,
+};
+
+params! { struct Params { length: u32, shrink: f32, rate: f32, root: f32, beta1: f32, beta2: f32, eps: f32 } }
+
+static ADAMW: Kernel = Kernel::trusted(
+    "adamw",
+    Params::FIELDS,
+    &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32), read_write("square", F32)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/adamw"])],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&ADAMW];
+
+/// The numbers of [`adamw`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AdamW {
+    /// The learning rate.
+    pub rate: f32,
+    /// What is kept of the mean, and of the mean of squares.
+    pub betas: (f32, f32),
+    /// What keeps the quotient finite.
+    pub eps: f32,
+    /// Which share of the weights goes with each step, times the rate.
+    pub decay: f32,
+}
+
+impl AdamW {
+    /// A learning rate, and what PyTorch takes: betas of 0.9 and 0.999, ε = 10⁻⁸, a decay of 0.01.
+    pub fn new(rate: f32) -> Self {
+        Self { rate, betas: (0.9, 0.999), eps: 1e-8, decay: 0.01 }
+    }
+
+    /// Sets what is kept of the means.
+    pub fn betas(self, of_mean: f32, of_square: f32) -> Self {
+        Self { betas: (of_mean, of_square), ..self }
+    }
+
+    /// Sets ε.
+    pub fn eps(self, eps: f32) -> Self {
+        Self { eps, ..self }
+    }
+
+    /// Sets the decay of weights.
+    pub fn decay(self, decay: f32) -> Self {
+        Self { decay, ..self }
+    }
+
+    /// The parameters of a step, the first being 1.
+    fn params(self, length: usize, step: u32) -> Params {
+        let Self { rate, betas: (beta1, beta2), eps, decay } = self;
+        // How much of the mean there is after so many steps; in `f64`, since it comes near 1.
+        let there = |beta: f32| 1.0 - f64::from(beta).powi(step as i32);
+        let corrected = (f64::from(rate) / there(beta1)) as f32;
+        let root = (1.0 / there(beta2).sqrt()) as f32;
+        Params { length: length as u32, shrink: 1.0 - rate * decay, rate: corrected, root, beta1, beta2, eps }
+    }
+}
+
+/// The running means of [`adamw`].
+#[derive(Clone, Debug)]
+pub struct AdamWState {
+    /// Of the gradient.
+    pub mean: Tensor<f32>,
+    /// Of its square.
+    pub square: Tensor<f32>,
+}
+
+impl AdamWState {
+    /// That of weights of a shape, before the first step: zeros.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn new(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        Ok(Self { mean: Tensor::zeros(context, shape)?, square: Tensor::zeros(context, shape)? })
+    }
+}
+
+/// Step number `step` of `weights` along `gradient`; the first is 1.
+///
+/// # Errors
+/// [`Error::Shape`] if `gradient` or `state` has another shape than `weights`; [`Error::Invalid`] for step 0.
+pub fn adamw<T: Float>(
+    encoder: &mut Encoder,
+    numbers: AdamW,
+    step: u32,
+    weights: &Tensor<f32>,
+    gradient: &Tensor<T>,
+    state: &AdamWState,
+) -> Result<()> {
+    check("adamw", weights, gradient, &[&state.mean, &state.square])?;
+    if step == 0 {
+        return Err(Error::Invalid { op: "adamw", what: "step 0: the first is 1".into() });
+    }
+    encoder.dispatch(&ADAMW, &numbers.params(weights.len(), step), &[gradient, weights, &state.mean, &state.square], [weights.len(), 1, 1])
+}
+
+/// The CPU twin of [`adamw`], of one weight: its new value, mean and mean of squares.
+pub fn adamw_cpu(numbers: AdamW, step: u32, weight: f32, gradient: f32, [mean, square]: [f32; 2]) -> (f32, [f32; 2]) {
+    let Params { shrink, rate, root, beta1, beta2, eps, .. } = numbers.params(1, step);
+    let m = beta1.mul_add(mean, (1.0 - beta1) * gradient);
+    let v = beta2.mul_add(square, (1.0 - beta2) * gradient * gradient);
+    (shrink * weight - rate * m / v.sqrt().mul_add(root, eps), [m, v])
+}

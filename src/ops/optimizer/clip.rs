@@ -1,0 +1,52 @@
+//! clip_gradients: all gradients, as one vector, to a norm of at most so much. Pascanu et al. 2012, arXiv:1211.5063. And the moving average of weights.
+
+use crate::{
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{declaration::Kernel, source::Part},
+    ops::{
+        frames::{Operand, elementwise, function, map, one_input, record_two, two_inputs},
+        tensor::{Axes, binary::mul_into, norm::norm, strided::concat},
+    },
+};
+
+const FACTOR: Part = function!("forward(x: f32)", "min(1.0, params.alpha / (x + 1e-6))");
+const AVERAGE: Part = function!("combine(a: f32, b: f32)", "fma(params.alpha, a - b, b)");
+
+static CLIP_FACTOR: Kernel = one_input("clip_factor", elementwise!("frames/elementwise_1", [FACTOR])).one_float();
+static EMA: Kernel = two_inputs("ema", elementwise!("frames/elementwise_2", [AVERAGE])).one_float();
+
+pub(super) const KERNELS: &[&Kernel] = &[&CLIP_FACTOR, &EMA];
+
+/// Multiplies all `gradients`, in place, by min(1, limit / (norm + 10⁻⁶)), and gives their norm before: that of all of them as one vector, `[]`.
+///
+/// # Errors
+/// [`Error::Invalid`] for no gradients, or a limit that is not positive.
+pub fn clip_gradients(encoder: &mut Encoder, gradients: &[&Tensor<f32>], limit: f32) -> Result<Tensor<f32>> {
+    if gradients.is_empty() || limit.is_nan() || limit <= 0.0 {
+        let what = format!("{} gradients, to a norm of {limit}", gradients.len());
+        return Err(Error::Invalid { op: "clip_gradients", what });
+    }
+    let norms = gradients.iter().map(|gradient| norm(encoder, gradient, Axes::ALL)?.reshape([1])).collect::<Result<Vec<_>>>()?;
+    let all = concat(encoder, &norms.iter().collect::<Vec<_>>(), 0)?;
+    let norm = norm(encoder, &all, Axes::ALL)?;
+    let factor = Tensor::uninit(encoder.context(), norm.shape())?;
+    map(encoder, &CLIP_FACTOR, &[limit], &norm, (&factor).into())?;
+    gradients.iter().try_for_each(|gradient| mul_into(encoder, gradient, &factor, *gradient))?;
+    Ok(norm)
+}
+
+/// Moves `average` towards `weights`: decay·average + (1 - decay)·weights, in place. Its name is short for exponential moving average.
+///
+/// # Errors
+/// [`Error::Shape`] if they differ.
+pub fn ema(encoder: &mut Encoder, average: &Tensor<f32>, weights: &Tensor<f32>, decay: f32) -> Result<()> {
+    let shape = average.shape();
+    let operands = [Operand::same("ema", "average", average, shape)?, Operand::same("ema", "weights", weights, shape)?];
+    record_two(encoder, &EMA, &[decay], &operands[0], &operands[1], average.into())
+}
+
+/// The CPU twin of [`ema`], of one number.
+pub fn ema_cpu(average: f32, weight: f32, decay: f32) -> f32 {
+    decay.mul_add(average - weight, weight)
+}

@@ -1,0 +1,167 @@
+//! Optimizers: three steps of each, with what they keep, against `f64`.
+
+use super::{By::*, Family};
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
+use bitnet_wgpu::{
+    Float, f16,
+    optimizer::{self, AdamW, AdamWState, Lion, Sgd},
+};
+
+pub const OPS: Family = &[
+    ("optimizer::adamw", WgslAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
+    ("optimizer::clip", Wgsl, || vec![clip(2.0), clip(1e4), average()]),
+    ("optimizer::lion", WgslAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
+    ("optimizer::sgd", WgslAndTwin, || vec![sgd::<f32>(Sgd::new(0.1)), sgd::<f16>(Sgd::new(0.1).momentum(0.9).decay(0.01).nesterov())]),
+];
+
+const N: usize = 130;
+const STEPS: usize = 3;
+
+/// Weights, and a gradient for each step.
+fn numbers<T: Float>(seed: u64) -> (Vec<f32>, Vec<Vec<T>>) {
+    let mut rng = rng(seed);
+    (floats(&mut rng, N, 1.0), (0..STEPS).map(|_| convert::<T>(&floats(&mut rng, N, 3.0))).collect())
+}
+
+/// The steps of each weight by `step(w, g, number, kept)`, as weights and what is kept, the first number of which is the weight.
+fn path<const K: usize, T: Float>(weights: &[f32], gradients: &[Vec<T>], step: impl Fn(f64, usize, [f64; K]) -> [f64; K]) -> [Vec<f64>; K] {
+    let of = |i: usize| {
+        let mut state = [0.0; K];
+        state[0] = weights[i].into();
+        (0..STEPS).for_each(|n| state = step(f64::from(gradients[n][i].into()), n + 1, state));
+        state
+    };
+    let all: Vec<[f64; K]> = (0..N).map(of).collect();
+    std::array::from_fn(|k| all.iter().map(|state| state[k]).collect())
+}
+
+/// Compares with `wanted`, of which each number is off by `units` of U at most of the largest that it was made of, about 4.
+fn check<const K: usize>(wanted: [Vec<f64>; K], units: f64) -> impl Fn(&[Data], crate::Leeway) -> Result<(), String> {
+    move |got, _| {
+        wanted.iter().zip(got).enumerate().try_for_each(|(i, (wanted, got))| {
+            let near = wanted.iter().map(|&exact| Near { exact, error: 4.0 * U * units });
+            got.check_near(near).map_err(|e| format!("output {i}: {e}"))
+        })
+    }
+}
+
+/// What a twin makes of the same.
+fn twin<const K: usize, T: Float>(weights: &[f32], gradients: &[Vec<T>], step: impl Fn(f32, usize, [f32; K]) -> [f32; K]) -> Vec<Data> {
+    let of = |i: usize| {
+        let mut state = [0.0; K];
+        state[0] = weights[i];
+        (0..STEPS).for_each(|n| state = step(gradients[n][i].into(), n + 1, state));
+        state
+    };
+    let all: Vec<[f32; K]> = (0..N).map(of).collect();
+    (0..K).map(|k| Data::F32(all.iter().map(|state| state[k]).collect())).collect()
+}
+
+fn sgd<T: Float>(options: Sgd) -> Case {
+    let (weights, gradients) = numbers::<T>(1);
+    let Sgd { rate, momentum, decay, nesterov, .. } = options;
+    let [rate, momentum, decay] = [rate, momentum, decay].map(f64::from);
+    let wanted = path(&weights, &gradients, |g, _, [w, v]| {
+        let g = g + decay * w;
+        let v = momentum * v + g;
+        [w - rate * if nesterov { g + momentum * v } else { v }, v]
+    });
+    let by_twin = twin(&weights, &gradients, |g, _, [w, v]| optimizer::sgd_cpu(options, w, g, v).into());
+    let record = move |r: &mut Recorder| {
+        let (w, v) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
+        for gradient in &gradients {
+            let gradient = r.upload(gradient, [N])?;
+            optimizer::sgd(&mut r.encoder, options, &w, &gradient, &v)?;
+        }
+        [&w, &v].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    // Each step rounds four times, and velocities come to 9.
+    Case::new(format!("{options:?} {:?}", T::ELEMENT), record, check(wanted, 40.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
+}
+
+fn adamw<T: Float>() -> Case {
+    let (weights, gradients) = numbers::<T>(2);
+    let options = AdamW::new(0.01).betas(0.8, 0.9).eps(1e-6).decay(0.1);
+    let AdamW { rate, betas: (b1, b2), eps, decay, .. } = options;
+    let [rate, b1, b2, eps, decay] = [rate, b1, b2, eps, decay].map(f64::from);
+    let wanted = path(&weights, &gradients, |g, n, [w, m, v]| {
+        let (m, v) = (b1 * m + (1.0 - b1) * g, b2 * v + (1.0 - b2) * g * g);
+        let (of_m, of_v) = (m / (1.0 - b1.powi(n as i32)), v / (1.0 - b2.powi(n as i32)));
+        [w - rate * decay * w - rate * of_m / (of_v.sqrt() + eps), m, v]
+    });
+    let by_twin = twin(&weights, &gradients, |g, n, [w, m, v]| {
+        let (w, [m, v]) = optimizer::adamw_cpu(options, n as u32, w, g, [m, v]);
+        [w, m, v]
+    });
+    let record = move |r: &mut Recorder| {
+        let (w, mean, square) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?, r.upload(&[0.0f32; N], [N])?);
+        let state = AdamWState { mean, square };
+        for (n, gradient) in (1..).zip(&gradients) {
+            let gradient = r.upload(gradient, [N])?;
+            optimizer::adamw(&mut r.encoder, options, n, &w, &gradient, &state)?;
+        }
+        [&w, &state.mean, &state.square].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 30.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
+}
+
+fn lion<T: Float>() -> Case {
+    let (weights, gradients) = numbers::<T>(3);
+    let options = Lion::new(0.01).decay(0.1);
+    let Lion { rate, betas: (b1, b2), decay, .. } = options;
+    let [rate, b1, b2, decay] = [rate, b1, b2, decay].map(f64::from);
+    let wanted = path(&weights, &gradients, |g, _, [w, m]| {
+        let direction = b1 * m + (1.0 - b1) * g;
+        [w - rate * (direction.signum() + decay * w), b2 * m + (1.0 - b2) * g]
+    });
+    let by_twin = twin(&weights, &gradients, |g, _, [w, m]| optimizer::lion_cpu(options, w, g, m).into());
+    let record = move |r: &mut Recorder| {
+        let (w, mean) = (r.upload(&weights, [N])?, r.upload(&[0.0f32; N], [N])?);
+        for gradient in &gradients {
+            let gradient = r.upload(gradient, [N])?;
+            optimizer::lion(&mut r.encoder, options, &w, &gradient, &mean)?;
+        }
+        [&w, &mean].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 20.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
+}
+
+/// Two gradients as one vector.
+fn clip(limit: f32) -> Case {
+    let (first, second) = (floats(&mut rng(4), N, 3.0), floats(&mut rng(5), 7, 3.0));
+    let square = |v: &[f32]| v.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
+    let norm = (square(&first) + square(&second)).sqrt();
+    let factor = (f64::from(limit) / (norm + 1e-6)).min(1.0);
+    let of = move |v: &[f32]| v.iter().map(|&v| f64::from(v) * factor).collect::<Vec<f64>>();
+    let wanted = [vec![norm], of(&first), of(&second)];
+    let check = move |got: &[Data], _| {
+        // A sum of 137 squares, two roots, a quotient and a product.
+        let near = |wanted: &Vec<f64>| wanted.iter().map(|&exact| Near { exact, error: 100.0 * U * exact.abs() }).collect::<Vec<_>>();
+        wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(near(wanted)))
+    };
+    Case::new(
+        format!("to {limit}"),
+        move |r: &mut Recorder| {
+            let (first, second) = (r.upload(&first, [N])?, r.upload(&second, [7, 1])?);
+            let norm = optimizer::clip_gradients(&mut r.encoder, &[&first, &second], limit)?;
+            [&norm, &first, &second].into_iter().for_each(|tensor| r.watch_all(tensor));
+            Ok(())
+        },
+        check,
+    )
+}
+
+fn average() -> Case {
+    let (average, weights) = (floats(&mut rng(6), N, 3.0), floats(&mut rng(7), N, 3.0));
+    let near = |(&a, &w): (&f32, &f32)| Near { exact: f64::from(optimizer::ema_cpu(a, w, 0.9)), error: 20.0 * U };
+    let wanted = average.iter().zip(&weights).map(near).collect();
+    Case::near("ema".into(), wanted, move |r: &mut Recorder| {
+        let (average, weights) = (r.upload(&average, [N])?, r.upload(&weights, [N])?);
+        optimizer::ema(&mut r.encoder, &average, &weights, 0.9)?;
+        r.watch_all(&average);
+        Ok(())
+    })
+}
