@@ -1,5 +1,5 @@
-//! max, min, absmax: the largest, the smallest, the largest magnitude. One kernel, by the bits: min is the max of x with its sign flipped. Backward, what
-//! an output got goes to the element that won.
+//! max, min, absmax: the largest, the smallest, the largest magnitude. One kernel, by the bits: min is the max of x with its sign flipped. Backward,
+//! what an output got goes to the element that won.
 
 use crate::{
     element::Float,

@@ -1,7 +1,7 @@
 //! prefix_sum: y_i = Σ_{j ≤ i} x_j along rows, or Σ_{j < i}.
 //!
-//! Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do if
-//! workgroups waited for those before them, but WebGPU does not promise that those run.
+//! Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do
+//! if workgroups waited for those before them, but WebGPU does not promise that those run.
 
 use crate::{
     element::ElementType,

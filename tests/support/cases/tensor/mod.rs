@@ -32,6 +32,7 @@ pub const OPS: Family = &[
     ("tensor::sigmoid", KernelsAndTwin, sigmoid::cases),
     ("tensor::silu", KernelsAndTwin, silu::cases),
     ("tensor::softmax", KernelsAndTwin, softmax::cases),
+    ("tensor::softmax_extremes", KernelsAndTwin, softmax::extremes),
     ("tensor::sum", KernelsAndTwin, sum::cases),
     ("tensor::variance", KernelsAndTwin, variance::cases),
 ];
