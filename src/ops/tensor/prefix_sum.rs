@@ -125,6 +125,8 @@ impl PrefixSum for i32 {
 /// The sums of what is before each element of a row (the last dimension), with itself or without. Floats are added in an order that follows from the
 /// shape: 8 neighbours, then 256 of those sums in 8 steps, then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
 ///
+/// The gradient of an inclusive sum is Σ dy less the exclusive prefix sums of dy; of an exclusive one, less the inclusive.
+///
 /// # Errors
 /// What [`Encoder::dispatch`] reports.
 pub fn prefix_sum<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix) -> Result<Tensor<T>> {

@@ -35,7 +35,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&VARIANCE, &VARIANCE_BACKWARD];
 /// beside the deviations.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn variance<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, correction: usize) -> Result<Tensor<f32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "variance", x, axes)?;
