@@ -1,5 +1,5 @@
-// Combines what `lanes` threads have, `step` threads apart, in the order of wgsl/shared/lanes.wgsl. Each takes what its partner has, so that all lanes
-// get the result; partners of one SIMD-group need no memory. All threads must call this together. A kernel that includes this defines
+// Combines what `lanes` threads have, `step` threads apart, in the order of wgsl/shared/lanes.wgsl. Each takes what its partner has, so that all
+// lanes get the result; partners of one SIMD-group need no memory. All threads must call this together. A kernel that includes this defines
 // `combine(a, b)`, which must not mind which comes first.
 static inline float exchange(float v, uint mask) { return simd_shuffle_xor(v, ushort(mask)); }
 static inline float2 exchange(float2 v, uint mask) {

@@ -1,9 +1,9 @@
-//! What reductions share. The frame (wgsl/frames/reduce, msl/frames/reduce) owns index, shape, strides and passes; an op's text brings what is combined:
-//! `identity()`, `load(v)`, `combine(a, b)`, `finish(acc)`.
+//! What reductions share. The frame (wgsl/frames/reduce, msl/frames/reduce) owns index, shape, strides and passes; an op's text brings what is
+//! combined: `identity()`, `load(v)`, `combine(a, b)`, `finish(acc)`.
 //!
-//! The order in which numbers are combined follows from the shape alone. An output's numbers are cut into chunks. A chunk is shared by `lanes` threads,
-//! each of which takes every `lanes`-th number, at most [`TURNS`] of them; then the lanes are combined in a binary tree, the upper half to the lower.
-//! Where there are several chunks, what they give is reduced in the same way.
+//! The order in which numbers are combined follows from the shape alone. An output's numbers are cut into chunks. A chunk is shared by `lanes`
+//! threads, each of which takes every `lanes`-th number, at most [`TURNS`] of them; then the lanes are combined in a binary tree, the upper half to
+//! the lower. Where there are several chunks, what they give is reduced in the same way.
 
 use crate::{
     element::{ElementType, Float},
@@ -160,8 +160,8 @@ impl Geometry {
     /// [`Error::Invalid`] for a dimension that the shape does not have.
     pub fn new(op: &'static str, shape: Shape, axes: Axes) -> Result<Self> {
         let dims = shape.dims();
-        if let Some(dim) = (dims.len()..8).find(|&dim| axes.set >> dim & 1 == 1) {
-            return Err(Error::Invalid { op, what: format!("there is no dimension {dim} in {shape}") });
+        if u32::from(axes.set) >> dims.len() != 0 {
+            return Err(Error::Invalid { op, what: format!("an axis is no dimension of {shape}") });
         }
         // Length and stride of what is kept and of what is reduced, innermost first.
         let mut groups: [Vec<(usize, usize)>; 2] = [Vec::new(), Vec::new()];

@@ -1,9 +1,9 @@
 // Reduces `count` numbers for each of `outputs`. An output's numbers are cut into `chunks` of lanes · TURNS, of which a workgroup takes one, for
-// THREADS / lanes outputs; src/ops/reduce.rs says in what order. Where numbers of an output lie side by side, so do its lanes; else neighbouring threads
-// take neighbouring outputs, so that either way neighbouring threads read neighbouring numbers.
+// THREADS / lanes outputs; src/ops/reduce.rs says in what order. Where numbers of an output lie side by side, so do its lanes; else neighbouring
+// threads take neighbouring outputs, so that either way neighbouring threads read neighbouring numbers.
 //
-// An op brings `Acc`, `identity() -> Acc`, `combine`, `element(at, index, output) -> Acc`, the number `index` of an output, which is the element `at` of
-// the tensor, and `store(at, acc)`, where `at` counts chunks. One input and floats are in frames/reduce_floats.
+// An op brings `Acc`, `identity() -> Acc`, `combine`, `element(at, index, output) -> Acc`, the number `index` of an output, which is the element `at`
+// of the tensor, and `store(at, acc)`, where `at` counts chunks. One input and floats are in frames/reduce_floats.
 struct Params {
     outputs: u32, count: u32, lanes: u32, chunks: u32,
     inner_outputs: u32, outer_stride: u32, inner_stride: u32, inner_count: u32, outer_step: u32, inner_step: u32,

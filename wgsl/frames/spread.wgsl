@@ -1,5 +1,5 @@
-// The gradient of a reduction: for every element of x, from what its output got. Dimensions of x are counted from the innermost: n0, n1, n2 long (the last
-// needs none), outputs o0.. apart, or numbers of an output i0.. apart. The result is added to dx if `add` is not 0. One thread per element.
+// The gradient of a reduction: for every element of x, from what its output got. Dimensions of x are counted from the innermost: n0, n1, n2 long (the
+// last needs none), outputs o0.. apart, or numbers of an output i0.. apart. The result is added to dx if `add` is not 0. One thread per element.
 //
 // An op brings its bindings, dx among them, and `gradient(at, index, output) -> f32` for the number `index` of an output, which is the element `at`.
 struct Params {

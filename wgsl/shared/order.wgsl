@@ -1,5 +1,5 @@
-// Maps floats to unsigned integers in the same order, every NaN to NONE, the largest. 0 stands for no number; back from a key, it is -infinity. Integers
-// keep NaNs where a compiler takes floats for finite.
+// Maps floats to unsigned integers in the same order, every NaN to NONE, the largest. 0 stands for no number; back from a key, it is -infinity.
+// Integers keep NaNs where a compiler takes floats for finite.
 const NONE: u32 = 0xffffffffu;
 
 fn to_key(v: f32) -> u32 {

@@ -1,5 +1,6 @@
-// loss = (1 - smoothing)·(ln Σ e^x - x[target]) + smoothing·(ln Σ e^x - mean x) for rows of logits [rows, columns]. 0 where the target is `ignored` and
-// `ignores` is not 0, NaN for other targets that are no column. The result is added to loss if `add` is not 0. A row is shared by `lanes` threads.
+// loss = (1 - smoothing)·(ln Σ e^x - x[target]) + smoothing·(ln Σ e^x - mean x) for rows of logits [rows, columns]. 0 where the target is `ignored`
+// and `ignores` is not 0, NaN for other targets that are no column. The result is added to loss if `add` is not 0. A row is shared by `lanes`
+// threads.
 struct Params { rows: u32, columns: u32, lanes: u32, ignores: u32, ignored: u32, add: u32, smoothing: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> logits: array<X>;

@@ -1,5 +1,5 @@
-// The gradient of cross_entropy: dx = dloss·(softmax(x) - (1 - smoothing)·[column is the target] - smoothing / columns) for rows of logits; 0 for those that are
-// ignored, NaN for other targets that are no column. The result is added to dx if `add` is not 0. A row is shared by `lanes` threads.
+// The gradient of cross_entropy: dx = dloss·(softmax(x) - (1 - smoothing)·[column is the target] - smoothing / columns) for rows of logits; 0 for
+// those that are ignored, NaN for other targets that are no column. The result is added to dx if `add` is not 0. A row is shared by `lanes` threads.
 struct Params { rows: u32, columns: u32, lanes: u32, ignores: u32, ignored: u32, add: u32, smoothing: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> logits: array<X>;

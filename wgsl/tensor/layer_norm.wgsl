@@ -1,5 +1,5 @@
-// y = (x - mean) / sqrt(variance + eps) · weight + bias for rows of x [rows, columns]; the mean comes first, so that the deviations keep their digits. The
-// result is added to y if `add` is not 0. A row is shared by `lanes` threads.
+// y = (x - mean) / sqrt(variance + eps) · weight + bias for rows of x [rows, columns]; the mean comes first, so that the deviations keep their
+// digits. The result is added to y if `add` is not 0. A row is shared by `lanes` threads.
 struct Params { rows: u32, columns: u32, lanes: u32, add: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<X>;

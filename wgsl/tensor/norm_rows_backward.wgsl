@@ -1,6 +1,6 @@
-// The gradient of layer_norm at x [rows, columns], or of an RMS norm, where `center` is 0 and no mean is taken:
-// dx = (g - mean g - n·mean(g·n)) / sqrt(variance + eps), where n is the normed x, g = dy·weight, and the middle term is a layer norm's. `statistics`
-// [rows, 2] get the mean and 1 / sqrt(..), for the gradient of the weight. The result is added to dx if `add` is not 0. A row is shared by `lanes` threads.
+// The gradient of layer_norm at x [rows, columns], or of an RMS norm, where `center` is 0 and no mean is taken: dx = (g - mean g - n·mean(g·n)) /
+// sqrt(variance + eps), where n is the normed x, g = dy·weight, and the middle term is a layer norm's. `statistics` [rows, 2] get the mean and 1 /
+// sqrt(..), for the gradient of the weight. The result is added to dx if `add` is not 0. A row is shared by `lanes` threads.
 struct Params { rows: u32, columns: u32, lanes: u32, center: u32, add: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<X>;

@@ -1,5 +1,5 @@
-// y[r, i] = Σ x[r, j] over j <= i, or j < i where `exclusive` is not 0. A workgroup takes a chunk of THREADS · TURNS numbers; `before` [rows, chunks] are the
-// sums of what is before each, and is not read for the first. Each thread has TURNS neighbouring numbers.
+// y[r, i] = Σ x[r, j] over j <= i, or j < i where `exclusive` is not 0. A workgroup takes a chunk of THREADS · TURNS numbers; `before` [rows, chunks]
+// are the sums of what is before each, and is not read for the first. Each thread has TURNS neighbouring numbers.
 struct Params { rows: u32, columns: u32, chunks: u32, exclusive: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<T>;

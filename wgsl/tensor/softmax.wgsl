@@ -1,6 +1,6 @@
-// y = e^(x - largest) / Σ e^(x - largest) of every row of x [rows, columns], or its logarithm where `logarithm` is not 0. Where `queries` is not 0, row r
-// sees no more than its first r % queries + 1 + beyond columns; of others y is 0. The result is added to y if `add` is not 0. A row is shared by
-// `lanes` threads.
+// y = e^(x - largest) / Σ e^(x - largest) of every row of x [rows, columns], or its logarithm where `logarithm` is not 0. Where `queries` is not 0,
+// row r sees no more than its first r % queries + 1 + beyond columns; of others y is 0. The result is added to y if `add` is not 0. A row is shared
+// by `lanes` threads.
 struct Params { rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<X>;

@@ -1,5 +1,5 @@
-// dx = y·(dy - Σ y·dy) for rows of y [rows, columns], which softmax gave; where it gave logarithms (`logarithm` is not 0), dx = dy - e^y·Σ dy. The result is
-// added to dx if `add` is not 0. A row is shared by `lanes` threads.
+// dx = y·(dy - Σ y·dy) for rows of y [rows, columns], which softmax gave; where it gave logarithms (`logarithm` is not 0), dx = dy - e^y·Σ dy. The
+// result is added to dx if `add` is not 0. A row is shared by `lanes` threads.
 struct Params { rows: u32, columns: u32, lanes: u32, logarithm: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> y: array<X>;

@@ -32,7 +32,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&ARGMAX, &ARGMAX_MERGE];
 /// elements of all axes together, in row-major order. 0 is above -0.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn argmax<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<u32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "argmax", x, axes)?;
@@ -51,7 +51,7 @@ pub fn argmax_into<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl In
 /// The index of the smallest over `axes`; else as [`argmax`], NaNs included, but -0 is below 0.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn argmin<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<u32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "argmin", x, axes)?;

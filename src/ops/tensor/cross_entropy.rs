@@ -75,8 +75,8 @@ impl CrossEntropyOptions {
     }
 }
 
-/// The loss of every row of `logits` `[.., n]` in nats, `[rows]`: -ln of the target's share of the softmax. 0 for ignored rows; NaN for a target that is not below
-/// n, which reads nothing out of bounds. A mean over the rows that count is [`sum`](super::sum), and a division by their number.
+/// The loss of every row of `logits` `[.., n]` in nats, `[rows]`: -ln of the target's share of the softmax. 0 for ignored rows; NaN for a target that
+/// is not below n, which reads nothing out of bounds. A mean over the rows that count is [`sum`](fn@super::sum), and a division by their number.
 ///
 /// # Errors
 /// As [`cross_entropy_into`].

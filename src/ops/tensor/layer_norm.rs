@@ -1,7 +1,7 @@
 //! layer_norm: y = (x - mean) / sqrt(variance + eps)·weight + bias along rows (Ba et al. 2016, arXiv:1607.06450), and its gradients.
 //!
-//! With n the normed row and g = dy·weight: dx = (g - mean g - n·mean(g·n)) / sqrt(variance + eps), dweight = Σ dy·n and dbias = Σ dy over rows. The gradient of
-//! an RMS norm is the same without means of x and g, by the same kernels.
+//! With n the normed row and g = dy·weight: dx = (g - mean g - n·mean(g·n)) / sqrt(variance + eps), dweight = Σ dy·n and dbias = Σ dy over rows. The
+//! gradient of an RMS norm is the same without means of x and g, by the same kernels.
 
 use crate::{
     element::Float,

@@ -1,5 +1,5 @@
-//! max, min, absmax: the largest, the smallest, the largest magnitude. One kernel, by the bits: min is the max of x with its sign flipped. Backward, what
-//! an output got goes to the element that won.
+//! max, min, absmax: the largest, the smallest, the largest magnitude. One kernel, by the bits: min is the max of x with its sign flipped. Backward,
+//! what an output got goes to the element that won.
 
 use crate::{
     element::Float,
@@ -74,10 +74,10 @@ pub(super) fn key(v: f32) -> u32 {
 
 /// The largest over `axes`; NaN if there is one, as in PyTorch; -infinity where there is nothing. 0 is above -0.
 ///
-/// The gradient is [`max_backward`], of the index that [`argmax`](super::argmax) gives.
+/// The gradient is [`max_backward`], of the index that [`argmax`](fn@super::argmax) gives.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn max<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<f32>> {
     LARGEST.make(encoder, x, axes.into())
 }
@@ -91,10 +91,10 @@ pub fn max_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl I
 }
 
 /// The smallest over `axes`; NaN if there is one, infinity where there is nothing. The gradient is [`max_backward`], of the index that
-/// [`argmin`](super::argmin) gives.
+/// [`argmin`](fn@super::argmin) gives.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn min<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<f32>> {
     SMALLEST.make(encoder, x, axes.into())
 }
@@ -110,7 +110,7 @@ pub fn min_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl I
 /// The largest |x| over `axes`; NaN if there is one, -infinity where there is nothing.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn absmax<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<f32>> {
     LARGEST_MAGNITUDE.make(encoder, x, axes.into())
 }
@@ -124,7 +124,7 @@ pub fn absmax_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: imp
 }
 
 /// The gradient of [`max`] or [`min`], `shape` being that of its input: `dy` for the element that won, 0 for others. `winner` is what
-/// [`argmax`](super::argmax) or [`argmin`](super::argmin) gives.
+/// [`argmax`](fn@super::argmax) or [`argmin`](super::argmin) gives.
 ///
 /// # Errors
 /// As [`max_backward_into`].

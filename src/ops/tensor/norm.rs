@@ -30,7 +30,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&NORM, &NORM_BACKWARD];
 /// sqrt(Σ x²) over `axes`, 0 where there is nothing to add. Squares are plain floats: numbers above 2^63 give infinity, below 2^-63 nothing.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn norm<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>) -> Result<Tensor<f32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "norm", x, axes)?;

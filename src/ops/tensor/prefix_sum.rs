@@ -1,7 +1,7 @@
 //! prefix_sum: y_i = Σ_{j ≤ i} x_j along rows, or Σ_{j < i}.
 //!
-//! Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do if
-//! workgroups waited for those before them, but WebGPU does not promise that those run.
+//! Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do
+//! if workgroups waited for those before them, but WebGPU does not promise that those run.
 
 use crate::{
     element::ElementType,
@@ -124,6 +124,8 @@ impl PrefixSum for i32 {
 
 /// The sums of what is before each element of a row (the last dimension), with itself or without. Floats are added in an order that follows from the
 /// shape: 8 neighbours, then 256 of those sums in 8 steps, then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
+///
+/// The gradient of an inclusive sum is Σ dy less the exclusive prefix sums of dy; of an exclusive one, less the inclusive.
 ///
 /// # Errors
 /// What [`Encoder::dispatch`] reports.

@@ -1,5 +1,5 @@
-//! softmax: y = e^x / Σ e^x along rows, plain or causal; log_softmax: its logarithm; and their gradients. A row is read twice, in one kernel: its maximum
-//! and sum come in one pass (Milakov and Gimelshein 2018, arXiv:1805.02867).
+//! softmax: y = e^x / Σ e^x along rows, plain or causal; log_softmax: its logarithm; and their gradients. A row is read twice, in one kernel: its
+//! maximum and sum come in one pass (Milakov and Gimelshein 2018, arXiv:1805.02867).
 
 use crate::{
     element::Float,
@@ -64,8 +64,8 @@ enum Form {
     Logarithm,
 }
 
-/// e^x / Σ e^x along the last dimension. Logits of -infinity have no share; a row that has a NaN, an infinity or nothing but -infinity has NaNs. By the
-/// crate's own exponential; sums in `f32`.
+/// e^x / Σ e^x along the last dimension. Logits of -infinity have no share; a row that has a NaN, an infinity or nothing but -infinity has NaNs,
+/// unless a compiler takes all floats for finite (as Metal's does for WGSL). By the crate's own exponential; sums in `f32`.
 ///
 /// # Errors
 /// What [`Encoder::dispatch`] reports.
@@ -83,9 +83,9 @@ pub fn softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl 
     record(encoder, "softmax", x, Form::Plain, y.into())
 }
 
-/// [`softmax`] with a causal mask, for scores `[.., n, m]` of n queries with m keys: the last query sees all keys, and each before it one less. Of what is not
-/// seen, the share is 0; where a query sees nothing (of n > m), all are. An additive mask is an addition to `x` before it. Its gradient is
-/// [`softmax_backward`].
+/// [`softmax`] with a causal mask, for scores `[.., n, m]` of n queries with m keys: the last query sees all keys, and each before it one less. Of
+/// what is not seen, the share is 0; where a query sees nothing (of n > m), all are. An additive mask is an addition to `x` before it. Its gradient
+/// is [`softmax_backward`].
 ///
 /// # Errors
 /// [`Error::Shape`] for a tensor of less than two dimensions.

@@ -24,11 +24,12 @@ pub(super) static SUM: Kernel = reduce::kernel(
 
 pub(super) const KERNELS: &[&Kernel] = &[&SUM];
 
-/// Σ x over `axes`, 0 where there is nothing to add. The order follows from the shape: equal bits on every device that adds in the order of the text (of
-/// those known, all but Metal with WGSL). A thread adds at most 32 numbers, then come trees: |error| < 41·2^-24·Σ|x| for each pass of 8192 numbers.
+/// Σ x over `axes`, 0 where there is nothing to add. The order follows from the shape alone: a device gives the same bits every time, and all devices
+/// whose compilers keep the order of the text give equal bits (Metal's need not for WGSL, so there is a Metal text). A thread adds at most 32
+/// numbers, then comes a tree: |error| < 41·2^-24·Σ|x| in each of at most three passes.
 ///
-/// The gradient is `dy`, broadcast to the shape of `x`: [`mul_into`](super::mul_into) of `dy`, with its axes kept as ones, and a one. In `f32` too for
-/// halves, whose sums would soon be none.
+/// The gradient is `dy`, broadcast to the shape of `x`: [`mul_into`](super::mul_into) of `dy`, with its axes kept as ones, and a one. In `f32` too
+/// for halves, whose sums would soon be none.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Axes}};
@@ -78,7 +79,8 @@ pub fn mean_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl 
     reduce::reduce(encoder, "mean", &SUM, x, axes.into(), numbers, y.into())
 }
 
-/// The gradient of broadcasting: `x` summed over the dimensions that a tensor of `shape` has not, or has as 1 where `x` has more.
+/// The gradient of broadcasting: `x` summed over the dimensions that a tensor of `shape` has not, or has as 1 where `x` has more. Where there is
+/// none, it is `x`, in `f32`.
 ///
 /// # Errors
 /// As [`sum_to_into`].

@@ -30,12 +30,12 @@ static VARIANCE_BACKWARD: Kernel = reduce::spread_kernel(
 
 pub(super) const KERNELS: &[&Kernel] = &[&VARIANCE, &VARIANCE_BACKWARD];
 
-/// Σ (x - mean)² / (n - correction) over `axes` of n numbers: a correction of 1 estimates what x was drawn from, 0 is the variance of x itself. Where n is no
-/// more than the correction, it is NaN or infinite. The mean comes first, in passes of its own, so that nothing is lost where it is large beside the
-/// deviations.
+/// Σ (x - mean)² / (n - correction) over `axes` of n numbers: a correction of 1 estimates what x was drawn from, 0 is the variance of x itself. Where
+/// n is no more than the correction, it is NaN or infinite. The mean comes first, in passes of its own, so that nothing is lost where it is large
+/// beside the deviations.
 ///
 /// # Errors
-/// As [`sum`](super::sum).
+/// As [`sum`](fn@super::sum).
 pub fn variance<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, correction: usize) -> Result<Tensor<f32>> {
     let axes = axes.into();
     let y = reduce::output(encoder, "variance", x, axes)?;

@@ -82,8 +82,8 @@ pub struct RmsNormGradients<T> {
     pub gain: T,
 }
 
-/// The gradients of [`rms_norm`] of whole rows, where `dy` is that of its output: with n the normed row and g = dy·gain,
-/// dx = (g - n·mean(g·n)) / sqrt(mean(x²) + eps), and dgain = Σ dy·n over rows. Here squares are plain floats: of numbers above 2^63 there is no gradient.
+/// The gradients of [`rms_norm`] of whole rows, where `dy` is that of its output: with n the normed row and g = dy·gain, dx = (g - n·mean(g·n)) /
+/// sqrt(mean(x²) + eps), and dgain = Σ dy·n over rows. Here squares are plain floats: of numbers above 2^63 there is no gradient.
 ///
 /// # Errors
 /// As [`rms_norm_backward_into`].

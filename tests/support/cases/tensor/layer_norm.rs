@@ -32,8 +32,8 @@ pub fn rms_cases() -> Vec<Case> {
     all_shapes().map(|(mut rng, shape)| backward::<f32>(&mut rng, shape, false)).collect()
 }
 
-/// A row as a norm sees it: mean, 1 / sqrt(variance + eps), and by how much they may miss. A sum of k numbers has `adds` roundings, a quotient 5 U; a root's
-/// inverse has half of what the variance is off, and 14 U of its own.
+/// A row as a norm sees it: mean, 1 / sqrt(variance + eps), and by how much they may miss. A sum of k numbers has `adds` roundings, a quotient 5 U; a
+/// root's inverse has half of what the variance is off, and 14 U of its own.
 struct Row {
     mean: f64,
     inverse: f64,

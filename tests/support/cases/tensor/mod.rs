@@ -39,6 +39,7 @@ pub const OPS: Family = &[
     ("tensor::prefix_sum", WgslAndTwin, prefix_sum::cases),
     ("tensor::select", Wgsl, select::cases),
     ("tensor::softmax", KernelsAndTwin, softmax::cases),
+    ("tensor::softmax_extremes", KernelsAndTwin, softmax::extremes),
     ("tensor::strided", Kernels, strided::cases),
     ("tensor::sum", KernelsAndTwin, sum::cases),
     ("tensor::unary", WgslAndTwin, unary::cases),
