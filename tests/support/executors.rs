@@ -74,13 +74,14 @@ impl Executor {
     /// Can it run an op here at all?
     pub fn runs(self, op: &Op) -> bool {
         match self {
-            Self::Twin => op.by == By::KernelsAndTwin,
+            Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),
             Self::Device(context) => context().is_some(),
             Self::Spirv => {
                 let features = context().device().features();
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
                 vulkan && features.contains(wgpu::Features::PASSTHROUGH_SHADERS)
             }
+            Self::Host(Text::Metal) if op.by == By::WgslAndTwin => false,
             Self::Host(_) => op.by != By::Device && cfg!(target_os = "linux"),
         }
     }

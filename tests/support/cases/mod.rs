@@ -1,6 +1,7 @@
 //! The cases of every op: a file for each file of `src/ops`.
 
 mod bitnet;
+mod linear_algebra;
 mod measure;
 mod tensor;
 mod transformer;
@@ -18,6 +19,8 @@ pub enum By {
     Kernels,
     /// Its kernels and its CPU twin: the oracle is in `f64`, with bounds for both.
     KernelsAndTwin,
+    /// The same, where no kernel has a Metal text.
+    WgslAndTwin,
     /// Its kernels, but not on an emulated GPU.
     Device,
 }
@@ -42,7 +45,7 @@ impl Op {
 /// Every op of the crate.
 pub fn ops() -> &'static [Op] {
     static OPS: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let all = [bitnet::OPS, tensor::OPS, transformer::OPS, measure::OPS].concat();
+        let all = [bitnet::OPS, linear_algebra::OPS, tensor::OPS, transformer::OPS, measure::OPS].concat();
         all.into_iter().map(|(name, by, make)| Op { name, by, make, made: OnceLock::new() }).collect()
     });
     &OPS
