@@ -117,9 +117,14 @@ impl HostMatrix {
         Ok(Self { columns, numbers: numbers.iter().map(|&v| v.into()).collect() })
     }
 
-    pub fn identity(n: usize) -> Self {
-        let numbers = (0..n * n).map(|at| if at / n == at % n { 1.0 } else { 0.0 }).collect();
-        Self { columns: n, numbers }
+    /// Ones on the diagonal, zeros elsewhere.
+    pub fn identity(rows: usize, columns: usize) -> Self {
+        let numbers = (0..rows * columns).map(|at| if at / columns == at % columns { 1.0 } else { 0.0 }).collect();
+        Self { columns, numbers }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.numbers.len() / self.columns.max(1)
     }
 
     /// The upper left corner, in `f32`.

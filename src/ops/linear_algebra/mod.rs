@@ -11,10 +11,15 @@
 //! A matrix may have no such factors. Its status says so when the work has run: see [`Outcome`]. Sums are added in a fixed order, so the same device
 //! gives the same bits every time; devices differ from each other by rounding. Numbers below 2^-126 may be taken for 0.
 
+mod householder;
 mod matrices;
 
 pub(crate) mod cholesky;
+pub(crate) mod least_squares;
 pub(crate) mod outcome;
+pub(crate) mod qr;
+pub(crate) mod solve;
+pub(crate) mod svd;
 pub(crate) mod triangular_solve;
 
-family!(outcome, cholesky, triangular_solve);
+family!(outcome, cholesky, triangular_solve, qr, solve, least_squares, svd);

@@ -187,9 +187,4 @@ impl<T> Outcome<T> {
     pub fn unchecked(self) -> (T, Status) {
         (self.value, self.status)
     }
-
-    /// The same status with other results.
-    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Outcome<U> {
-        Outcome { value: f(self.value), status: self.status }
-    }
 }
