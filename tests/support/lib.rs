@@ -9,6 +9,7 @@ mod golden;
 mod layouts;
 mod log;
 pub mod machine;
+mod matrix;
 mod random;
 
 pub use self::log::warnings;
@@ -18,6 +19,7 @@ pub use data::{Data, Leeway, Near, U, sums};
 pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use layouts::{gate_quantize_as, quantize_as, rms_norm_quantize_as};
+pub use matrix::{Matrix, hilbert, of_rank, roundings};
 pub use pollster::block_on;
 pub use random::*;
 

@@ -148,11 +148,14 @@ const TOLERANCE: f32 = 2e-5;
 /// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], which no known matrix leads to; [`Error::NotFinite`], also where a
 /// singular value overflows; U, Σ and V are NaN then.
 pub fn svd(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Svd>> {
-    in_sweeps(encoder, a, SWEEPS)
+    svd_in_sweeps(encoder, a, SWEEPS)
 }
 
-/// [`svd`] in at most so many sweeps.
-fn in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> Result<Outcome<Svd>> {
+/// [`svd`] in at most so many sweeps, which are recorded whether they are needed or not: what has converged is left alone by those that follow.
+///
+/// # Errors
+/// As [`svd`]; [`Error::NotConverged`] if more would be needed.
+pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> Result<Outcome<Svd>> {
     let op = "svd";
     let a = Matrices::of(op, "A", a)?;
     let Matrices { count, rows: m, columns: n, .. } = a;
@@ -195,7 +198,7 @@ fn in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> Result<Ou
     status.guard(encoder, &[&u, &s, &vt], Svd { u: u.clone(), s: s.clone(), vt: vt.clone() })
 }
 
-/// Records sweeps over all pairs of rows, `[count, q, p + q]`. A matrix that has converged is left alone by those that follow.
+/// Records sweeps over all pairs of rows, `[count, q, p + q]`.
 fn sweep(encoder: &mut Encoder, rows: &Tensor<f32>, [count, p, q]: [usize; 3], sweeps: usize, status: &Status) -> Result<()> {
     let blocks = q.div_ceil(BLOCK / 2).next_multiple_of(2).max(2);
     let places = blocks / 2;

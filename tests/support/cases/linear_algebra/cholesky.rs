@@ -1,7 +1,7 @@
 //! `src/ops/linear_algebra/cholesky.rs`
 
-use super::{Fate, Fate::*, Input, Matrix, NOT_FINITE, case, hilbert, roundings, small};
-use crate::{Case, floats, rng, seed};
+use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
+use crate::{Case, Matrix, floats, hilbert, rng, roundings, seed};
 use bitnet_wgpu::linear_algebra::{cholesky, cholesky_cpu};
 use rand::{RngExt, rngs::StdRng};
 

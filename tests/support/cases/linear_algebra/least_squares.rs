@@ -1,7 +1,7 @@
 //! `src/ops/linear_algebra/least_squares.rs`
 
-use super::{Fate, Fate::*, Input, Matrix, NOT_FINITE, case, hilbert, of_rank, roundings, small};
-use crate::{Case, floats, rng, seed};
+use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
+use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::linear_algebra::{least_squares, least_squares_cpu};
 use rand::{RngExt, rngs::StdRng};
 

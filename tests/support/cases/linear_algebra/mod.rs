@@ -8,12 +8,11 @@ mod svd;
 mod triangular_solve;
 
 use super::{By::*, Family};
-use crate::{Case, Data, Recorder, U, floats};
+use crate::{Case, Data, Matrix, Recorder, roundings};
 use bitnet_wgpu::{
     Error, Result, Shape, Tensor,
     linear_algebra::{Outcome, Status},
 };
-use rand::rngs::StdRng;
 
 pub const OPS: Family = &[
     ("linear_algebra::cholesky", WgslAndTwin, cholesky::cases),
@@ -121,82 +120,6 @@ fn word(error: &Error) -> u32 {
         Error::NotFinite { .. } => Status::NOT_FINITE,
         ref other => panic!("{other}"),
     }
-}
-
-/// A matrix in `f64`.
-#[derive(Clone)]
-struct Matrix {
-    rows: usize,
-    columns: usize,
-    numbers: Vec<f64>,
-}
-
-impl Matrix {
-    fn new(numbers: &[f32], rows: usize, columns: usize) -> Self {
-        assert_eq!(numbers.len(), rows * columns);
-        Self { rows, columns, numbers: numbers.iter().map(|&v| v.into()).collect() }
-    }
-
-    fn from_fn(rows: usize, columns: usize, f: impl Fn(usize, usize) -> f64) -> Self {
-        Self { rows, columns, numbers: (0..rows * columns).map(|at| f(at / columns, at % columns)).collect() }
-    }
-
-    fn identity(n: usize) -> Self {
-        Self::from_fn(n, n, |i, j| if i == j { 1.0 } else { 0.0 })
-    }
-
-    fn at(&self, row: usize, column: usize) -> f64 {
-        self.numbers[row * self.columns + column]
-    }
-
-    fn column(&self, column: usize) -> Self {
-        Self::from_fn(self.rows, 1, |row, _| self.at(row, column))
-    }
-
-    fn transposed(&self) -> Self {
-        Self::from_fn(self.columns, self.rows, |i, j| self.at(j, i))
-    }
-
-    fn times(&self, other: &Self) -> Self {
-        let mut product = Self::from_fn(self.rows, other.columns, |_, _| 0.0);
-        for i in 0..self.rows {
-            for k in 0..self.columns {
-                let (v, row) = (self.at(i, k), &other.numbers[k * other.columns..][..other.columns]);
-                product.numbers[i * other.columns..][..other.columns].iter_mut().zip(row).for_each(|(sum, other)| *sum += v * other);
-            }
-        }
-        product
-    }
-
-    fn minus(&self, other: &Self) -> Self {
-        Self { numbers: self.numbers.iter().zip(&other.numbers).map(|(a, b)| a - b).collect(), ..*self }
-    }
-
-    /// The Frobenius norm.
-    fn norm(&self) -> f64 {
-        self.numbers.iter().map(|v| v * v).sum::<f64>().sqrt()
-    }
-
-    fn to_f32(&self) -> Vec<f32> {
-        self.numbers.iter().map(|&v| v as f32).collect()
-    }
-}
-
-/// What roundings of random direction make of sums of n products, relatively: it grows with the root of n. Divisions and roots of Vulkan, off by 2.5
-/// units, count beside it.
-fn roundings(n: usize) -> f64 {
-    (n as f64).sqrt().mul_add(2.0, 8.0) * U
-}
-
-/// Hilbert's matrix, or its first columns: the textbook's ill-conditioned one.
-fn hilbert(rows: usize, columns: usize) -> Vec<f32> {
-    Matrix::from_fn(rows, columns, |i, j| 1.0 / (i + j + 1) as f64).to_f32()
-}
-
-/// A random matrix of a lower rank.
-fn of_rank(rng: &mut StdRng, rank: usize, rows: usize, columns: usize) -> Vec<f32> {
-    let (left, right) = (floats(rng, rows * rank, 1.0), floats(rng, rank * columns, 1.0));
-    Matrix::new(&left, rows, rank).times(&Matrix::new(&right, rank, columns)).to_f32()
 }
 
 /// Are the columns orthonormal?

@@ -1,7 +1,7 @@
 //! `src/ops/linear_algebra/qr.rs`
 
-use super::{Fate, Fate::*, Input, Matrix, NOT_FINITE, case, hilbert, of_rank, orthonormal, roundings, small};
-use crate::{Case, Recorder, floats, rng, seed};
+use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
+use crate::{Case, Matrix, Recorder, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::{
     Tensor,
     linear_algebra::{Qr, qr, qr_cpu, qr_full, qr_full_cpu},

@@ -1,7 +1,7 @@
 //! `src/ops/linear_algebra/svd.rs`
 
-use super::{Fate, Fate::*, Input, Matrix, NOT_FINITE, case, hilbert, of_rank, orthonormal, roundings, small};
-use crate::{Case, floats, rng, seed};
+use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
+use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
 use bitnet_wgpu::linear_algebra::{Svd, svd, svd_cpu};
 use rand::{RngExt, rngs::StdRng};
 

@@ -1,7 +1,7 @@
 //! `src/ops/linear_algebra/triangular_solve.rs`
 
-use super::{Fate, Fate::*, Input, Matrix, NOT_FINITE, case, roundings, small};
-use crate::{Case, floats, rng, seed};
+use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
+use crate::{Case, Matrix, floats, rng, roundings, seed};
 use bitnet_wgpu::linear_algebra::{Triangle, triangular_solve, triangular_solve_cpu};
 use rand::{RngExt, rngs::StdRng};
 
