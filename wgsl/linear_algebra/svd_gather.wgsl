@@ -1,5 +1,6 @@
-// Numbers `offset`.. of the rows of p + q, sorted: number j of the i-th goes to y[i·y_i + j·y_j]. One thread per number, q × `count` of them per matrix.
-struct Params { length: u32, width: u32, q: u32, offset: u32, count: u32, y_i: u32, y_j: u32 }
+// Halves of the rows of svd_load.wgsl, sorted, as columns: y[j, i] is number `offset` + j of the i-th row, 0 from q on. One thread per element of
+// y [count, q].
+struct Params { length: u32, q: u32, offset: u32, count: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> rows: array<f32>;
 @group(0) @binding(1) var<storage, read> order: array<u32>;
@@ -9,9 +10,11 @@ var<immediate> params: Params;
 fn svd_gather(group: Group, ids: Ids) {
     let index = flat_thread(group, ids);
     if index >= params.length { return; }
-    let matrix = index / (params.q * params.count);
-    let i = index / params.count % params.q;
-    let j = index % params.count;
-    let row = matrix * params.q + order[matrix * params.q + i];
-    y[matrix * params.q * params.count + i * params.y_i + j * params.y_j] = rows[row * params.width + params.offset + j];
+    let q = params.q;
+    let matrix = index / (q * params.count);
+    let j = index / q % params.count;
+    let row = matrix * q + order[matrix * q + index % q];
+    var v = 0.0;
+    if j < q { v = rows[row * 2u * q + params.offset + j]; }
+    y[index] = v;
 }

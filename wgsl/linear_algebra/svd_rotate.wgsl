@@ -1,8 +1,8 @@
-// A step of the one-sided Jacobi method on pairs of blocks of HALF rows. A workgroup takes the 2·HALF = BLOCK rows of a pair, computes their products
-// G = W·Wᵀ, makes G more diagonal by one sweep of Jacobi rotations, each of which is also applied to J, at first the identity, and replaces the rows
-// by J·rows. Pairs of a round are disjoint, and the rounds of a sweep meet each pair of blocks once. `cosines` has for each place in a round the largest
+// A step of the one-sided Jacobi method on the rows of svd_load.wgsl, by pairs of blocks of HALF rows. A workgroup takes the 2·HALF = BLOCK rows of a
+// pair, computes the products G of their first halves, makes G more diagonal by one sweep of Jacobi rotations, each of which is also applied to J, at
+// first the identity, and replaces the rows by J·rows. Pairs of a round are disjoint, and the rounds of a sweep meet each pair of blocks once. `cosines` has for each place in a round the largest
 // cosine between two rows that was met in the sweep. Matrices whose status is 0 have converged; they are left alone, as are those not finite.
-struct Params { groups: u32, p: u32, q: u32, blocks: u32, round: u32 }
+struct Params { groups: u32, q: u32, blocks: u32, round: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> status: array<u32>;
 @group(0) @binding(1) var<storage, read_write> rows: array<f32>;
@@ -32,7 +32,7 @@ fn load(base: u32, blocks: vec2<u32>, column0: u32, end: u32, local: u32) {
         let row = row_of(blocks, i / BLOCK);
         let column = column0 + i % BLOCK;
         var v = 0.0;
-        if row < params.q && column < end { v = rows[base + row * (params.p + params.q) + column]; }
+        if row < params.q && column < end { v = rows[base + row * 2u * params.q + column]; }
         tile[i / BLOCK * PITCH + i % BLOCK] = v;
     }
 }
@@ -61,7 +61,7 @@ fn svd_rotate(group: Group, ids: Ids) {
     let places = params.blocks / 2u;
     let matrix = index / places;
     if status[matrix] == 0u || status[matrix] == NOT_FINITE { return; }
-    let width = params.p + params.q;
+    let width = 2u * params.q;
     let base = matrix * params.q * width;
     let blocks = pairing(params.blocks, params.round, index % places);
     // A thread has one column, and every LANES-th row of a tile.
@@ -69,8 +69,8 @@ fn svd_rotate(group: Group, ids: Ids) {
     let lane = ids.local / BLOCK;
 
     var sums = array<f32, SHARE>();
-    for (var column0 = 0u; column0 < params.p; column0 += BLOCK) {
-        load(base, blocks, column0, params.p, ids.local);
+    for (var column0 = 0u; column0 < params.q; column0 += BLOCK) {
+        load(base, blocks, column0, params.q, ids.local);
         workgroupBarrier();
         for (var k = 0u; k < BLOCK; k += 1u) {
             for (var s = 0u; s < SHARE; s += 1u) { sums[s] += tile[(lane + s * LANES) * PITCH + k] * tile[c * PITCH + k]; }

@@ -1,5 +1,5 @@
-// Norms in descending order, without their scale, and from which rows they are: order[i] is the row of the i-th largest. One thread per norm, q of them
-// per matrix. They are compared by their bits, so that there is an order even of NaNs.
+// Norms in descending order, without their scale, and whose they are: order[i] is the vector of the i-th largest. One thread per norm, q of them per
+// matrix. They are compared by their bits, so that there is an order even of NaNs.
 struct Params { length: u32, q: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> norms: array<f32>;

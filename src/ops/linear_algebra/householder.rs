@@ -81,6 +81,11 @@ impl Reflections {
         self.panels().try_for_each(|first| self.apply_panel(encoder, first, c, 0, true))
     }
 
+    /// Records C := Q·C.
+    pub fn apply(&self, encoder: &mut Encoder, c: Matrices<'_>) -> Result<()> {
+        self.panels().rev().try_for_each(|first| self.apply_panel(encoder, first, c, 0, false))
+    }
+
     /// Records the first `columns` columns of Q.
     pub fn columns(&self, encoder: &mut Encoder, of: Matrices<'_>, columns: usize) -> Result<Tensor<f32>> {
         let q = of.identity(encoder, [self.m, columns])?;
