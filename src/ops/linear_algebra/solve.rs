@@ -18,8 +18,8 @@ pub(super) const KERNELS: &[&Kernel] = &[];
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if A is not square, or b has other rows or leading dimensions. The outcome:
-/// [`Error::Singular`](crate::Error::Singular) at the first column that depends on those before it, up to rounding (a change of it by about √n·2^-22 of
-/// its norm would do); [`Error::NotFinite`](crate::Error::NotFinite), also where x overflows; x is NaN then.
+/// [`Error::Singular`](crate::Error::Singular) at the first column that depends on those before it, up to rounding (a change of it by √n·2^-20 of its
+/// norm would do); [`Error::NotFinite`](crate::Error::NotFinite), also where x overflows; x is NaN then.
 pub fn solve(encoder: &mut Encoder, a: &Tensor<f32>, b: &Tensor<f32>) -> Result<Outcome<Tensor<f32>>> {
     let square = Matrices::square("solve", "A", a)?;
     by_reflections(encoder, "solve", Fault::Singular, square, b)

@@ -56,11 +56,13 @@ fn of(name: String, [m, n]: [usize; 2], full: bool, matrices: Vec<Vec<f32>>, fat
         let rest = a.minus(&q.times(&r));
         (0..n).try_for_each(|j| small("A - Q·R", rest.column(j).norm(), a.column(j).norm(), roundings(m)))
     };
-    let (record, twin): (fn(&mut Recorder, &[Tensor<f32>]) -> _, fn(&[f32], usize, usize) -> _) = match full {
-        true => (|r, a| qr_full(&mut r.encoder, &a[0]), qr_full_cpu),
-        false => (|r, a| qr(&mut r.encoder, &a[0]), qr_cpu),
+    let record = move |r: &mut Recorder, a: &[Tensor<f32>]| {
+        if full { qr_full(&mut r.encoder, &a[0]) } else { qr(&mut r.encoder, &a[0]) }
     };
-    let twin = move |a: &[&[f32]]| twin(a[0], m, n).map(|Qr { q, r }| vec![q, r]);
+    let twin = move |a: &[&[f32]]| {
+        let factors = if full { qr_full_cpu(a[0], m, n) } else { qr_cpu(a[0], m, n) };
+        factors.map(|Qr { q, r }| vec![q, r])
+    };
     let input = Input { rows: m, columns: n, matrices };
     case(format!("{name}, full {full}"), vec![input], fates, record, |factors: &Qr| vec![factors.q.clone(), factors.r.clone()], twin, judge)
 }
