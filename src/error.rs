@@ -1,5 +1,5 @@
-//! One error type. Its variants are grouped by who can mend them: the environment, the caller, whoever made a matrix, this machine, a shader, run time,
-//! files, text.
+//! One error type. Its variants are grouped by who can mend them: the environment, the caller, whoever made a matrix, this machine, a shader, run
+//! time, files, text.
 
 use crate::{element::Element, language::ShaderLanguage, shape::Shape};
 

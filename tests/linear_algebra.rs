@@ -1,5 +1,5 @@
-//! Linear algebra against the crate `nalgebra`, in `f64`, on the same matrices: well-conditioned, ill-conditioned, rank-deficient. Also large ones, and how
-//! failures come to the caller.
+//! Linear algebra against the crate `nalgebra`, in `f64`, on the same matrices: well-conditioned, ill-conditioned, rank-deficient. Also large ones,
+//! and how failures come to the caller.
 
 use bitnet_wgpu::{
     Encoder, Error, ErrorKind, Result, Shape, Tensor,
@@ -191,6 +191,28 @@ fn large_matrices() {
     let x = matrix(&run(&[given[0], (&b, [n, 1].into())], |e, t| linear_algebra::solve(e, &t[0], &t[1])).unwrap());
     let rest = a.times(&x).minus(&Matrix::new(&b, n, 1)).norm();
     assert!(rest <= share / 10.0 * a.norm() * x.norm(), "{rest}");
+}
+
+#[test]
+fn the_same_bits_twice() {
+    let (context, n) = (context(), 70);
+    let product = of_rank(&mut rng(9), n, n, n);
+    let dominant: Vec<f32> = product.iter().enumerate().map(|(at, v)| if at / n == at % n { v + 200.0 } else { *v }).collect();
+    let a = context.upload(&dominant, [n, n]).unwrap();
+    let mut encoder = context.encoder("twice");
+    let e = &mut encoder;
+    let (l, status) = linear_algebra::cholesky(e, &a).unwrap().unchecked();
+    let (Qr { q, r }, _) = linear_algebra::qr_full(e, &a).unwrap().unchecked();
+    let (Svd { u, s, vt }, _) = linear_algebra::svd(e, &a).unwrap().unchecked();
+    let (x, _) = linear_algebra::solve(e, &a, &q).unwrap().unchecked();
+    let (y, _) = linear_algebra::triangular_solve(e, &l, &q, Triangle::LOWER).unwrap().unchecked();
+    let recording = encoder.finish();
+    let results = || {
+        drop(recording.submit().unwrap());
+        block_on(status.check()).unwrap();
+        [&l, &q, &r, &u, &s, &vt, &x, &y].map(read)
+    };
+    assert_eq!(results(), results());
 }
 
 #[test]

@@ -1,5 +1,5 @@
-// status: the first 1-based column j of a triangular matrix A whose diagonal element is nothing but rounding, |A[j, j]| <= tolerance·|column j down to
-// there|, or NOT_FINITE. A tolerance of 0 finds zeros. Rows of A have n elements, and matrices a_matrix. One workgroup per matrix.
+// status: the first 1-based column j of a triangular matrix A whose diagonal element is nothing but rounding, |A[j, j]| <= tolerance·|column j down
+// to there|, or NOT_FINITE. A tolerance of 0 finds zeros. Rows of A have n elements, and matrices a_matrix. One workgroup per matrix.
 struct Params { matrices: u32, n: u32, a_matrix: u32, tolerance: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> a: array<f32>;

@@ -9,8 +9,9 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> diagonal: array<f32>;
 
 const PITCH: u32 = BLOCK + 1u;
-var<workgroup> upper: array<f32, BLOCK * PITCH>;
-var<workgroup> lower: array<f32, BLOCK * PITCH>;
+// Rows of L before `first`: those of the tile's rows, and those of its columns.
+var<workgroup> left: array<f32, BLOCK * PITCH>;
+var<workgroup> right: array<f32, BLOCK * PITCH>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn cholesky_update(group: Group, ids: Ids) {
@@ -33,8 +34,8 @@ fn cholesky_update(group: Group, ids: Ids) {
             if row0 + r < n { v.x = l[base + (row0 + r) * n + column]; }
             if column0 + r < n { v.y = l[base + (column0 + r) * n + column]; }
         }
-        lower[r * PITCH + c] = v.x;
-        upper[r * PITCH + c] = v.y;
+        left[r * PITCH + c] = v.x;
+        right[r * PITCH + c] = v.y;
     }
     workgroupBarrier();
 
@@ -47,7 +48,7 @@ fn cholesky_update(group: Group, ids: Ids) {
         var rest = select(0.0, 1.0, row == column);
         if row < n && column <= row {
             if params.first > 0u { rest = l[at]; } else { rest = a[at]; }
-            for (var k = 0u; k < BLOCK; k += 1u) { rest -= lower[r * PITCH + k] * upper[c * PITCH + k]; }
+            for (var k = 0u; k < BLOCK; k += 1u) { rest -= left[r * PITCH + k] * right[c * PITCH + k]; }
         }
         if row < n && column < n { l[at] = rest; }
         if tile == 0u { diagonal[matrix * BLOCK * BLOCK + i] = rest; }

@@ -1,5 +1,5 @@
-// After sweep number `sweep`: status 0 for matrices whose rows were all orthogonal when they were met in it, up to a `tolerance` on their cosines; else the
-// number of the sweep. One thread per matrix.
+// After sweep number `sweep`: status 0 for matrices whose rows were all orthogonal when they were met in it, up to a `tolerance` on their cosines;
+// else the number of the sweep. One thread per matrix.
 struct Params { matrices: u32, places: u32, sweep: u32, tolerance: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> cosines: array<f32>;

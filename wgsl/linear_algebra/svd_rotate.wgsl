@@ -1,7 +1,8 @@
 // A step of the one-sided Jacobi method on the rows of svd_load.wgsl, by pairs of blocks of HALF rows. A workgroup takes the 2·HALF = BLOCK rows of a
 // pair, computes the products G of their first halves, makes G more diagonal by one sweep of Jacobi rotations, each of which is also applied to J, at
-// first the identity, and replaces the rows by J·rows. Pairs of a round are disjoint, and the rounds of a sweep meet each pair of blocks once. `cosines` has for each place in a round the largest
-// cosine between two rows that was met in the sweep. Matrices whose status is 0 have converged; they are left alone, as are those not finite.
+// first the identity, and replaces the rows by J·rows. Pairs of a round are disjoint, and the rounds of a sweep meet each pair of blocks once.
+// `cosines` has for each place in a round the largest cosine between two rows that was met in the sweep. Matrices whose status is 0 have converged;
+// they are left alone, as are those not finite.
 struct Params { groups: u32, q: u32, blocks: u32, round: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> status: array<u32>;
@@ -37,9 +38,9 @@ fn load(base: u32, blocks: vec2<u32>, column0: u32, end: u32, local: u32) {
     }
 }
 
-// The rotation by the angle that makes two rows orthogonal, given their squares and their product (Rutishauser 1966, The Jacobi method for real symmetric
-// matrices): its sine and the tangent h of half the angle. x - s·(y + h·x) and y + s·(x - h·y) are as long as x and y as far as s = 2h / (1 + h²), so
-// that is computed with care. By cosine and sine, thousands of rotations would lengthen or shorten rows by a few units each.
+// The rotation by the angle that makes two rows orthogonal, given their squares and their product (Rutishauser 1966, The Jacobi method for real
+// symmetric matrices): its sine and the tangent h of half the angle. x - s·(y + h·x) and y + s·(x - h·y) are as long as x and y as far as s = 2h / (1
+// + h²), so that is computed with care. By cosine and sine, thousands of rotations would lengthen or shorten rows by a few units each.
 fn turn(x: f32, y: f32, product: f32) -> vec2<f32> {
     // What is far below rounding is not turned: of these rows, or of the matrix, whose numbers are near 1.
     if abs(product) <= max(1e-9 * sqrt(x) * sqrt(y), 1e-36) { return vec2<f32>(); }

@@ -1,5 +1,5 @@
-// Singular vectors from W = Q·R, all [q, q], where the columns of W are orthogonal: R is diagonal but for rounding, and the j-th vector is that of Q with
-// the sign of R[j, j]. Row i of W belongs to row order[i] of the matrix: y[order[i]·y_row + j·y_column] = ±q[i, j]. One thread per element.
+// Singular vectors from W = Q·R, all [q, q], where the columns of W are orthogonal: R is diagonal but for rounding, and the j-th vector is that of Q
+// with the sign of R[j, j]. Row i of W belongs to row order[i] of the matrix: y[order[i]·y_row + j·y_column] = ±q[i, j]. One thread per element.
 struct Params { length: u32, q: u32, y_row: u32, y_column: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> vectors: array<f32>;

@@ -1,6 +1,6 @@
-// x := the solution of A·x = b, or of Aᵀ·x = b, for triangular A [n, n], where x [n, columns] holds b: by substitution, a block of BLOCK rows after the
-// other. It is written for lower triangles; an upper one becomes lower where rows and columns are counted from the end (`backward`), and so does the
-// transpose of a lower one. A workgroup per BLOCK columns of x, `tiles` of them per matrix.
+// x := the solution of A·x = b, or of Aᵀ·x = b, for triangular A [n, n], where x [n, columns] holds b: by substitution, a block of BLOCK rows after
+// the other. It is written for lower triangles; an upper one becomes lower where rows and columns are counted from the end (`backward`), and so does
+// the transpose of a lower one. A workgroup per BLOCK columns of x, `tiles` of them per matrix.
 struct Params { groups: u32, n: u32, columns: u32, tiles: u32, a_matrix: u32, backward: u32, transposed: u32, unit: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> a: array<f32>;

@@ -15,9 +15,10 @@ use crate::{
 
 pub(super) const KERNELS: &[&Kernel] = &[];
 
-/// How much of a column's norm R has on the diagonal by rounding alone, if the column depends on those before it. A reflection changes a column by a few
-/// units in the last place of its norm (Higham, Accuracy and Stability, lemma 19.3), and such errors of random direction grow with the root of their
-/// number. Of columns that were sums of those before them, with factors up to 1, in random matrices of up to 200 rows, none was above a quarter of this.
+/// How much of a column's norm R has on the diagonal by rounding alone, if the column depends on those before it. A reflection changes a column by a
+/// few units in the last place of its norm (Higham, Accuracy and Stability, lemma 19.3), and such errors of random direction grow with the root of
+/// their number. Of columns that were sums of those before them, with factors up to 1, in random matrices of up to 200 rows, none was above a quarter
+/// of this.
 fn rounding(m: usize) -> f32 {
     8.0 * f32::EPSILON * (m as f32).sqrt()
 }
@@ -41,9 +42,10 @@ fn rounding(m: usize) -> f32 {
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`] if m < n, or b has other rows or leading dimensions. The outcome: [`Error::RankDeficient`] at the first column that depends on those
-/// before it, up to rounding (a change of it by √m·2^-20 of its norm would do); [`Error::NotFinite`], also where x overflows; x is NaN then. Where columns
-/// before it nearly depend on each other, a dependent one may pass, and x be as large as rounding makes it: [`svd`](super::svd::svd) tells.
+/// [`Error::Shape`] if m < n, or b has other rows or leading dimensions. The outcome: [`Error::RankDeficient`] at the first column that depends on
+/// those before it, up to rounding (a change of it by √m·2^-20 of its norm would do); [`Error::NotFinite`], also where x overflows; x is NaN then.
+/// Where columns before it nearly depend on each other, a dependent one may pass, and x be as large as rounding makes it: [`svd`](super::svd::svd)
+/// tells.
 pub fn least_squares(encoder: &mut Encoder, a: &Tensor<f32>, b: &Tensor<f32>) -> Result<Outcome<Tensor<f32>>> {
     let op = "least_squares";
     let of_a = Matrices::of(op, "A", a)?;

@@ -76,8 +76,8 @@ impl Fault {
 
 /// A word per matrix: whether its results are sound. It is there when what was recorded has run.
 ///
-/// Results of a matrix that failed are NaN, all of them, and NaN makes the ops after it fail too. So one check at the end of a chain is enough to know
-/// that something failed; the check of each op says what.
+/// Results of a matrix that failed are NaN, all of them, and NaN makes the ops after it fail too. So one check at the end of a chain is enough to
+/// know that something failed; the check of each op says what.
 #[derive(Clone, Debug)]
 #[must_use = "some matrices may have failed: `check` tells"]
 pub struct Status {
@@ -105,8 +105,8 @@ impl Status {
     /// can be awaited on any executor, or dropped.
     ///
     /// # Errors
-    /// [`Error::NotPositiveDefinite`], [`Error::Singular`], [`Error::RankDeficient`], [`Error::NotConverged`] or [`Error::NotFinite`], as the op says;
-    /// [`Error::Invalid`] if it has not been submitted; what [`Tensor::read`] reports.
+    /// [`Error::NotPositiveDefinite`], [`Error::Singular`], [`Error::RankDeficient`], [`Error::NotConverged`] or [`Error::NotFinite`], as the op
+    /// says; [`Error::Invalid`] if it has not been submitted; what [`Tensor::read`] reports.
     pub fn check(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let results = self.results();
         async move { results.await?.into_iter().collect() }

@@ -1,7 +1,7 @@
-//! svd: A = U·Σ·Vᵀ by the one-sided Jacobi method: rotations make vectors orthogonal, whose norms are the singular values then (Hestenes 1958, Inversion
-//! of matrices by biorthogonalization; Demmel and Veselić 1992, Jacobi's method is more accurate than QR; by blocks, Golub and Van Loan, Matrix
-//! Computations, 4th edition, 8.6.3). What is rotated are the rows of R, where A = Q·R with the columns of A sorted by their norms: that takes few sweeps
-//! also where A's own columns would take many (Drmač and Veselić 2008, New fast and accurate Jacobi SVD algorithm).
+//! svd: A = U·Σ·Vᵀ by the one-sided Jacobi method: rotations make vectors orthogonal, whose norms are the singular values then (Hestenes 1958,
+//! Inversion of matrices by biorthogonalization; Demmel and Veselić 1992, Jacobi's method is more accurate than QR; by blocks, Golub and Van Loan,
+//! Matrix Computations, 4th edition, 8.6.3). What is rotated are the rows of R, where A = Q·R with the columns of A sorted by their norms: that takes
+//! few sweeps also where A's own columns would take many (Drmač and Veselić 2008, New fast and accurate Jacobi SVD algorithm).
 
 use crate::{
     error::{Error, Result},
@@ -135,8 +135,8 @@ const SWEEPS: usize = 20;
 /// The twin rotates A's own columns, in any order.
 const SWEEPS_CPU: usize = 100;
 
-/// The largest cosine between two columns before a sweep that is the last one. The method converges quadratically, so after that sweep only rounding is
-/// left, which is some √n·2^-24: this is far above it.
+/// The largest cosine between two columns before a sweep that is the last one. The method converges quadratically, so after that sweep only rounding
+/// is left, which is some √n·2^-24: this is far above it.
 const TOLERANCE: f32 = 2e-5;
 
 /// A = U·Σ·Vᵀ in the thin form, for A `[.., m, n]` of any rank. Small singular values are found to within rounding of the largest.
@@ -157,8 +157,8 @@ const TOLERANCE: f32 = 2e-5;
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], which no known matrix leads to; [`Error::NotFinite`], also where a
-/// singular value overflows; U, Σ and V are NaN then.
+/// [`Error::Shape`] for a tensor without matrices. The outcome: [`Error::NotConverged`], to which none of the matrices that were tried leads;
+/// [`Error::NotFinite`], also where a singular value overflows; U, Σ and V are NaN then.
 pub fn svd(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Svd>> {
     svd_in_sweeps(encoder, a, SWEEPS)
 }
@@ -217,8 +217,8 @@ pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> R
     status.guard(encoder, &[&u, &s, &vt], Svd { u: u.clone(), s: s.clone(), vt: vt.clone() })
 }
 
-/// Records the norms of `q` vectors of `length` numbers in each of `count` matrices, largest first and without their scale, and whose they are. Matrices,
-/// vectors and their numbers are as far apart as `strides` say.
+/// Records the norms of `q` vectors of `length` numbers in each of `count` matrices, largest first and without their scale, and whose they are.
+/// Matrices, vectors and their numbers are as far apart as `strides` say.
 fn sort(
     encoder: &mut Encoder,
     x: &Tensor<f32>,

@@ -93,8 +93,8 @@ impl Triangle {
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`] if A is not square, or b has other rows or leading dimensions. The outcome: [`Error::Singular`] at the first zero on the diagonal;
-/// [`Error::NotFinite`], also where the solution overflows; x is NaN then.
+/// [`Error::Shape`] if A is not square, or b has other rows or leading dimensions. The outcome: [`Error::Singular`] at the first zero on the
+/// diagonal; [`Error::NotFinite`], also where the solution overflows; x is NaN then.
 pub fn triangular_solve(encoder: &mut Encoder, a: &Tensor<f32>, b: &Tensor<f32>, triangle: Triangle) -> Result<Outcome<Tensor<f32>>> {
     let op = "triangular_solve";
     let a = Matrices::square(op, "A", a)?;

@@ -44,8 +44,8 @@ fn of(name: String, [m, n, columns]: [usize; 3], matrices: Vec<Vec<f32>>, sides:
     let judge = move |given: &[&[f32]], x: &[&[f32]]| {
         let (a, b, x) = (Matrix::new(given[0], m, n), Matrix::new(given[1], m, columns), Matrix::new(x[0], n, columns));
         let rest = a.times(&x).minus(&b);
-        // x is that of a matrix and a side near the given ones, by a multiple of u and a column at a time (Higham, Accuracy and Stability, theorem 20.3):
-        // so the rest is orthogonal to A's columns but for this.
+        // x is that of a matrix and a side near the given ones, by a multiple of u and a column at a time (Higham, Accuracy and Stability, theorem
+        // 20.3): so the rest is orthogonal to A's columns but for this.
         let sizes = Matrix::from_fn(n, columns, |j, c| a.column(j).norm() * x.at(j, c).abs());
         let size = (0..columns).map(|c| sizes.column(c).norm() + b.column(c).norm()).sum::<f64>();
         let products = a.transposed().times(&rest);

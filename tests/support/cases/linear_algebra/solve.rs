@@ -23,7 +23,8 @@ fn sound(rng: &mut StdRng, (n, columns): (usize, usize), count: usize) -> Case {
     of(format!("{count} of {n} × {n}, {columns} sides"), [n, columns], matrices, sides, vec![Fine; count])
 }
 
-/// Zero, of rank 20, with zeros where elimination without pivots would divide, with its last column zero; ill-conditioned; numbers that are not finite.
+/// Zero, of rank 20, with zeros where elimination without pivots would divide, with its last column zero; ill-conditioned; numbers that are not
+/// finite.
 fn failing() -> Case {
     let (n, mut rng) = (36, rng(22));
     let mut matrices: Vec<_> = (0..5).map(|_| floats(&mut rng, n * n, 1.0)).collect();

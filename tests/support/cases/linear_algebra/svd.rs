@@ -25,7 +25,8 @@ fn sound(rng: &mut StdRng, (m, n): (usize, usize), count: usize) -> Case {
     of(format!("{count} of {m} × {n}"), [m, n], matrices, vec![Fine; count])
 }
 
-/// Zero, the identity, all ones, rank 2, ill-conditioned, columns of many magnitudes, the largest and the smallest numbers; numbers that are not finite.
+/// Zero, the identity, all ones, rank 2, ill-conditioned, columns of many magnitudes, the largest and the smallest numbers; numbers that are not
+/// finite.
 fn odd(m: usize, n: usize) -> Case {
     let mut rng = rng(23);
     let mut graded = floats(&mut rng, m * n, 1.0);
