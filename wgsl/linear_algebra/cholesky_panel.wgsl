@@ -20,14 +20,17 @@ fn cholesky_panel(group: Group, ids: Ids) {
     let matrix = index / params.chunks;
     let chunk = index % params.chunks;
     let base = matrix * n * n;
+    let edge = min(BLOCK, n);
     let row0 = params.first + (chunk + 1u) * BLOCK;
 
     for (var i = ids.local; i < ROWS * BLOCK; i += THREADS) {
         let r = i / BLOCK;
         let c = i % BLOCK;
         var v = 0.0;
-        if r < BLOCK {
-            v = diagonal[matrix * BLOCK * BLOCK + i];
+        if max(r, c) < edge {
+            v = diagonal[(matrix * edge + r) * edge + c];
+        } else if r < BLOCK {
+            v = select(0.0, 1.0, r == c);
         } else if row0 + r - BLOCK < n {
             // Where there are such rows, all columns of the block are.
             v = l[base + (row0 + r - BLOCK) * n + params.first + c];

@@ -1,6 +1,6 @@
 // A step of a blocked Cholesky factorisation: from what is left of A [n, n] in rows and columns `first`.., it takes the products of the BLOCK columns
-// of L before `first`. Where there are none yet, it copies A's lower triangle. L is the place of what is left; its first block goes to `diagonal`,
-// with ones on the diagonal beyond n, so that all workgroups of cholesky_panel.wgsl can read it while one of them overwrites it.
+// of L before `first`. Where there are none yet, it copies A's lower triangle. L is the place of what is left; its first block goes to `diagonal`
+// [.., edge, edge], with ones on the diagonal beyond n, so that all workgroups of cholesky_panel.wgsl can read it while one of them overwrites it.
 // A workgroup per BLOCK × BLOCK elements, and per matrix as many as a square of `tiles` has. It starts with zeros above the diagonal.
 struct Params { groups: u32, n: u32, first: u32, tiles: u32 }
 var<immediate> params: Params;
@@ -24,6 +24,7 @@ fn cholesky_update(group: Group, ids: Ids) {
     let column0 = params.first + tile % params.tiles * BLOCK;
     if params.first > 0u && row0 < column0 { return; }
     let base = matrix * n * n;
+    let edge = min(BLOCK, n);
 
     for (var i = ids.local; i < BLOCK * BLOCK; i += THREADS) {
         let r = i / BLOCK;
@@ -51,6 +52,6 @@ fn cholesky_update(group: Group, ids: Ids) {
             for (var k = 0u; k < BLOCK; k += 1u) { rest -= left[r * PITCH + k] * right[c * PITCH + k]; }
         }
         if row < n && column < n { l[at] = rest; }
-        if tile == 0u { diagonal[matrix * BLOCK * BLOCK + i] = rest; }
+        if tile == 0u && max(r, c) < edge { diagonal[(matrix * edge + r) * edge + c] = rest; }
     }
 }

@@ -30,7 +30,8 @@ fn householder_apply(group: Group, ids: Ids) {
     let matrix = index / params.tiles;
     let v_base = matrix * params.m * params.k;
     let c_base = matrix * params.m * params.columns;
-    let t_base = (matrix * params.panels + params.first / BLOCK) * BLOCK * BLOCK;
+    let edge = min(BLOCK, params.k);
+    let t_base = (matrix * params.panels + params.first / BLOCK) * edge * edge;
     // A thread has one column, and every LANES-th row of a tile.
     let own = ids.local % BLOCK;
     let lane = ids.local / BLOCK;
@@ -55,10 +56,10 @@ fn householder_apply(group: Group, ids: Ids) {
     for (var s = 0u; s < SHARE; s += 1u) { of_c[(lane + s * LANES) * BLOCK + own] = w[s]; }
     workgroupBarrier();
     w = array<f32, SHARE>();
-    for (var l = 0u; l < BLOCK; l += 1u) {
+    for (var l = 0u; l < edge; l += 1u) {
         for (var s = 0u; s < SHARE; s += 1u) {
             let i = lane + s * LANES;
-            w[s] += t[t_base + select(i * BLOCK + l, l * BLOCK + i, params.transposed != 0u)] * of_c[l * BLOCK + own];
+            if i < edge { w[s] += t[t_base + select(i * edge + l, l * edge + i, params.transposed != 0u)] * of_c[l * BLOCK + own]; }
         }
     }
     workgroupBarrier();

@@ -1,7 +1,7 @@
 // Householder's QR factorisation of a panel: `width` columns of A [m, n] from `first` on. Column j becomes that of R by H = I - τ·v·vᵀ, which is
 // applied to the columns right of it. v, with v[j] = 1 and zeros above, goes to V [m, k]. T, upper triangular, joins the H of the panel: H₁·H₂ ... =
 // I - V·T·Vᵀ (Schreiber and Van Loan 1989, A storage-efficient WY representation). Where a column is already zero below the diagonal, H = I, so τ =
-// 0. One workgroup per matrix; t is [.., panels, BLOCK, BLOCK], zero beyond `width`.
+// 0. One workgroup per matrix; t is [.., panels, edge, edge], zero beyond `width`; its edge is BLOCK, or k where that is less.
 struct Params { matrices: u32, m: u32, n: u32, k: u32, first: u32, width: u32, panels: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> a: array<f32>;
@@ -91,6 +91,7 @@ fn householder_panel(group: Group, ids: Ids) {
         storageBarrier();
         workgroupBarrier();
     }
-    let t_base = (matrix * params.panels + params.first / BLOCK) * BLOCK * BLOCK;
-    for (var i = ids.local; i < BLOCK * BLOCK; i += THREADS) { t[t_base + i] = factor[i]; }
+    let edge = min(BLOCK, params.k);
+    let t_base = (matrix * params.panels + params.first / BLOCK) * edge * edge;
+    for (var i = ids.local; i < edge * edge; i += THREADS) { t[t_base + i] = factor[i / edge * BLOCK + i % edge]; }
 }

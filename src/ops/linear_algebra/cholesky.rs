@@ -72,7 +72,7 @@ pub fn cholesky(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Tensor
     let Matrices { count, rows: n, .. } = Matrices::square(op, "A", a)?;
     let status = Status::new(encoder, op, count, Fault::NotPositiveDefinite)?;
     let l = Tensor::uninit(encoder.context(), a.shape())?;
-    let diagonal = Tensor::<f32>::uninit(encoder.context(), [count, BLOCK, BLOCK])?;
+    let diagonal = Tensor::<f32>::uninit(encoder.context(), [count, n.min(BLOCK), n.min(BLOCK)])?;
     // Where n is 0 there is still a status to be written.
     for first in (0..n.max(1)).step_by(BLOCK) {
         let tiles = (n - first).div_ceil(BLOCK).max(1);

@@ -61,7 +61,8 @@ impl Reflections {
         let Matrices { tensor, count, rows: m, columns: n } = a;
         let (k, context) = (m.min(n), encoder.context());
         let panels = k.div_ceil(BLOCK);
-        let (v, t) = (Tensor::uninit(context, [count, m, k])?, Tensor::uninit(context, [count, panels, BLOCK, BLOCK])?);
+        let edge = k.min(BLOCK);
+        let (v, t) = (Tensor::uninit(context, [count, m, k])?, Tensor::uninit(context, [count, panels, edge, edge])?);
         let reflections = Self { count, m, k, v, t };
         for first in reflections.panels() {
             let width = BLOCK.min(k - first);
