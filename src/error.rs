@@ -1,5 +1,5 @@
-//! One error type. Its variants are grouped by who can mend them: the environment, the caller, this machine, a shader, run time,
-//! files, text.
+//! One error type. Its variants are grouped by who can mend them: the environment, the caller, whoever made a matrix, this machine, a shader, run
+//! time, files, text.
 
 use crate::{element::Element, language::ShaderLanguage, shape::Shape};
 
@@ -44,6 +44,23 @@ pub enum Error {
     /// A value outside its domain; `what` names it.
     #[error("{op}: {what}")]
     Invalid { op: &'static str, what: String },
+
+    // --- a matrix, `matrix` of its batch; columns are counted from 1
+    /// A pivot of a Cholesky factorisation is not positive.
+    #[error("{op}: matrix {matrix} is not positive definite: the pivot of column {column} is not positive")]
+    NotPositiveDefinite { op: &'static str, matrix: usize, column: usize },
+    /// A square matrix has no inverse, or none that its numbers determine.
+    #[error("{op}: matrix {matrix} is singular: column {column} has no pivot beyond rounding")]
+    Singular { op: &'static str, matrix: usize, column: usize },
+    /// The columns of a matrix are not independent.
+    #[error("{op}: matrix {matrix} is rank deficient: column {column} depends on those before it, up to rounding")]
+    RankDeficient { op: &'static str, matrix: usize, column: usize },
+    /// An iteration did not reach its end.
+    #[error("{op}: matrix {matrix} has not converged in {sweeps} sweeps")]
+    NotConverged { op: &'static str, matrix: usize, sweeps: usize },
+    /// A matrix has an infinity or a NaN, or what is made of it overflows.
+    #[error("{op}: matrix {matrix} has numbers, or leads to some, that are not finite")]
+    NotFinite { op: &'static str, matrix: usize },
 
     // --- this machine
     /// The device lacks a wgpu feature that the crate or a kernel needs.
@@ -122,6 +139,8 @@ pub enum ErrorKind {
     NoDevice,
     /// The call was wrong: an argument is out of its domain, or does not fit the others.
     Invalid,
+    /// The call is sound, and the numbers of a matrix are not: it has no such factors or solution, or none was found.
+    Numbers,
     /// The call or the file is sound, and this crate or this device does not do it.
     Unsupported,
     /// A file is damaged, hostile, or not what it should be.
@@ -156,6 +175,11 @@ impl Error {
             | Self::OtherDevice { .. }
             | Self::Context { .. }
             | Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::NotPositiveDefinite { .. }
+            | Self::Singular { .. }
+            | Self::RankDeficient { .. }
+            | Self::NotConverged { .. }
+            | Self::NotFinite { .. } => ErrorKind::Numbers,
             Self::MissingFeature { .. } | Self::Limit { .. } | Self::Language { .. } | Self::Grid { .. } | Self::Unsupported { .. } => {
                 ErrorKind::Unsupported
             }

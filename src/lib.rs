@@ -25,6 +25,8 @@
 //! | quantise and multiply, on GPU or CPU | [`bitnet`] |
 //! | the rest of a transformer, on GPU or CPU | [`transformer`] |
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
+//! | train: SGD, AdamW, Lion | [`optimizer`] |
+//! | factorise and solve dense matrices | [`linear_algebra`] |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
@@ -68,7 +70,7 @@ pub use gpu::{
 pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
-pub use ops::{bitnet, catalog, measure, optimizer, tensor, transformer};
+pub use ops::{bitnet, catalog, linear_algebra, measure, optimizer, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},

@@ -42,6 +42,19 @@ impl Shape {
         self
     }
 
+    /// The same but for its last two dimensions, of which it must have as many.
+    pub(crate) fn with_matrix(mut self, rows: usize, columns: usize) -> Self {
+        (self.dims[self.rank - 2], self.dims[self.rank - 1]) = (rows, columns);
+        self
+    }
+
+    /// The same without its last dimension.
+    pub(crate) fn without_last(mut self) -> Self {
+        self.rank -= 1;
+        self.dims[self.rank] = 0;
+        self
+    }
+
     /// As (rows, columns): all but the last dimension, and the last. A scalar is 1 × 1.
     pub fn as_matrix(&self) -> (usize, usize) {
         match self.dims().split_last() {
@@ -86,5 +99,7 @@ mod tests {
         assert_eq!(Shape::from([2, 3]).to_string(), "[2, 3]");
         assert_eq!(Shape::from([2, 3, 5]).with_last(7), Shape::from([2, 3, 7]));
         assert_eq!(Shape::from([]).with_last(7), Shape::from([7]));
+        assert_eq!(Shape::from([2, 3, 5]).with_matrix(7, 1), Shape::from([2, 7, 1]));
+        assert_eq!(Shape::from([2, 3, 5]).without_last(), Shape::from([2, 3]));
     }
 }

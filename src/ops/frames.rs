@@ -60,21 +60,20 @@ pub const fn one_input(name: &'static str, sources: &'static [Source]) -> Kernel
     one_input_of(name, BINDINGS, sources)
 }
 
-/// The same from one type to another; the parts of its text say what `X` or `Y` is where it is no float.
+/// The same from one type to another; the parts of its text say what `X` or `Y` is where the binding does not.
 pub const fn one_input_of(name: &'static str, bindings: &'static [Binding; 2], sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_1").flat()
 }
 
 /// A kernel with two inputs, `sources` made with "frames/elementwise_2".
 pub const fn two_inputs(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
-    Kernel::trusted(name, FrameParams::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
+    const BINDINGS: &[Binding; 3] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
+    two_inputs_of(name, BINDINGS, sources)
 }
 
-/// A kernel of two inputs that makes 0 or 1, in words.
-pub const fn two_inputs_to_u32(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
-    Kernel::trusted(name, FrameParams::FIELDS, BINDINGS, sources).entry("elementwise_2").flat()
+/// The same from one type to another; the parts of its text say what `X` or `Y` is where the binding does not.
+pub const fn two_inputs_of(name: &'static str, bindings: &'static [Binding; 3], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, FrameParams::FIELDS, bindings, sources).entry("elementwise_2").flat()
 }
 
 /// A kernel with three inputs, `sources` made with "frames/elementwise_3".

@@ -12,6 +12,7 @@ macro_rules! family {
 
 pub mod bitnet;
 mod frames;
+pub mod linear_algebra;
 pub mod measure;
 mod op_tables;
 pub mod optimizer;
@@ -25,7 +26,14 @@ use crate::{gpu::probes, kernel::declaration::Kernel};
 
 /// Every kernel of the crate, family after family. Contract, translation and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
-    static FAMILIES: &[&[&[&Kernel]]] =
-        &[bitnet::KERNELS, tensor::KERNELS, transformer::KERNELS, optimizer::KERNELS, &[measure::KERNELS], &[probes::KERNELS]];
+    static FAMILIES: &[&[&[&Kernel]]] = &[
+        bitnet::KERNELS,
+        linear_algebra::KERNELS,
+        tensor::KERNELS,
+        transformer::KERNELS,
+        optimizer::KERNELS,
+        &[measure::KERNELS],
+        &[probes::KERNELS],
+    ];
     FAMILIES.iter().copied().flatten().copied().flatten().copied()
 }

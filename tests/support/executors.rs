@@ -7,7 +7,7 @@ use crate::{
 use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
 use msl_host::Order;
 use naga::{back::spv, valid::Capabilities};
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 /// A way to run cases.
 #[derive(Clone, Copy)]
@@ -55,8 +55,12 @@ fn with_spirv(kernel: &Kernel, floats: &[(&'static str, Element)]) -> Kernel {
 /// The recorded dispatches once more, in SPIR-V.
 fn repeated_in_spirv(recorded: Recorded, context: &Context) -> Result<Recorded> {
     let mut encoder = context.encoder("spirv");
+    // An iteration has the same few kernels hundreds of times.
+    let mut made = HashMap::new();
     for dispatch in recorded.recording.dispatches() {
-        encoder.repeat(&dispatch, &Arc::new(with_spirv(dispatch.kernel(), dispatch.floats())))?;
+        let (kernel, floats) = (dispatch.kernel(), dispatch.floats());
+        let key = (std::ptr::from_ref::<Kernel>(kernel).addr(), floats.to_vec());
+        encoder.repeat(&dispatch, &*made.entry(key).or_insert_with(|| Arc::new(with_spirv(kernel, floats))))?;
     }
     Ok(recorded.as_recorded(encoder.finish()))
 }

@@ -10,6 +10,7 @@ mod gradient;
 mod layouts;
 mod log;
 pub mod machine;
+mod matrix;
 mod random;
 
 pub use self::log::warnings;
@@ -20,6 +21,7 @@ pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use gradient::assert_gradient;
 pub use layouts::{gate_quantize_as, quantize_as, rms_norm_quantize_as};
+pub use matrix::{Matrix, hilbert, of_rank, roundings};
 pub use pollster::block_on;
 pub use random::*;
 

@@ -7,7 +7,8 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> dx: array<X>;
 
 var<workgroup> hits: array<u32, THREADS>;
-var<workgroup> found: atomic<u32>;
+// The same, a bit each: most chunks have none.
+var<workgroup> masks: array<u32, THREADS / 32u>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn gather_backward(group: Group, thread: Ids) {
@@ -17,16 +18,18 @@ fn gather_backward(group: Group, thread: Ids) {
         let column = first_column + thread.local;
         var sum = 0.0;
         for (var first = 0u; first < params.count; first += THREADS) {
-            if thread.local == 0u { atomicStore(&found, 0u); }
-            workgroupBarrier();
             let i = first + thread.local;
-            let hit = i < params.count && ids[min(i, params.count - 1u)] == row;
-            hits[thread.local] = u32(hit);
-            if hit { atomicStore(&found, 1u); }
+            hits[thread.local] = u32(i < params.count && ids[min(i, params.count - 1u)] == row);
             workgroupBarrier();
-            if atomicLoad(&found) != 0u && column < params.columns {
-                for (var j = 0u; j < THREADS; j += 1u) {
-                    if hits[j] != 0u { sum += f32(dy[(first + j) * params.columns + column]); }
+            if thread.local < THREADS / 32u {
+                var mask = 0u;
+                for (var bit = 0u; bit < 32u; bit += 1u) { mask |= hits[32u * thread.local + bit] << bit; }
+                masks[thread.local] = mask;
+            }
+            workgroupBarrier();
+            for (var word = 0u; word < THREADS / 32u && column < params.columns; word += 1u) {
+                for (var mask = masks[word]; mask != 0u; mask &= mask - 1u) {
+                    sum += f32(dy[(first + 32u * word + firstTrailingBit(mask)) * params.columns + column]);
                 }
             }
             workgroupBarrier();

@@ -1,7 +1,6 @@
 //! AdamW: w -= rate·(m̂ / (√v̂ + ε) + decay·w), m and v being running means of the gradient and of its square, and m̂ and v̂ corrected for their start
 //! at 0. Loshchilov and Hutter 2017, arXiv:1711.05101.
 
-use super::check;
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -12,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    ops::optimizer::shapes::check,
     params,
     shape::Shape,
     wgsl,

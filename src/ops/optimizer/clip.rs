@@ -3,18 +3,25 @@
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
-    kernel::{declaration::Kernel, source::Part},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        source::Part,
+    },
     ops::{
-        frames::{Operand, elementwise, function, map, one_input, record_two, two_inputs},
+        frames::{Operand, elementwise, function, map, one_input_of, record_two, two_inputs_of},
         tensor::{Axes, binary::mul_into, norm::norm, strided::concat},
     },
 };
 
+const FLOATS: Part = Part::new("alias X, Y", "alias X = f32;\nalias Y = f32;\n");
 const FACTOR: Part = function!("forward(x: f32)", "min(1.0, params.alpha / (x + 1e-6))");
 const AVERAGE: Part = function!("combine(a: f32, b: f32)", "fma(params.alpha, a - b, b)");
 
-static CLIP_FACTOR: Kernel = one_input("clip_factor", elementwise!("frames/elementwise_1", [FACTOR])).one_float();
-static EMA: Kernel = two_inputs("ema", elementwise!("frames/elementwise_2", [AVERAGE])).one_float();
+static CLIP_FACTOR: Kernel =
+    one_input_of("clip_factor", &[read("a", F32), read_write("y", F32)], elementwise!("frames/elementwise_1", [FLOATS, FACTOR]));
+static EMA: Kernel =
+    two_inputs_of("ema", &[read("a", F32), read("b", F32), read_write("y", F32)], elementwise!("frames/elementwise_2", [FLOATS, AVERAGE]));
 
 pub(super) const KERNELS: &[&Kernel] = &[&CLIP_FACTOR, &EMA];
 

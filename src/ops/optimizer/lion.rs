@@ -1,6 +1,5 @@
 //! Lion: w -= rate·(sign(β1·m + (1 - β1)·g) + decay·w), then m = β2·m + (1 - β2)·g. Chen et al. 2023, arXiv:2302.06675.
 
-use super::check;
 use crate::{
     element::Float,
     error::Result,
@@ -11,6 +10,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    ops::optimizer::shapes::check,
     params, wgsl,
 };
 

@@ -1,7 +1,6 @@
 //! Stochastic gradient descent with momentum: v = momentum·v + g, w -= rate·v, where g has decay·w in it. Sutskever et al. 2013, "On the importance of
 //! initialization and momentum in deep learning", as PyTorch has it.
 
-use super::check;
 use crate::{
     element::Float,
     error::Result,
@@ -12,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    ops::optimizer::shapes::check,
     params, wgsl,
 };
 

@@ -4,10 +4,15 @@ use crate::{
     element::Float,
     error::Result,
     gpu::{encoder::Encoder, tensor::Tensor},
-    kernel::{declaration::Kernel, source::Part},
-    ops::frames::{broadcast_shape, combine, elementwise, function, two_inputs_to_u32},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        source::Part,
+    },
+    ops::frames::{broadcast_shape, combine, elementwise, function, two_inputs_of},
 };
 
+const BINDINGS: &[Binding; 3] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
 const WORDS: Part = Part::new("alias Y", "alias Y = u32;\n");
 
 macro_rules! comparisons {
@@ -17,7 +22,7 @@ macro_rules! comparisons {
             mod $name {
                 use super::*;
                 const COMBINE: Part = function!("combine(a: f32, b: f32)", $expression);
-                pub static KERNEL: Kernel = two_inputs_to_u32(stringify!($name), elementwise!("frames/elementwise_2", [WORDS, COMBINE]));
+                pub static KERNEL: Kernel = two_inputs_of(stringify!($name), BINDINGS, elementwise!("frames/elementwise_2", [WORDS, COMBINE]));
             }
 
             $(#[$doc])*

@@ -33,7 +33,7 @@ static GATHER_BACKWARD: Kernel = Kernel::trusted(
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/gather_backward"])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
-        .workgroup_bytes(1040)],
+        .workgroup_bytes(1056)],
 )
 .flat();
 static ONE_HOT: Kernel = Kernel::trusted(

@@ -37,6 +37,8 @@ MSL_FN uint clz(uint x) { return uint(__clz(int(x))); }
 MSL_FN uint clz(uint x) { return x == 0 ? 32u : uint(__builtin_clz(x)); }
 #endif
 
+MSL_FN uint ctz(uint x) { return x == 0 ? 32u : 31u - clz(x & (0u - x)); }
+
 // b if c, else a.
 MSL_FN uint select(uint a, uint b, bool c) { return c ? b : a; }
 MSL_FN uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0 : x << (32 - offset - bits) >> (32 - bits); }

@@ -35,6 +35,7 @@
 #define trunc msl_trunc
 #define sign msl_sign
 #define clz msl_clz
+#define ctz msl_ctz
 #define rint msl_rint
 #define fma msl_fma
 #define select msl_select
