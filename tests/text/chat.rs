@@ -117,6 +117,8 @@ fn bad_templates_are_errors() {
     error("{% for %}");
     error("{{ messages | nothing }}");
     assert!(error("{{ raise_exception('roles must alternate') }}").contains("roles must alternate"));
+    assert!(error("{{ '%d'|format(1) }}").contains("`format`: is no filter"));
+    assert!(error("{{ 'a'|upper(1) }}").contains("`upper`: 1 arguments where 0 are taken"));
     // Ten thousand million steps.
     let endless = "{% for i in range(100000) %}{% for i in range(100000) %}{% endfor %}{% endfor %}";
     assert!(error(endless).contains("too many steps"), "{}", error(endless));

@@ -272,10 +272,9 @@ fn join(ops: &Ops, items: &Value, separator: &str, attribute: Option<&Value>) ->
     ops.text(text.into_text())
 }
 
-/// What a filter takes, in the order of its positions; none for one whose arguments are those of what it calls.
+/// What a filter takes, in the order of its positions; none for one whose arguments are those of what it calls, and for what is no filter.
 fn parameters(filter: &str) -> Option<&'static [&'static str]> {
     Some(match filter {
-        "map" | "select" | "reject" | "selectattr" | "rejectattr" => return None,
         "default" | "d" => &["default_value", "boolean"],
         "trim" => &["chars"],
         "replace" => &["old", "new", "count"],
@@ -290,7 +289,9 @@ fn parameters(filter: &str) -> Option<&'static [&'static str]> {
         "int" => &["default", "base"],
         "float" => &["default"],
         "round" => &["precision", "method"],
-        _ => &[],
+        "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape" | "e" | "forceescape" | "length" | "count" | "list" | "first"
+        | "last" | "items" | "reverse" | "abs" => &[],
+        _ => return None,
     })
 }
 
