@@ -9,6 +9,7 @@ pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
 pub(crate) mod gather;
 pub(crate) mod layer_norm;
+pub(crate) mod matmul;
 pub(crate) mod max;
 pub(crate) mod norm;
 pub(crate) mod pad_rows;
@@ -32,6 +33,7 @@ family!(
     dropout,
     gather,
     layer_norm,
+    matmul,
     max,
     norm,
     pad_rows,

@@ -25,6 +25,10 @@ MSL_FN float trunc(float x) { return MSL_C(truncf)(x); }
 MSL_FN float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 MSL_FN float rint(float x) { return MSL_C(rintf)(x); }
 MSL_FN float fma(float x, float y, float z) { return MSL_C(fmaf)(x, y, z); }
+template <int N> MSL_FN vec<float, N> fma(vec<float, N> x, vec<float, N> y, vec<float, N> z) {
+    for (int i = 0; i < N; ++i) x.d[i] = fma(x.d[i], y.d[i], z.d[i]);
+    return x;
+}
 template <class T, int N> MSL_FN T dot(vec<T, N> a, vec<T, N> b) {
     T sum = a.d[0] * b.d[0];
     for (int i = 1; i < N; ++i) sum += a.d[i] * b.d[i];

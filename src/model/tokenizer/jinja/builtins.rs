@@ -289,8 +289,8 @@ fn parameters(filter: &str) -> Option<&'static [&'static str]> {
         "int" => &["default", "base"],
         "float" => &["default"],
         "round" => &["precision", "method"],
-        "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape" | "e" | "forceescape" | "length" | "count" | "list" | "first"
-        | "last" | "items" | "reverse" | "abs" => &[],
+        "title" | "upper" | "lower" | "capitalize" | "string" | "safe" | "escape" | "e" | "forceescape" | "length" | "count" | "list"
+        | "first" | "last" | "items" | "reverse" | "abs" => &[],
         _ => return None,
     })
 }

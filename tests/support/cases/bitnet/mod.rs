@@ -27,7 +27,7 @@ pub const OPS: Family = &[
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
-    ("bitnet::relu2_gate", Kernels, relu2_gate::cases),
+    ("bitnet::relu2_gate", Wgsl, relu2_gate::cases),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 

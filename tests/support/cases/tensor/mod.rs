@@ -8,6 +8,7 @@ mod cross_entropy;
 mod dropout;
 mod gather;
 mod layer_norm;
+mod matmul;
 mod max;
 mod norm;
 mod pad_rows;
@@ -33,6 +34,7 @@ pub const OPS: Family = &[
     ("tensor::dropout", Wgsl, dropout::cases),
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
+    ("tensor::matmul", WgslAndTwin, matmul::cases),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),

@@ -1,0 +1,113 @@
+//! `src/ops/tensor/matmul.rs`
+
+use super::binary::shape;
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
+use bitnet_wgpu::{
+    Float, Out, Tensor, f16,
+    tensor::{self, Side},
+};
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    // m, k, n on every side of the tiles, and batches of a, b or both.
+    for (i, (dims, a_batch, b_batch)) in [
+        ([1, 1, 1], vec![], vec![]),
+        ([3, 0, 5], vec![], vec![]),
+        ([0, 4, 5], vec![], vec![]),
+        ([65, 17, 63], vec![], vec![]),
+        ([64, 32, 64], vec![], vec![]),
+        ([5, 130, 70], vec![3], vec![3]),
+        ([66, 16, 3], vec![2, 2], vec![]),
+        ([2, 33, 129], vec![], vec![3]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (a_transposed, b_transposed) in [(false, false), (true, false), (false, true), (true, true)].into_iter().skip(i % 2) {
+            let problem = Problem { dims, a_batch: a_batch.clone(), b_batch: b_batch.clone(), a_transposed, b_transposed };
+            cases.push(if (i + usize::from(a_transposed)) % 2 == 0 { problem.case::<f32, f32>() } else { problem.case::<f16, f32>() });
+        }
+    }
+    let problem = || Problem { dims: [20, 40, 70], a_batch: vec![], b_batch: vec![], a_transposed: false, b_transposed: true };
+    cases.extend([problem().case::<f16, f16>(), problem().case::<f32, f16>()]);
+    cases
+}
+
+struct Problem {
+    /// m, k, n.
+    dims: [usize; 3],
+    a_batch: Vec<usize>,
+    b_batch: Vec<usize>,
+    a_transposed: bool,
+    b_transposed: bool,
+}
+
+fn side<T>(tensor: &Tensor<T>, transposed: bool) -> Side<'_, T> {
+    if transposed { Side::transposed(tensor) } else { tensor.into() }
+}
+
+impl Problem {
+    /// Into a tensor, and on top of one.
+    fn case<X: Float, Y: Float>(self) -> Case {
+        let Self { dims: [m, k, n], a_batch, b_batch, a_transposed, b_transposed } = self;
+        let mut rng = rng((m * 100 + k * 10 + n) as u64);
+        let batch = if a_batch.is_empty() { &b_batch } else { &a_batch };
+        let count: usize = batch.iter().product();
+        let length = |own: &[usize]| own.iter().product::<usize>();
+        let a = convert::<X>(&floats(&mut rng, length(&a_batch) * m * k, 3.0));
+        let b = convert::<X>(&floats(&mut rng, length(&b_batch) * k * n, 3.0));
+        let base = convert::<Y>(&floats(&mut rng, count * m * n, 9.0));
+        // By the definition, an element at a time.
+        let at = |data: &[X], own: &[usize], which: usize, [rows, columns]: [usize; 2], transposed: bool, [r, c]: [usize; 2]| -> f64 {
+            let first = if own.is_empty() { 0 } else { which * rows * columns };
+            let place = if transposed { c * rows + r } else { r * columns + c };
+            f64::from(data[first + place].into())
+        };
+        let near = |index: usize| {
+            let (which, i, j) = (index / (m * n), index / n % m, index % n);
+            let product = |l| at(&a, &a_batch, which, [m, k], a_transposed, [i, l]) * at(&b, &b_batch, which, [k, n], b_transposed, [l, j]);
+            let (exact, sizes) = (0..k).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
+            // A product and a sum for each l.
+            Near { exact, error: U * (k + 1) as f64 * sizes }
+        };
+        let y: Vec<Near> = (0..count * m * n).map(near).collect();
+        let on_top = |(near, &base): (&Near, &Y)| {
+            let exact = near.exact + f64::from(base.into());
+            Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
+        };
+        let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+        let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(sum.iter().copied()));
+        let of = |own: &[usize], rows: usize, columns: usize, transposed: bool| {
+            shape(&[own, &if transposed { [columns, rows] } else { [rows, columns] }].concat())
+        };
+        let numbers = |values: &[X]| values.iter().map(|&v| v.into()).collect::<Vec<f32>>();
+        let (of_a, of_b, of_base) = (numbers(&a), numbers(&b), base.iter().map(|&v| v.into()).collect::<Vec<f32>>());
+        let twin = move || {
+            let y = tensor::matmul_cpu(&of_a, &of_b, [m, k, n]).unwrap();
+            let sum = y.iter().zip(&of_base).map(|(y, base)| y + base).collect();
+            vec![Data::F32(y), Data::F32(sum)]
+        };
+        let shapes = [of(&a_batch, m, k, a_transposed), of(&b_batch, k, n, b_transposed), of(batch, m, n, false)];
+        let name = format!(
+            "{}{}·{}{}, {:?} to {:?}",
+            shapes[0],
+            ["", "ᵀ"][usize::from(a_transposed)],
+            shapes[1],
+            ["", "ᵀ"][usize::from(b_transposed)],
+            X::ELEMENT,
+            Y::ELEMENT
+        );
+        let record = move |r: &mut Recorder| {
+            let (a, b) = (r.upload(&a, shapes[0])?, r.upload(&b, shapes[1])?);
+            let (y, sum) = (r.output::<Y>(shapes[2])?, r.upload(&base, shapes[2])?);
+            tensor::matmul_into(&mut r.encoder, side(&a, a_transposed), side(&b, b_transposed), &y)?;
+            tensor::matmul_into(&mut r.encoder, side(&a, a_transposed), side(&b, b_transposed), Out::add(&sum))?;
+            r.watch_all(&y);
+            r.watch_all(&sum);
+            Ok(())
+        };
+        let case = Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT);
+        // The twin multiplies one matrix by another, as they are.
+        if batch.is_empty() && !a_transposed && !b_transposed { case.twin(twin) } else { case }
+    }
+}
