@@ -31,7 +31,7 @@ static MATMUL: Kernel = Kernel::trusted(
         .tile([64, 64, 1])
         .constants(&[("DEPTH", 16)])
         .workgroup_bytes(8320)
-        .work(Work::new(16, "products", 32, 32))],
+        .work(Work::new(256, "products", 32, 512))],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&MATMUL];
