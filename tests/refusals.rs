@@ -3,6 +3,7 @@
 use bitnet_wgpu::{
     Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
     bitnet::{self, Gate, Layout, QuantizedActivations},
+    optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Prefix},
     transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens, TopK},
 };
@@ -224,6 +225,30 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert!(matches!(tensor::cast::<u32, i32>(&mut encoder, &condition), Err(Error::Invalid { .. })));
     let bytes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
     assert!(matches!(tensor::transpose(&mut encoder, &bytes), Err(Error::ElementType { .. })));
+    let angles = unwritten(context, [4, 2, 2]);
+    let heads = unwritten(context, [3, 2, 4]);
+    assert_shape(transformer::rotate(&mut encoder, &x, &angles, 0));
+    assert_shape(transformer::rotate(&mut encoder, &heads, &angles, 2));
+    assert_shape(transformer::rotate(&mut encoder, &heads, &angles, usize::MAX));
+    assert_shape(transformer::rotate_backward(&mut encoder, &heads, &unwritten(context, [4, 3, 2]), 0));
+    assert!(matches!(bitnet::quantize_weights_by_group(&mut encoder, &x, 24), Err(Error::Invalid { .. })));
+    assert!(matches!(bitnet::quantize_weights_by_row_cpu(&[1.0, f32::NAN], 1, 2), Err(Error::Invalid { .. })));
+    assert_shape(tensor::matmul(&mut encoder, &x, &x));
+    assert_shape(tensor::matmul(&mut encoder, &row, &x));
+    assert_shape(tensor::matmul_into(&mut encoder, &x, tensor::Side::transposed(&x), &x));
+    assert_shape(tensor::gather(&mut encoder, &row, &condition));
+    assert_shape(tensor::gather_backward(&mut encoder, &x, &condition, 5));
+    assert!(matches!(tensor::dropout(&mut encoder, &x, 1.0, 0), Err(Error::Invalid { .. })));
+    assert!(matches!(tensor::dropout(&mut encoder, &x, f32::NAN, 0), Err(Error::Invalid { .. })));
+    assert_shape(tensor::relu_dropout_backward(&mut encoder, &x, &row, 0.5, 0));
+    let state = optimizer::AdamWState::new(context, [2, 3]).unwrap();
+    assert_shape(optimizer::adamw(&mut encoder, optimizer::AdamW::new(0.1), 1, &x, &row, &state));
+    assert!(matches!(optimizer::adamw(&mut encoder, optimizer::AdamW::new(0.1), 0, &x, &x, &state), Err(Error::Invalid { .. })));
+    assert_shape(optimizer::sgd(&mut encoder, optimizer::Sgd::new(0.1), &x, &x, &row));
+    assert_shape(optimizer::lion(&mut encoder, optimizer::Lion::new(0.1), &x, &row, &x));
+    assert_shape(optimizer::ema(&mut encoder, &x, &row, 0.9));
+    assert!(matches!(optimizer::clip_gradients(&mut encoder, &[], 1.0), Err(Error::Invalid { .. })));
+    assert!(matches!(optimizer::clip_gradients(&mut encoder, &[&x], 0.0), Err(Error::Invalid { .. })));
     assert_shape(tensor::pad_rows(&mut encoder, &x, 2));
     assert_shape(tensor::pad_rows_into(&mut encoder, &x, &unwritten(context, [3, 4])));
     assert_shape(bitnet::relu2_gate_into(&mut encoder, &unwritten(context, [2, 6]), &unwritten(context, [2, 6])));

@@ -11,6 +11,7 @@ pub(crate) mod gate_quantize;
 pub(crate) mod plan;
 pub(crate) mod quantize_activations;
 pub(crate) mod quantize_weights;
+pub(crate) mod quantize_weights_by_group;
 pub(crate) mod relu2_gate;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
@@ -18,4 +19,13 @@ mod row_quantizer;
 pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
 pub use plan::{layout, plan};
 
-family!(bitlinear, dequantize, gate_quantize, quantize_activations, quantize_weights, relu2_gate, rms_norm_quantize);
+family!(
+    bitlinear,
+    dequantize,
+    gate_quantize,
+    quantize_activations,
+    quantize_weights,
+    quantize_weights_by_group,
+    relu2_gate,
+    rms_norm_quantize
+);

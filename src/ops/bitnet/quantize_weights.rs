@@ -70,7 +70,7 @@ pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Resul
         // Nothing to dispatch, but its scales must be something.
         return quantize_weights_cpu::<T>(&[], rows, columns)?.upload(encoder.context());
     }
-    let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns)?;
+    let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns, None)?;
     quantize_weights_into(encoder, w, &matrix)?;
     Ok(matrix)
 }
@@ -109,9 +109,9 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
     if rows.checked_mul(columns) != Some(w.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
     }
-    let chunk = |chunk: &[T]| strided_sum(chunk.iter().map(|&v| v.into().abs()));
+    let chunk = |chunk: &[T]| strided_sum::<THREADS>(chunk.iter().map(|&v| v.into().abs()));
     let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
-    let mean = if w.is_empty() { 0.0 } else { strided_sum(sums.into_iter()) / w.len() as f32 };
+    let mean = if w.is_empty() { 0.0 } else { strided_sum::<THREADS>(sums.into_iter()) / w.len() as f32 };
     if !mean.is_finite() {
         return Err(Error::Invalid {
             op: "quantize_weights",
@@ -127,10 +127,10 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
 }
 
 /// A workgroup's sum: every thread its stride, then a tree.
-fn strided_sum(values: impl Iterator<Item = f32>) -> f32 {
-    let mut lanes = [0f32; THREADS];
-    values.enumerate().for_each(|(i, value)| lanes[i % THREADS] += value);
-    let mut stride = THREADS / 2;
+pub fn strided_sum<const LANES: usize>(values: impl Iterator<Item = f32>) -> f32 {
+    let mut lanes = [0f32; LANES];
+    values.enumerate().for_each(|(i, value)| lanes[i % LANES] += value);
+    let mut stride = LANES / 2;
     while stride > 0 {
         for i in 0..stride {
             lanes[i] += lanes[i + stride];

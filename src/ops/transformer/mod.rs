@@ -10,8 +10,9 @@ pub(crate) mod dense_gemv;
 pub(crate) mod embed;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
+pub(crate) mod rotate;
 pub(crate) mod top_k;
 
 pub use cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 
-family!(attention, dense_gemv, embed, rms_norm, rope, top_k);
+family!(attention, dense_gemv, embed, rms_norm, rope, rotate, top_k);

@@ -35,10 +35,10 @@ pub struct TernaryMatrix {
 }
 
 impl TernaryMatrix {
-    /// A matrix whose codes and scales, one a row, a kernel will write.
-    pub(crate) fn uninit(context: &Context, rows: usize, columns: usize) -> Result<Self> {
+    /// A matrix whose codes and scales, one a row or for each group of columns, a kernel will write.
+    pub(crate) fn uninit(context: &Context, rows: usize, columns: usize, group: Option<usize>) -> Result<Self> {
         let codes = Tensor::uninit(context, [rows, row_words(columns)])?;
-        Ok(Self { codes, scales: Tensor::uninit(context, [rows, 1])?, rows, columns, group: None })
+        Ok(Self { codes, scales: Tensor::uninit(context, [rows, groups(columns, group)])?, rows, columns, group })
     }
 
     pub(crate) fn with_scales(&self, scales: Tensor<f32>) -> Self {

@@ -5,6 +5,7 @@ mod dequantize;
 mod gate_quantize;
 mod quantize_activations;
 mod quantize_weights;
+mod quantize_weights_by_group;
 mod relu2_gate;
 mod rms_norm_quantize;
 
@@ -27,6 +28,7 @@ pub const OPS: Family = &[
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
+    ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
     ("bitnet::relu2_gate", Wgsl, relu2_gate::cases),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];

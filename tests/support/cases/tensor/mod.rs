@@ -21,6 +21,8 @@ mod sum;
 mod unary;
 mod variance;
 
+pub use binary::shape;
+
 use super::{By::*, Family};
 use crate::Case;
 

@@ -6,6 +6,7 @@ mod dense_gemv;
 mod embed;
 mod rms_norm;
 mod rope;
+mod rotate;
 mod top_k;
 
 use super::{By::*, Family};
@@ -17,5 +18,6 @@ pub const OPS: Family = &[
     ("transformer::rms_norm", Kernels, rms_norm::cases),
     ("transformer::rms_norm_backward", KernelsAndTwin, super::tensor::rms_norm_gradients),
     ("transformer::rope", Kernels, rope::cases),
+    ("transformer::rotate", WgslAndTwin, rotate::cases),
     ("transformer::top_k", Kernels, top_k::cases),
 ];

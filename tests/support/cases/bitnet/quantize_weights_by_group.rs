@@ -1,0 +1,48 @@
+//! `src/ops/bitnet/quantize_weights_by_group.rs`
+
+use crate::{Case, Data, Recorder, convert, floats, rng};
+use bitnet_wgpu::{Float, PackedTernary, Scales, bitnet, f16};
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (rows, columns, size) in [(0, 5, None), (3, 0, Some(16)), (1, 1, None), (5, 65, None), (3, 300, None), (2, 1000, None)]
+        .into_iter()
+        .chain([(7, 16, Some(16)), (5, 65, Some(16)), (3, 300, Some(32)), (4, 130, Some(64)), (9, 256, Some(128)), (2, 100, Some(128))])
+    {
+        let plain = floats(&mut rng(rows as u64 + columns as u64), rows * columns, 3.0);
+        // Rows and groups differ by much, and some are nothing.
+        let uneven: Vec<f32> = plain.iter().enumerate().map(|(i, v)| v.powi(3) * [1.0, 0.0, 1e-3][i / 16 % 3]).collect();
+        cases.extend([case::<f32>(&plain, rows, columns, size), case::<f16>(&uneven, rows, columns, size)]);
+        cases.push(case::<f32>(&plain.iter().map(|v| v * 1e-6).collect::<Vec<_>>(), rows, columns, size));
+    }
+    cases
+}
+
+fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -> Case {
+    let w = convert::<T>(w);
+    let packed: PackedTernary = match size {
+        Some(size) => bitnet::quantize_weights_by_group_cpu(&w, rows, columns, size),
+        None => bitnet::quantize_weights_by_row_cpu(&w, rows, columns),
+    }
+    .unwrap();
+    // An empty matrix's scales are not made by a kernel.
+    let scales = match packed.scales() {
+        _ if w.is_empty() => Vec::new(),
+        Scales::Groups { scales, .. } => scales.clone(),
+        Scales::Segments(rows) => rows.iter().map(|(_, scale)| *scale).collect(),
+        other => panic!("{other:?}"),
+    };
+    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales.clone())];
+    Case::exact(format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
+        let w = r.upload(&w, [rows, columns])?;
+        let w = match size {
+            Some(size) => bitnet::quantize_weights_by_group(&mut r.encoder, &w, size)?,
+            None => bitnet::quantize_weights_by_row(&mut r.encoder, &w)?,
+        };
+        let (codes, made) = w.tensors();
+        r.watch_all(codes);
+        r.watch(made, scales.len());
+        Ok(())
+    })
+    .of(T::ELEMENT)
+}
