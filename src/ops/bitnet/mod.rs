@@ -5,6 +5,7 @@
 
 pub(crate) mod activations;
 pub(crate) mod bitlinear;
+pub(crate) mod bitlinear_float;
 mod bitlinear_kernels;
 pub(crate) mod dequantize;
 pub(crate) mod gate_quantize;
@@ -21,6 +22,7 @@ pub use plan::{layout, plan};
 
 family!(
     bitlinear,
+    bitlinear_float,
     dequantize,
     gate_quantize,
     quantize_activations,

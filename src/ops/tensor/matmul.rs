@@ -26,7 +26,7 @@ static MATMUL: Kernel = Kernel::trusted(
     "matmul",
     Params::FIELDS,
     &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "tensor/matmul"])
+    &[Source::wgsl(wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul"])
         .workgroup_size([256, 1, 1])
         .tile([64, 64, 1])
         .constants(&[("DEPTH", 16)])

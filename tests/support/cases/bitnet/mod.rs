@@ -1,6 +1,7 @@
 //! BitNet: quantisers and BitLinear.
 
 mod bitlinear;
+mod bitlinear_float;
 mod dequantize;
 mod gate_quantize;
 mod quantize_activations;
@@ -20,6 +21,7 @@ use bitnet_wgpu::{
 pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
+    ("bitnet::bitlinear_float", WgslAndTwin, bitlinear_float::cases),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
