@@ -8,12 +8,12 @@ pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_float;
 mod bitlinear_kernels;
 pub(crate) mod dequantize;
+pub(crate) mod gate;
 pub(crate) mod gate_quantize;
 pub(crate) mod plan;
 pub(crate) mod quantize_activations;
 pub(crate) mod quantize_weights;
 pub(crate) mod quantize_weights_by_group;
-pub(crate) mod relu2_gate;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
 
@@ -24,10 +24,10 @@ family!(
     bitlinear,
     bitlinear_float,
     dequantize,
+    gate,
     gate_quantize,
     quantize_activations,
     quantize_weights,
     quantize_weights_by_group,
-    relu2_gate,
     rms_norm_quantize
 );

@@ -15,7 +15,7 @@ unary! {
 
     /// max(x, 0)² of every element, the activation of BitNet b1.58 2B4T. So et al. 2021, arXiv:2109.08668.
     relu2, relu2_into, relu2_cpu () ["tensor/relu2"] |x| x.max(0.0) * x.max(0.0);
-    relu2_backward, relu2_backward_into, relu2_backward_cpu "dy * (2.0 * max(x, 0.0))" |x, dy| dy * (2.0 * x.max(0.0));
+    relu2_backward, relu2_backward_into, relu2_backward_cpu ["tensor/relu2"] |x, dy| dy * (2.0 * x.max(0.0));
 
     /// σ(x) = 1 / (1 + e^-x) of every element.
     sigmoid, sigmoid_into, sigmoid_cpu () ["shared/exp", "shared/sigmoid", "tensor/sigmoid"] |x| sigmoid_of(x);

@@ -3,11 +3,11 @@
 mod bitlinear;
 mod bitlinear_float;
 mod dequantize;
+mod gate;
 mod gate_quantize;
 mod quantize_activations;
 mod quantize_weights;
 mod quantize_weights_by_group;
-mod relu2_gate;
 mod rms_norm_quantize;
 
 use super::{By::*, Family};
@@ -25,13 +25,13 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
+    ("bitnet::gate", WgslAndTwin, gate::cases),
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
-    ("bitnet::relu2_gate", Wgsl, relu2_gate::cases),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 

@@ -1,11 +1,11 @@
-// y[r, c] = relu(gate)²·up, on top of y if `add` is not 0: x [rows, 2·features] has gates, then ups, in every row. One thread per output.
+// y[r, c] = forward(gate)·up, on top of y if `add` is not 0: x [rows, 2·features] has gates, then ups, in every row. One thread per output.
 struct Params { length: u32, features: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<X>;
 @group(0) @binding(1) var<storage, read_write> y: array<Y>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn relu2_gate(group: Group, ids: Ids) {
+fn gated(group: Group, ids: Ids) {
     let index = flat_thread(group, ids);
     if index >= params.length { return; }
     let at = index + index / params.features * params.features;

@@ -1,0 +1,126 @@
+//! `src/ops/bitnet/gate.rs`
+
+use crate::{Case, Data, Near, Recorder, U, activations, convert, floats, rng, shapes};
+use bitnet_wgpu::{Encoder, Float, Out, Result, Tensor, bitnet, f16};
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (mut rng, (tokens, _, features)) in shapes("relu2_gate") {
+        let x = activations(&mut rng, tokens, 2 * features);
+        cases.extend([case::<f32, f32>(&x, tokens, features), case::<f16, f32>(&x, tokens, features)]);
+    }
+    let x = floats(&mut rng(15), 9 * 2 * 1280, 30.0);
+    cases.extend([case::<f32, f32>(&x, 9, 1280), case::<f16, f32>(&x, 9, 1280)]);
+    cases.extend([case::<f32, f16>(&x, 9, 1280), case::<f16, f16>(&x, 9, 1280)]);
+    let x = floats(&mut rng(16), 5 * 2 * 33, 9.0);
+    cases.extend([silu::<f32, f32>(&x, 5, 33), silu::<f16, f32>(&x, 5, 33), silu::<f32, f16>(&x, 5, 33), silu::<f16, f16>(&x, 5, 33)]);
+    cases.extend([gradients::<f32>(&x, 5, 33), gradients::<f16>(&x, 5, 33)]);
+    cases
+}
+
+fn case<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
+    let x = convert::<X>(x);
+    let y = Data::floats(Y::ELEMENT, &bitnet::relu2_gate_cpu(&x, features).unwrap());
+    Case::exact(format!("{tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT), vec![y], move |r| {
+        let x = r.upload(&x, [tokens, 2 * features])?;
+        let y = r.output::<Y>([tokens, features])?;
+        bitnet::relu2_gate_into(&mut r.encoder, &x, &y)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .of(X::ELEMENT)
+    .of(Y::ELEMENT)
+}
+
+/// σ(x): its exponential and quotient are off by so many units of U.
+fn sigma(x: f64) -> (f64, f64) {
+    let other = 1.0 / (1.0 + x.exp());
+    (1.0 / (1.0 + (-x).exp()), 10.0 + other * (4.0 + 2.0 * x.abs()))
+}
+
+/// Gates and ups of each place of an output.
+fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
+    let pair = |row: &[X]| (0..features).map(|c| (f64::from(row[c].into()), f64::from(row[features + c].into()))).collect::<Vec<_>>();
+    x.chunks_exact(2 * features).flat_map(pair).collect()
+}
+
+/// The same with silu, and on top of something.
+fn silu<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
+    let x = convert::<X>(x);
+    let base = convert::<Y>(&floats(&mut rng(17), tokens * features, 9.0));
+    let near = |&(gate, up): &(f64, f64)| {
+        let (s, units) = sigma(gate);
+        Near { exact: gate * s * up, error: U * (units + 2.0) * (gate * s * up).abs() }
+    };
+    let y: Vec<Near> = pairs(&x, features).iter().map(near).collect();
+    let on_top = |(near, &base): (&Near, &Y)| {
+        let exact = near.exact + f64::from(base.into());
+        Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
+    };
+    let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+    let twin = Data::F32(bitnet::silu_gate_cpu(&x, features).unwrap());
+    let check = move |got: &[Data], _| {
+        got[0].check_near(y.iter().copied())?;
+        got.get(1).map_or(Ok(()), |got| got.check_near(sum.iter().copied()))
+    };
+    let record = move |r: &mut Recorder| {
+        let (x, y, base) =
+            (r.upload(&x, [tokens, 2 * features])?, r.output::<Y>([tokens, features])?, r.upload(&base, [tokens, features])?);
+        bitnet::silu_gate_into(&mut r.encoder, &x, &y)?;
+        bitnet::silu_gate_into(&mut r.encoder, &x, Out::add(&base))?;
+        r.watch_all(&y);
+        r.watch_all(&base);
+        Ok(())
+    };
+    let name = format!("silu, {tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    Case::new(name, record, check).twin(move || vec![twin.clone()]).of(X::ELEMENT).of(Y::ELEMENT)
+}
+
+type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
+
+/// Those of both gates.
+fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
+    let x = convert::<T>(x);
+    let dy = convert::<T>(&floats(&mut rng(18), tokens * features, 3.0));
+    let numbers: Vec<(f64, f64, f64)> =
+        pairs(&x, features).iter().zip(&dy).map(|(&(gate, up), &dy)| (gate, up, f64::from(dy.into()))).collect();
+    // Those of the gates of a row, then those of its ups.
+    let laid_out = |of: &dyn Fn((f64, f64, f64)) -> [Near; 2]| -> Vec<Near> {
+        let row = |row: &[(f64, f64, f64)]| {
+            let both: Vec<[Near; 2]> = row.iter().map(|&numbers| of(numbers)).collect();
+            [0, 1].into_iter().flat_map(|i| both.iter().map(move |near| near[i])).collect::<Vec<_>>()
+        };
+        numbers.chunks_exact(features).flat_map(row).collect()
+    };
+    let relu2 = |(gate, up, dy): (f64, f64, f64)| {
+        let (of_gate, of_up) = bitnet::relu2_gate_backward_cpu(gate as f32, up as f32, dy as f32);
+        [Near::exactly(of_gate), Near::exactly(of_up)]
+    };
+    let silu = |(gate, up, dy): (f64, f64, f64)| {
+        let (s, units) = sigma(gate);
+        // 1 - σ is no better than σ.
+        let (inner, strays) = (1.0 + gate * (1.0 - s), gate.abs() * (s * units + 2.0) + 3.0);
+        let of_gate = dy * up * s * inner;
+        let error = U * (dy * up * s).abs() * (strays + (units + 4.0) * inner.abs());
+        [Near { exact: of_gate, error }, Near { exact: dy * gate * s, error: U * (units + 3.0) * (dy * gate * s).abs() }]
+    };
+    let wanted = [laid_out(&relu2), laid_out(&silu)];
+    let check = move |got: &[Data], _| wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()));
+    let twins = [bitnet::relu2_gate_backward_cpu, bitnet::silu_gate_backward_cpu].map(|twin| {
+        let near = |(gate, up, dy): (f64, f64, f64)| {
+            let (of_gate, of_up) = twin(gate as f32, up as f32, dy as f32);
+            [Near::exactly(of_gate), Near::exactly(of_up)]
+        };
+        Data::F32(laid_out(&near).iter().map(|near| near.exact as f32).collect())
+    });
+    let record = move |r: &mut Recorder| {
+        let (x, dy) = (r.upload(&x, [tokens, 2 * features])?, r.upload(&dy, [tokens, features])?);
+        let both: [Backward<T>; 2] = [bitnet::relu2_gate_backward, bitnet::silu_gate_backward];
+        for backward in both {
+            let dx = backward(&mut r.encoder, &x, &dy)?;
+            r.watch_all(&dx);
+        }
+        Ok(())
+    };
+    Case::new(format!("gradients, {tokens} × {features} {:?}", T::ELEMENT), record, check).twin(move || twins.to_vec()).of(T::ELEMENT)
+}
