@@ -119,7 +119,7 @@ pub fn slice<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, 
     Ok(y)
 }
 
-/// [`slice`] into a tensor of the caller.
+/// [`slice()`] into a tensor of the caller.
 ///
 /// # Errors
 /// [`Error::Invalid`] for what is no range of a dimension of `x`; [`Error::Shape`] if the output does not fit; [`Error::ElementType`] for `i8`.
@@ -130,7 +130,7 @@ pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: us
     copy(encoder, shape.dims(), (x, range.start * of_x[axis], &of_x), (y, 0, &strides(shape)))
 }
 
-/// Tensors one after another along a dimension; the others must agree. Its gradient for each is the [`slice`] of dy that it became.
+/// Tensors one after another along a dimension; the others must agree. Its gradient for each is the [`slice()`] of dy that it became.
 ///
 /// # Errors
 /// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for one that does not fit the first; [`Error::ElementType`]
@@ -158,7 +158,7 @@ pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axi
     Ok(y)
 }
 
-/// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient is the [`slice`] of dy where `x` is.
+/// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient is the [`slice()`] of dy where `x` is.
 ///
 /// # Errors
 /// [`Error::Invalid`] unless there is one pair for each dimension; [`Error::TooLarge`] if the result is.
