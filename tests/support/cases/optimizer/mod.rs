@@ -11,7 +11,13 @@ pub const OPS: Family = &[
     ("optimizer::adamw", WgslAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
     ("optimizer::clip", Wgsl, || vec![clip(2.0), clip(1e4), average()]),
     ("optimizer::lion", WgslAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
-    ("optimizer::sgd", WgslAndTwin, || vec![sgd::<f32>(Sgd::new(0.1)), sgd::<f16>(Sgd::new(0.1).momentum(0.9).decay(0.01).nesterov())]),
+    ("optimizer::sgd", WgslAndTwin, || {
+        vec![
+            sgd::<f32>(Sgd::new(0.1)),
+            sgd::<f32>(Sgd::new(0.1).momentum(0.9)),
+            sgd::<f16>(Sgd::new(0.1).momentum(0.9).decay(0.01).nesterov()),
+        ]
+    }),
 ];
 
 const N: usize = 130;
