@@ -20,7 +20,7 @@ fn operand(index: u32, dims: u32) -> u32 {
             rest = i / n;
             i -= rest * n;
         }
-        if (dims >> d & 1u) != 0u {
+        if ((dims >> d) & 1u) != 0u {
             at += i * stride;
             stride *= n;
         }
@@ -29,7 +29,7 @@ fn operand(index: u32, dims: u32) -> u32 {
 }
 
 // Is this operand the output itself?
-fn in_place(operand: u32) -> bool { return (params.in_place >> operand & 1u) != 0u; }
+fn in_place(operand: u32) -> bool { return ((params.in_place >> operand) & 1u) != 0u; }
 
 // What y holds, where that matters.
 fn before(index: u32) -> f32 {
