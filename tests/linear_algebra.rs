@@ -162,7 +162,7 @@ fn assert_orthonormal(what: &str, q: &Matrix) {
 }
 
 #[test]
-#[ignore = "takes a GPU on a CPU a minute"]
+#[ignore = "takes a minute where the GPU is a CPU"]
 fn svd_of_512() {
     assert_svd(&Matrix::new(&floats(&mut rng(6), 512 * 512, 1.0), 512, 512));
 }

@@ -113,7 +113,7 @@ pub fn fill<T: Float>(encoder: &mut Encoder, y: &Tensor<T>, value: f32) -> Resul
     map(encoder, &FILL, &[value], y, y.into())
 }
 
-/// `x` in another type: of `f32`, `f16`, `i32` and `i8` any to any, and floats to and from `u32`. As Rust's `as`: what has digits after the point loses
+/// `x` in another type: of `f32`, `f16`, `i32` and `i8` any to any other, and floats to and from `u32`. As Rust's `as`: what has digits after the point loses
 /// them, what is too large for the type becomes its largest (of `i32` and `u32`, the largest that is a float: 2147483520 and 4294967040), NaN becomes 0.
 /// Floats that are too large for `f16` become infinite.
 ///
