@@ -17,7 +17,7 @@ kernel void quantize_weights(
     float sum = 0.0f;
     for (uint i = local; i < params.sums; i += THREADS) sum += sums[i];
     const float mean = exact_quotient(fixed_tree(sum, tree, local), params.count);
-    const bool finite = (as_type<uint>(mean) & 0x7fffffffu) < 0x7f800000u;
+    const bool finite = is_finite(mean);
     const float s = exact_quotient(1.0f, max(mean, 1e-5f));
 
     const uint index = flat_thread(group, groups, local);

@@ -22,7 +22,7 @@ kernel void quantize_weights_by_group(
     float sum = 0.0f;
     for (uint c = first + local; c < end; c += THREADS) sum += fabs(float(w[row * params.columns + c]));
     const float mean = exact_quotient(fixed_tree(sum, tree, local), float(end - first));
-    const bool finite = (as_type<uint>(mean) & 0x7fffffffu) < 0x7f800000u;
+    const bool finite = is_finite(mean);
     const float s = exact_quotient(1.0f, max(mean, 1e-5f));
     const uint last = end == params.columns ? params.words : first_word + params.group_words;
     for (uint i = first_word + local; i < last; i += THREADS) {

@@ -34,6 +34,12 @@ impl Near {
     pub fn exactly(value: f32) -> Self {
         Self { exact: value.into(), error: 0.0 }
     }
+
+    /// On top of `base`. Whether the number is rounded before that is the device's choice, and the sum is rounded.
+    pub fn on_top_of(self, base: impl Into<f32>) -> Self {
+        let exact = self.exact + f64::from(base.into());
+        Self { exact, error: self.error + U * (self.exact.abs() + 1.01 * exact.abs()) }
+    }
 }
 
 /// 2^-110: more than any op makes of a number below 2^-126.

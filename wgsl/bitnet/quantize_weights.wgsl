@@ -14,7 +14,7 @@ fn quantize_weights(group: Group, ids: Ids) {
     var sum = 0.0;
     for (var i = ids.local; i < params.sums; i += THREADS) { sum += sums[i]; }
     let mean = exact_quotient(fixed_tree(sum, ids.local), params.count);
-    let finite = (bitcast<u32>(mean) & 0x7fffffffu) < 0x7f800000u;
+    let finite = is_finite(mean);
     let s = exact_quotient(1.0, max(mean, 1e-5));
 
     let index = flat_thread(group, ids);

@@ -18,7 +18,7 @@ fn quantize_weights_by_group(group: Group, ids: Ids) {
     var sum = 0.0;
     for (var c = first + ids.local; c < end; c += THREADS) { sum += abs(f32(w[row * params.columns + c])); }
     let mean = exact_quotient(fixed_tree(sum, ids.local), f32(end - first));
-    let finite = (bitcast<u32>(mean) & 0x7fffffffu) < 0x7f800000u;
+    let finite = is_finite(mean);
     let s = exact_quotient(1.0, max(mean, 1e-5));
     // The last group takes what pads the row to whole vectors of words, too.
     let last = select(first_word + params.group_words, params.words, end == params.columns);

@@ -37,6 +37,3 @@ fn before(index: u32) -> f32 {
     if (params.add | params.in_place) != 0u { was = f32(y[index]); }
     return was;
 }
-
-// By its bits, for compilers may take a number to be one: naga asks of `x != x` whether both are ordered.
-fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }

@@ -13,9 +13,7 @@ fn cast_to_i8(group: Group, ids: Ids) {
     if first + 4u > params.length { bytes = y[word]; }
     for (var i = 0u; i < 4u && first + i < params.length; i += 1u) {
         let v = f32(x[first + i]);
-        // By its bits, for compilers may take v to be a number.
-        let nan = (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
-        let within = i32(select(clamp(v, -128.0, 127.0), 0.0, nan));
+        let within = i32(select(clamp(v, -128.0, 127.0), 0.0, is_nan(v)));
         bytes = insertBits(bytes, bitcast<u32>(within), 8u * i, 8u);
     }
     y[word] = bytes;

@@ -48,13 +48,28 @@ static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32)],
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .workgroup_bytes(4 * THREADS as u32)
-            .work(Work::new(1, "element", 4, 2)),
-        Source::msl(msl!["shared/prelude", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .workgroup_bytes(4 * THREADS as u32),
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exact",
+            "shared/finite",
+            "shared/ternary",
+            "shared/fixed_tree",
+            "bitnet/quantize_weights"
+        ])
+        .workgroup_size([THREADS as u32, 1, 1])
+        .workgroup_bytes(4 * THREADS as u32)
+        .work(Work::new(1, "element", 4, 2)),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exact",
+            "shared/finite",
+            "shared/ternary",
+            "shared/fixed_tree",
+            "bitnet/quantize_weights"
+        ])
+        .workgroup_size([THREADS as u32, 1, 1])
+        .workgroup_bytes(4 * THREADS as u32),
     ],
 )
 .flat();

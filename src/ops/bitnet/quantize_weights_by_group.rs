@@ -31,6 +31,7 @@ static QUANTIZE_WEIGHTS_BY_GROUP: Kernel = Kernel::trusted(
             "shared/ids",
             "shared/flat",
             "shared/exact",
+            "shared/finite",
             "shared/ternary",
             "shared/fixed_tree",
             "bitnet/quantize_weights_by_group"
@@ -38,10 +39,17 @@ static QUANTIZE_WEIGHTS_BY_GROUP: Kernel = Kernel::trusted(
         .workgroup_size([THREADS as u32, 1, 1])
         .tile([1, 1, 1])
         .workgroup_bytes(4 * THREADS as u32),
-        Source::msl(msl!["shared/prelude", "shared/exact", "shared/ternary", "shared/fixed_tree", "bitnet/quantize_weights_by_group"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .tile([1, 1, 1])
-            .workgroup_bytes(4 * THREADS as u32),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exact",
+            "shared/finite",
+            "shared/ternary",
+            "shared/fixed_tree",
+            "bitnet/quantize_weights_by_group"
+        ])
+        .workgroup_size([THREADS as u32, 1, 1])
+        .tile([1, 1, 1])
+        .workgroup_bytes(4 * THREADS as u32),
     ],
 )
 .flat();

@@ -35,7 +35,7 @@ static CHOLESKY_PANEL: Kernel = Kernel::trusted(
     "cholesky_panel",
     PanelParams::FIELDS,
     &[read("diagonal", F32), read_write("l", F32), read_write("status", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "linear_algebra/finite", "linear_algebra/cholesky_panel"])
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", "linear_algebra/cholesky_panel"])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
         .constants(&[("BLOCK", BLOCK as u32), ("NOT_FINITE", NOT_FINITE)])

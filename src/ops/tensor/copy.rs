@@ -67,13 +67,13 @@ static FLOAT_TO_I8: Kernel = bytes(
     "cast_float_to_i8",
     "cast_to_i8",
     &[read("x", Float("X")), read_write("y", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/cast_to_i8"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", "tensor/cast_to_i8"])],
 );
 static I32_TO_I8: Kernel = bytes(
     "cast_i32_to_i8",
     "cast_to_i8",
     &[read("x", I32), read_write("y", U32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", FROM_I32, "tensor/cast_to_i8"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/finite", FROM_I32, "tensor/cast_to_i8"])],
 );
 
 /// A kernel with a thread for each word of four bytes.

@@ -40,11 +40,7 @@ fn case<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, size: Option<
         sum(&mut (0..rows).map(|r| f64::from(dy[t * rows + r].into()) * f64::from(dense[r * columns + c])))
     };
     let (y, dx): (Vec<Near>, Vec<Near>) = ((0..m * rows).map(forward).collect(), (0..m * columns).map(backward).collect());
-    let on_top = |(near, &base): (&Near, &Y)| {
-        let exact = near.exact + f64::from(base.into());
-        Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
-    };
-    let added: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+    let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     let check = move |got: &[Data], _| match got {
         [first, second] => first.check_near(y.iter().copied()).and_then(|()| second.check_near(dx.iter().copied())),
         _ => {

@@ -53,11 +53,7 @@ fn silu<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
         Near { exact: gate * s * up, error: U * (units + 2.0) * (gate * s * up).abs() }
     };
     let y: Vec<Near> = pairs(&x, features).iter().map(near).collect();
-    let on_top = |(near, &base): (&Near, &Y)| {
-        let exact = near.exact + f64::from(base.into());
-        Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
-    };
-    let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+    let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     let twin = Data::F32(bitnet::silu_gate_cpu(&x, features).unwrap());
     let check = move |got: &[Data], _| {
         got[0].check_near(y.iter().copied())?;

@@ -15,7 +15,45 @@ pub fn cases() -> Vec<Case> {
         cases.extend([case::<f32>(&plain, rows, columns, size), case::<f16>(&uneven, rows, columns, size)]);
         cases.push(case::<f32>(&plain.iter().map(|v| v * 1e-6).collect::<Vec<_>>(), rows, columns, size));
     }
+    cases.extend([f32::NAN, f32::INFINITY].map(not_finite));
     cases
+}
+
+/// A row that is not finite has codes of zero and a scale that is no number; its neighbours do not notice.
+fn not_finite(value: f32) -> Case {
+    let (rows, columns) = (4, 70);
+    let mut w = floats(&mut rng(7), rows * columns, 3.0);
+    w[2 * columns..3 * columns].fill(0.0);
+    let packed = bitnet::quantize_weights_by_row_cpu(&w, rows, columns).unwrap();
+    let codes = Data::U32(packed.words().to_vec());
+    let scales: Vec<u32> = scales_of(&packed).iter().map(|scale| scale.to_bits()).collect();
+    w[2 * columns + 33] = value;
+    let check = move |got: &[Data], leeway| {
+        got[0].check(&codes, leeway)?;
+        let Data::F32(found) = &got[1] else { return Err("scales are f32".to_owned()) };
+        let right = |row: usize| if row == 2 { found[row].is_nan() } else { found[row].to_bits() == scales[row] };
+        if found.len() == rows && (0..rows).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
+    };
+    Case::new(
+        format!("a row with {value}"),
+        move |r| {
+            let w = r.upload(&w, [rows, columns])?;
+            let w = bitnet::quantize_weights_by_row(&mut r.encoder, &w)?;
+            let (codes, scales) = w.tensors();
+            r.watch_all(codes);
+            r.watch_all(scales);
+            Ok(())
+        },
+        check,
+    )
+}
+
+fn scales_of(packed: &PackedTernary) -> Vec<f32> {
+    match packed.scales() {
+        Scales::Groups { scales, .. } => scales.clone(),
+        Scales::Segments(rows) => rows.iter().map(|(_, scale)| *scale).collect(),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -> Case {
@@ -26,12 +64,7 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
     }
     .unwrap();
     // An empty matrix's scales are not made by a kernel.
-    let scales = match packed.scales() {
-        _ if w.is_empty() => Vec::new(),
-        Scales::Groups { scales, .. } => scales.clone(),
-        Scales::Segments(rows) => rows.iter().map(|(_, scale)| *scale).collect(),
-        other => panic!("{other:?}"),
-    };
+    let scales = if w.is_empty() { Vec::new() } else { scales_of(&packed) };
     let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales.clone())];
     Case::exact(format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let w = r.upload(&w, [rows, columns])?;

@@ -174,11 +174,7 @@ fn case<T: Float>(
     let twins: Vec<[f32; 3]> = (0..base.len()).map(|i| twins(numbers(i))).collect();
     let all: Vec<[Near; 3]> = (0..base.len()).map(|i| bounds(numbers(i).map(f64::from), twins[i])).collect();
     let y: Vec<Near> = all.iter().map(|[y, ..]| *y).collect();
-    let on_top = |(near, &base): (&Near, &T)| {
-        let exact = near.exact + f64::from(base.into());
-        Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
-    };
-    let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+    let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     // The gradient of each element of an input is a sum, of numbers that are rounded to its type.
     let gradient = |which: usize, dims: &[usize]| {
         let mut sums = vec![(Near::exactly(0.0), 0.0, 0.0); dims.iter().product()];

@@ -81,14 +81,7 @@ fn forward<X: Float>(rng: &mut StdRng, [m, k]: [usize; 2], center: f32) -> Case 
             Near { exact: y, error: error * w.abs() + U * ((exact * w).abs() + y.abs()) }
         }));
     }
-    let sums: Vec<Near> = wanted
-        .iter()
-        .zip(&bases)
-        .map(|(near, &base)| {
-            let exact = near.exact + f64::from(base);
-            Near { exact, error: near.error + U * exact.abs() }
-        })
-        .collect();
+    let sums: Vec<Near> = wanted.iter().zip(&bases).map(|(near, &base)| near.on_top_of(base)).collect();
     let check = move |got: &[Data], _| {
         got[0].check_near(wanted.iter().copied())?;
         got.get(1).map_or(Ok(()), |got| got.check_near(sums.iter().copied()))

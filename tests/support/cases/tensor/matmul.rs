@@ -71,11 +71,7 @@ impl Problem {
             Near { exact, error: U * (k + 1) as f64 * sizes }
         };
         let y: Vec<Near> = (0..count * m * n).map(near).collect();
-        let on_top = |(near, &base): (&Near, &Y)| {
-            let exact = near.exact + f64::from(base.into());
-            Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
-        };
-        let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+        let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
         let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(sum.iter().copied()));
         let of = |own: &[usize], rows: usize, columns: usize, transposed: bool| {
             shape(&[own, &if transposed { [columns, rows] } else { [rows, columns] }].concat())

@@ -154,11 +154,7 @@ fn backward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
 /// On top of what is there.
 fn added(rng: &mut StdRng, shape: Shape) -> Case {
     let (x, base) = (floats(rng, shape.iter().product(), 12.0), floats(rng, shape.iter().product(), 9.0));
-    let on_top = |(near, &base): (Near, &f32)| {
-        let exact = near.exact + f64::from(base);
-        Near { exact, error: near.error + U * exact.abs() }
-    };
-    let wanted = rows(&x, shape[2], |_, x| shares(x)).into_iter().zip(&base).map(on_top).collect();
+    let wanted = rows(&x, shape[2], |_, x| shares(x)).into_iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     Case::near(format!("{shape:?}, added"), wanted, move |r| {
         let (x, y) = (r.upload(&x, shape)?, r.upload(&base, shape)?);
         tensor::softmax_into(&mut r.encoder, &x, Out::add(&y))?;

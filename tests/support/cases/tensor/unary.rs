@@ -112,11 +112,7 @@ pub fn case<T: Float>(
     let numbers: Vec<(f32, f32)> = x.iter().zip(&dy).map(|(&x, &dy)| (x.into(), dy.into())).collect();
     let twins: Vec<[f32; 2]> = numbers.iter().map(|&(x, dy)| twin(x, dy)).collect();
     let (y, dx): (Vec<Near>, Vec<Near>) = numbers.iter().zip(&twins).map(|(&(x, dy), &twin)| near(x.into(), dy.into(), twin)).unzip();
-    let on_top = |(near, &base): (&Near, &T)| {
-        let exact = near.exact + f64::from(base.into());
-        Near { exact, error: near.error + U * (near.exact.abs() + 1.01 * exact.abs()) }
-    };
-    let sum: Vec<Near> = y.iter().zip(&base).map(on_top).collect();
+    let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     let check = move |got: &[Data], _| match got {
         // Of the twin.
         [first, second] => first.check_near(y.iter().copied()).and_then(|()| second.check_near(dx.iter().copied())),

@@ -110,11 +110,7 @@ impl Attention {
         let (name, element) = (format!("{kind}, {slots:?} {element:?}, {splits} splits"), *element);
         // Some are added to ones, as one share and as several.
         let base = if (splits + slots.run) % 3 == 2 { 1.0f32 } else { 0.0 };
-        let on_base = |near: Near| {
-            let exact = near.exact + f64::from(base);
-            Near { exact, error: near.error + 1.01 * U * exact.abs() }
-        };
-        let wanted: Vec<Near> = self.wanted().into_iter().map(on_base).collect();
+        let wanted: Vec<Near> = self.wanted().into_iter().map(|near| near.on_top_of(base)).collect();
         // A bound that shows something.
         assert!(wanted.iter().all(|near| near.error < 0.1), "{name}");
         let (twin, [qkv, keys, values]) = (self.clone(), self.data());

@@ -24,10 +24,7 @@ fn case(rng: &mut StdRng, element: DenseElement, (m, n, k): (usize, usize, usize
     let base = add.then(|| floats(rng, m * n, 9.0));
     // With what is added, the sum is rounded once more.
     let total = |(i, near): (usize, &Near)| match &base {
-        Some(base) => {
-            let exact = near.exact + f64::from(base[i]);
-            Near { exact, error: near.error + 1.01 * U * exact.abs() }
-        }
+        Some(base) => near.on_top_of(base[i]),
         None => *near,
     };
     let wanted = wanted.iter().enumerate().map(total).collect();
