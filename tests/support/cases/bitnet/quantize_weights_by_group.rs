@@ -34,7 +34,7 @@ fn not_finite(value: f32) -> Case {
         let right = |row: usize| if row == 2 { found[row].is_nan() } else { found[row].to_bits() == scales[row] };
         if found.len() == rows && (0..rows).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
     };
-    let case = Case::new(
+    let mut case = Case::new(
         format!("a row with {value}"),
         move |r: &mut Recorder| {
             let w = r.upload(&w, [rows, columns])?;
@@ -46,7 +46,8 @@ fn not_finite(value: f32) -> Case {
         },
         check,
     );
-    Case { exact: true, ..case }
+    case.exact = true;
+    case
 }
 
 fn scales_of(packed: &PackedTernary) -> Vec<f32> {

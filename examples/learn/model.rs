@@ -1,0 +1,293 @@
+//! A transformer whose matrices are ternary, forward and backward, by ops of the library alone. Each function that goes backward stands after the one
+//! that it is the gradient of.
+
+use crate::data::words;
+use bitnet_wgpu::{
+    Context, Encoder, Result, Tensor, TernaryMatrix, bitnet,
+    tensor::{self, Axes, CrossEntropyOptions, Side},
+    transformer,
+};
+
+const EPS: f32 = 1e-5;
+const DROPOUT: f32 = 0.1;
+
+/// The size of a model, and of what it learns from in a step.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    pub width: usize,
+    pub layers: usize,
+    pub heads: usize,
+    /// Features between the matrices of a feed-forward block.
+    pub inner: usize,
+    /// Tokens that it sees at once.
+    pub context: usize,
+    /// Texts of a step.
+    pub batch: usize,
+    /// Are activations quantised to 8 bits, or floats?
+    pub int8: bool,
+}
+
+impl Settings {
+    pub const SMALL: Self = Self { width: 64, layers: 2, heads: 2, inner: 128, context: 64, batch: 4, int8: true };
+}
+
+/// The places of a layer's weights among the parameters.
+#[derive(Clone, Copy)]
+struct Layer {
+    norm: usize,
+    qkv: usize,
+    out: usize,
+    mlp_norm: usize,
+    up: usize,
+    down_norm: usize,
+    down: usize,
+}
+
+pub struct Model {
+    settings: Settings,
+    /// Everything that learns, in `f32`.
+    pub parameters: Vec<Tensor<f32>>,
+    layers: Vec<Layer>,
+    angles: Tensor<f32>,
+}
+
+/// A product by ternary weights, and what it was made of.
+struct Linear {
+    x: Tensor<f32>,
+    w: TernaryMatrix,
+}
+
+struct Attention {
+    q: Tensor<f32>,
+    k: Tensor<f32>,
+    v: Tensor<f32>,
+    shares: Tensor<f32>,
+}
+
+/// What the way back through a layer needs of the way there.
+struct Saved {
+    x: Tensor<f32>,
+    qkv: Linear,
+    attention: Attention,
+    out: Linear,
+    middle: Tensor<f32>,
+    up: Linear,
+    gate_up: Tensor<f32>,
+    gated: Tensor<f32>,
+    down: Linear,
+}
+
+/// Gradients, by the places of their parameters.
+type Gradients = [Option<Tensor<f32>>];
+
+/// Weights that follow from their places alone.
+struct Parameters<'a> {
+    context: &'a Context,
+    all: Vec<Tensor<f32>>,
+}
+
+impl Parameters<'_> {
+    fn matrix(&mut self, rows: usize, columns: usize) -> Result<usize> {
+        let bound = 1.0 / (columns as f32).sqrt();
+        let number = |word: u64| ((word >> 40) as f32 * 2f32.powi(-23) - 1.0) * bound;
+        let numbers: Vec<f32> = words(1000 + self.all.len() as u64).take(rows * columns).map(number).collect();
+        self.all.push(self.context.upload(&numbers, [rows, columns])?);
+        Ok(self.all.len() - 1)
+    }
+
+    fn gain(&mut self, features: usize) -> Result<usize> {
+        self.all.push(self.context.upload(&vec![1.0; features], [features])?);
+        Ok(self.all.len() - 1)
+    }
+}
+
+impl Model {
+    pub fn new(context: &Context, settings: Settings, vocabulary: usize) -> Result<Self> {
+        let Settings { width, inner, .. } = settings;
+        let mut p = Parameters { context, all: Vec::new() };
+        p.matrix(vocabulary, width)?;
+        let layer = |_| {
+            Ok(Layer {
+                norm: p.gain(width)?,
+                qkv: p.matrix(3 * width, width)?,
+                out: p.matrix(width, width)?,
+                mlp_norm: p.gain(width)?,
+                up: p.matrix(2 * inner, width)?,
+                down_norm: p.gain(inner)?,
+                down: p.matrix(width, inner)?,
+            })
+        };
+        let layers = (0..settings.layers).map(layer).collect::<Result<_>>()?;
+        p.gain(width)?;
+        p.matrix(vocabulary, width)?;
+        let half = width / settings.heads / 2;
+        let frequencies: Vec<f32> = (0..half).map(|i| 10000f64.powf(-(i as f64) / half as f64) as f32).collect();
+        let angles = context.upload(&transformer::rope_angles(&frequencies, settings.context), [settings.context, half, 2])?;
+        Ok(Self { settings, parameters: p.all, layers, angles })
+    }
+
+    /// The mean loss of `tokens`, each of which is to be followed by its target, and the gradients of all parameters.
+    pub fn learn(
+        &self,
+        e: &mut Encoder,
+        tokens: &Tensor<u32>,
+        targets: &Tensor<u32>,
+        seed: u64,
+    ) -> Result<(Tensor<f32>, Vec<Tensor<f32>>)> {
+        let (norm, head) = (self.parameters.len() - 2, self.parameters.len() - 1);
+        let (mut saved, mut gradients) = (Vec::new(), vec![None; self.parameters.len()]);
+
+        let mut x = tensor::gather(e, &self.parameters[0], tokens)?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let (y, kept) = self.layer(e, layer, x, seed + 2 * i as u64)?;
+            saved.push(kept);
+            x = y;
+        }
+        let normed = self.norm(e, norm, &x)?;
+        let logits = tensor::matmul(e, &normed, Side::transposed(&self.parameters[head]))?;
+        let options = CrossEntropyOptions::default();
+        let losses = tensor::cross_entropy(e, &logits, targets, options)?;
+
+        let share = Tensor::uninit(e.context(), losses.shape())?;
+        tensor::fill(e, &share, 1.0 / losses.len() as f32)?;
+        let dlogits = tensor::cross_entropy_backward(e, &logits, targets, options, &share)?;
+        gradients[head] = Some(tensor::matmul(e, Side::transposed(&dlogits), &normed)?);
+        let dnormed = tensor::matmul(e, &dlogits, &self.parameters[head])?;
+        let mut dx = self.norm_backward(e, norm, &x, &dnormed, &mut gradients)?;
+        for (i, (layer, kept)) in self.layers.iter().zip(&saved).enumerate().rev() {
+            dx = self.layer_backward(e, layer, kept, dx, seed + 2 * i as u64, &mut gradients)?;
+        }
+        gradients[0] = Some(tensor::gather_backward(e, &dx, tokens, self.parameters[0].shape().dims()[0])?);
+        let gradients = gradients.into_iter().map(|gradient| gradient.expect("every parameter has one")).collect();
+        Ok((tensor::mean(e, &losses, Axes::ALL)?, gradients))
+    }
+
+    fn layer(&self, e: &mut Encoder, layer: &Layer, x: Tensor<f32>, seed: u64) -> Result<(Tensor<f32>, Saved)> {
+        let normed = self.norm(e, layer.norm, &x)?;
+        let (y, qkv) = self.linear(e, layer.qkv, normed)?;
+        let (y, attention) = self.attention(e, &y)?;
+        let (y, out) = self.linear(e, layer.out, y)?;
+        let y = tensor::dropout(e, &y, DROPOUT, seed)?;
+        let middle = tensor::add(e, &x, &y)?;
+
+        let normed = self.norm(e, layer.mlp_norm, &middle)?;
+        let (gate_up, up) = self.linear(e, layer.up, normed)?;
+        let gated = bitnet::relu2_gate(e, &gate_up)?;
+        let normed = self.norm(e, layer.down_norm, &gated)?;
+        let (y, down) = self.linear(e, layer.down, normed)?;
+        let y = tensor::dropout(e, &y, DROPOUT, seed + 1)?;
+        let y = tensor::add(e, &middle, &y)?;
+        Ok((y, Saved { x, qkv, attention, out, middle, up, gate_up, gated, down }))
+    }
+
+    fn layer_backward(
+        &self,
+        e: &mut Encoder,
+        layer: &Layer,
+        saved: &Saved,
+        dy: Tensor<f32>,
+        seed: u64,
+        gradients: &mut Gradients,
+    ) -> Result<Tensor<f32>> {
+        let d = tensor::dropout(e, &dy, DROPOUT, seed + 1)?;
+        let d = self.linear_backward(e, layer.down, &saved.down, &d, gradients)?;
+        let d = self.norm_backward(e, layer.down_norm, &saved.gated, &d, gradients)?;
+        let d = bitnet::relu2_gate_backward(e, &saved.gate_up, &d)?;
+        let d = self.linear_backward(e, layer.up, &saved.up, &d, gradients)?;
+        let d = self.norm_backward(e, layer.mlp_norm, &saved.middle, &d, gradients)?;
+        let dy = tensor::add(e, &dy, &d)?;
+
+        let d = tensor::dropout(e, &dy, DROPOUT, seed)?;
+        let d = self.linear_backward(e, layer.out, &saved.out, &d, gradients)?;
+        let d = self.attention_backward(e, &saved.attention, &d)?;
+        let d = self.linear_backward(e, layer.qkv, &saved.qkv, &d, gradients)?;
+        let d = self.norm_backward(e, layer.norm, &saved.x, &d, gradients)?;
+        tensor::add(e, &dy, &d)
+    }
+
+    fn norm(&self, e: &mut Encoder, gain: usize, x: &Tensor<f32>) -> Result<Tensor<f32>> {
+        transformer::rms_norm(e, x, &self.parameters[gain], EPS)
+    }
+
+    fn norm_backward(
+        &self,
+        e: &mut Encoder,
+        gain: usize,
+        x: &Tensor<f32>,
+        dy: &Tensor<f32>,
+        gradients: &mut Gradients,
+    ) -> Result<Tensor<f32>> {
+        let of = transformer::rms_norm_backward(e, x, &self.parameters[gain], EPS, dy)?;
+        gradients[gain] = Some(of.gain);
+        Ok(of.x)
+    }
+
+    /// By weights that are made ternary anew in each step.
+    fn linear(&self, e: &mut Encoder, weights: usize, x: Tensor<f32>) -> Result<(Tensor<f32>, Linear)> {
+        let w = bitnet::quantize_weights(e, &self.parameters[weights])?;
+        if !self.settings.int8 {
+            return Ok((bitnet::bitlinear_float(e, &x, &w)?, Linear { x, w }));
+        }
+        let quantized = bitnet::quantize_activations(e, &x)?;
+        let y = bitnet::bitlinear_quantized(e, &quantized, &w)?;
+        Ok((y, Linear { x: bitnet::dequantize_activations(e, &quantized)?, w }))
+    }
+
+    /// Straight through both quantisers: as if weights and activations had been what they were taken for.
+    fn linear_backward(
+        &self,
+        e: &mut Encoder,
+        weights: usize,
+        Linear { x, w }: &Linear,
+        dy: &Tensor<f32>,
+        gradients: &mut Gradients,
+    ) -> Result<Tensor<f32>> {
+        gradients[weights] = Some(tensor::matmul(e, Side::transposed(dy), x)?);
+        bitnet::bitlinear_backward(e, dy, w)
+    }
+
+    fn attention(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<(Tensor<f32>, Attention)> {
+        let [q, k, v] = self.split(e, qkv)?;
+        let (q, k) = (transformer::rotate(e, &q, &self.angles, 0)?, transformer::rotate(e, &k, &self.angles, 0)?);
+        let [q, k, v] = [q, k, v].map(|x| tensor::permute(e, &x, &[0, 2, 1, 3]));
+        let (q, k, v) = (q?, k?, v?);
+        let scores = tensor::matmul(e, &q, Side::transposed(&k))?;
+        tensor::scale_into(e, &scores, self.scale(), &scores)?;
+        let shares = tensor::masked_softmax(e, &scores)?;
+        let y = tensor::matmul(e, &shares, &v)?;
+        let y = tensor::permute(e, &y, &[0, 2, 1, 3])?.reshape([qkv.shape().dims()[0], self.settings.width])?;
+        Ok((y, Attention { q, k, v, shares }))
+    }
+
+    fn attention_backward(&self, e: &mut Encoder, saved: &Attention, dy: &Tensor<f32>) -> Result<Tensor<f32>> {
+        let Attention { q, k, v, shares } = saved;
+        let dy = tensor::permute(e, &dy.reshape(self.by_heads())?, &[0, 2, 1, 3])?;
+        let dv = tensor::matmul(e, Side::transposed(shares), &dy)?;
+        let dshares = tensor::matmul(e, &dy, Side::transposed(v))?;
+        let dscores = tensor::softmax_backward(e, shares, &dshares)?;
+        tensor::scale_into(e, &dscores, self.scale(), &dscores)?;
+        let dq = tensor::matmul(e, &dscores, k)?;
+        let dk = tensor::matmul(e, Side::transposed(&dscores), q)?;
+        let [dq, dk, dv] = [dq, dk, dv].map(|x| tensor::permute(e, &x, &[0, 2, 1, 3]));
+        let dq = transformer::rotate_backward(e, &dq?, &self.angles, 0)?;
+        let dk = transformer::rotate_backward(e, &dk?, &self.angles, 0)?;
+        let rows = |x: &Tensor<f32>| x.reshape([self.settings.batch * self.settings.context, self.settings.width]);
+        tensor::concat(e, &[&rows(&dq)?, &rows(&dk)?, &rows(&dv?)?], 1)
+    }
+
+    /// Queries, keys and values, `[batch, context, heads, head_dim]`.
+    fn split(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<[Tensor<f32>; 3]> {
+        let width = self.settings.width;
+        let mut part = |i: usize| tensor::slice(e, qkv, 1, i * width..(i + 1) * width)?.reshape(self.by_heads());
+        Ok([part(0)?, part(1)?, part(2)?])
+    }
+
+    fn by_heads(&self) -> [usize; 4] {
+        let Settings { batch, context, heads, width, .. } = self.settings;
+        [batch, context, heads, width / heads]
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / ((self.settings.width / self.settings.heads) as f32).sqrt()
+    }
+}
