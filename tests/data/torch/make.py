@@ -1,0 +1,161 @@
+"""Makes `golden.safetensors`: results and gradients of ops by PyTorch, in `f64`, which `tests/torch.rs` compares with ours.
+
+    python3 make.py
+
+It needs PyTorch, NumPy and safetensors. A case has its inputs (`name/in0`, ..), the gradient of its result (`name/dy`), and what comes of them: its
+result or results, then the gradients of its inputs (`name/out0`, ..). Seeds follow from names.
+"""
+
+import pathlib
+import zlib
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+
+torch.set_default_dtype(torch.float64)
+GOLDEN = {}
+
+
+def rng(name):
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def case(name, f, *inputs, gradients=True):
+    """Inputs are shapes (numbers from -2 to 2), or arrays of `f32` or `u32`."""
+    random = rng(name)
+    arrays = [random.uniform(-2, 2, x).astype(np.float32) if isinstance(x, tuple) else x for x in inputs]
+    xs = [torch.from_numpy(a.astype(np.float64 if a.dtype == np.float32 else np.int64)) for a in arrays]
+    floats = [x.requires_grad_() for x in xs if x.is_floating_point()] if gradients else []
+    results = f(*xs)
+    results = list(results) if isinstance(results, (tuple, list)) else [results]
+    if gradients:
+        dy = random.uniform(-2, 2, tuple(results[0].shape)).astype(np.float32)
+        GOLDEN[f"{name}/dy"] = dy
+        results += torch.autograd.grad(results[0], floats, torch.from_numpy(dy.astype(np.float64)))
+    for i, array in enumerate(arrays):
+        GOLDEN[f"{name}/in{i}"] = array
+    for i, result in enumerate(results):
+        array = result.detach().numpy()
+        GOLDEN[f"{name}/out{i}"] = np.asarray(array, np.float32 if result.is_floating_point() else np.uint32, order="C")
+
+
+def positive(name, shape):
+    return rng(name + "+").uniform(0.2, 4, shape).astype(np.float32)
+
+
+def ids(name, count, below):
+    return rng(name + "#").integers(0, below, count).astype(np.uint32)
+
+
+def straight_through(x, quantized):
+    return x + (quantized - x).detach()
+
+
+def ternary(w):
+    scale = 1 / w.abs().mean().clamp(min=1e-5)
+    return straight_through(w, (w * scale).round().clamp(-1, 1) / scale)
+
+
+def rms_norm(x, gain):
+    return F.rms_norm(x, x.shape[-1:], gain, 1e-5)
+
+
+def rotate(x):
+    """Halves of heads [.., tokens, heads, head_dim] by position / 10000^(i / half)."""
+    low, high = x.chunk(2, -1)
+    half = low.shape[-1]
+    angles = torch.outer(torch.arange(x.shape[-3]).double(), 10000 ** (-torch.arange(half).double() / half))[:, None]
+    return torch.cat([low * angles.cos() - high * angles.sin(), high * angles.cos() + low * angles.sin()], -1)
+
+
+def masked_softmax(x):
+    n, m = x.shape[-2:]
+    return x.masked_fill(~torch.ones(n, m, dtype=torch.bool).tril(m - n), -torch.inf).softmax(-1)
+
+
+def stepped(optimizer, steps, w, *gradients):
+    w = w.detach().clone().requires_grad_()
+    optimizer = optimizer([w])
+    for gradient in gradients[:steps]:
+        w.grad = gradient.clone()
+        optimizer.step()
+    return w
+
+
+def clipped(limit, *gradients):
+    parameters = [torch.zeros_like(g).requires_grad_() for g in gradients]
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.grad = gradient.clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+    return [norm] + [parameter.grad for parameter in parameters]
+
+
+SHAPE = (3, 11)
+for name, f in {
+    "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "square": torch.square, "scale": lambda x: 1.7 * x, "clamp": lambda x: x.clamp(-1, 1.5),
+    "relu": F.relu, "leaky_relu": lambda x: F.leaky_relu(x, 0.01), "relu2": lambda x: F.relu(x) ** 2, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "sigmoid": F.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
+}.items():
+    case(name, f, SHAPE)
+for name, f in {"log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "recip": torch.reciprocal}.items():
+    case(name, f, positive(name, SHAPE))
+for name, f in {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "minimum": torch.minimum, "maximum": torch.maximum}.items():
+    case(name, f, (3, 1, 5), (4, 1))
+case("pow", torch.pow, positive("pow", (3, 1, 5)), (4, 1))
+for name, f in {
+    "equal": torch.eq, "not_equal": torch.ne, "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
+}.items():
+    some = [rng(name + side).integers(0, 3, (4, 6)).astype(np.float32) for side in "ab"]
+    case(name, lambda a, b: f(a, b).long(), *some, gradients=False)
+case("select", lambda c, a, b: torch.where(c > 0, a, b), ids("select", (3, 4), 2), (3, 4), (3, 4), gradients=False)
+
+BOX = (2, 7, 3)
+for name, f in {
+    "sum": torch.sum, "mean": torch.mean, "norm": torch.linalg.vector_norm, "max": torch.amax, "min": torch.amin,
+    "variance": lambda x, dim: torch.var(x, dim, correction=1),
+}.items():
+    case(name, lambda x: f(x, dim=1), BOX)
+case("absmax", lambda x: x.abs().amax(1), BOX, gradients=False)
+case("argmax", lambda x: x.argmax(1), BOX, gradients=False)
+case("argmin", lambda x: x.argmin(1), BOX, gradients=False)
+case("prefix_sum", lambda x: x.cumsum(-1), (3, 40), gradients=False)
+case("permute", lambda x: x.permute(2, 0, 1), BOX)
+case("slice", lambda x: x[:, 2:5], BOX)
+case("concat", lambda a, b: torch.cat([a, b], 1), (2, 3, 3), (2, 4, 3))
+case("pad", lambda x: F.pad(x, (0, 2, 1, 0), value=0.5), (3, 4))
+case("gather", lambda x, i: x[i], (5, 6), ids("gather", 9, 5))
+case("one_hot", lambda i: F.one_hot(i, 7).double(), ids("one_hot", 6, 7), gradients=False)
+case("softmax", lambda x: x.softmax(-1), SHAPE)
+case("log_softmax", lambda x: x.log_softmax(-1), SHAPE)
+case("masked_softmax", masked_softmax, (2, 4, 6))
+case("cross_entropy", lambda x, i: F.cross_entropy(x, i, reduction="none", ignore_index=3, label_smoothing=0.1), (6, 9), ids("cross_entropy", 6, 9))
+case("layer_norm", lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, 1e-5), (4, 19), (19,), (19,))
+case("rms_norm", rms_norm, (4, 19), (19,))
+case("rotate", rotate, (2, 5, 3, 8))
+case("matmul", torch.matmul, (2, 5, 7), (2, 7, 6))
+case("matmul_transposed", lambda a, b: a.mT @ b.mT, (7, 5), (6, 7))
+case("bitlinear_float", lambda x, w: x @ ternary(w).T, (4, 37), (10, 37))
+case("relu2_gate", lambda x: F.relu(x[:, :6]) ** 2 * x[:, 6:], (4, 12))
+case("silu_gate", lambda x: F.silu(x[:, :6]) * x[:, 6:], (4, 12))
+
+gradients = [(6, 5)] * 3
+for name, optimizer in {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.02, betas=(0.9, 0.99), weight_decay=0.1),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1),
+    "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "sgd_nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+}.items():
+    case(name, lambda w, *g: stepped(optimizer, 3, w, *g), (6, 5), *gradients, gradients=False)
+case("clip_gradients", lambda *g: clipped(1.5, *g), (6, 5), (7,), gradients=False)
+
+spd = rng("cholesky").uniform(-1, 1, (2, 6, 6))
+case("cholesky", torch.linalg.cholesky, (spd @ spd.transpose(0, 2, 1) + 6 * np.eye(6)).astype(np.float32), gradients=False)
+case("triangular_solve", lambda a, b: torch.linalg.solve_triangular(a, b, upper=False), (rng("tri").uniform(-1, 1, (6, 6)) + 4 * np.eye(6)).astype(np.float32), (6, 3), gradients=False)
+case("solve", torch.linalg.solve, (rng("solve").uniform(-1, 1, (6, 6)) + 3 * np.eye(6)).astype(np.float32), (6, 3), gradients=False)
+case("svd", torch.linalg.svdvals, (8, 5), gradients=False)
+case("least_squares", lambda a, b: torch.linalg.lstsq(a, b).solution, (9, 4), (9, 2), gradients=False)
+case("qr", lambda a: torch.linalg.qr(a)[1].abs(), (8, 5), gradients=False)
+
+save_file(GOLDEN, pathlib.Path(__file__).parent / "golden.safetensors")
