@@ -2,7 +2,7 @@
 
 use crate::{
     By, Case, Leeway, Op, Recorded, context,
-    machine::{self, Text},
+    machine::{self, Memory, Text},
 };
 use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
 use msl_host::Order;
@@ -97,33 +97,37 @@ impl Executor {
     pub fn run(self, case: &Case) -> Result<bool, String> {
         match self {
             Self::Twin => case.check_twin().transpose().map(|checked| checked.is_some()),
-            Self::Device(context) => on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded)),
-            Self::Spirv => on_device(case, context(), repeated_in_spirv),
+            Self::Device(context) => on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true),
+            Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
             Self::Host(text) => on_host(case, text),
         }
     }
 }
 
-fn on_device(case: &Case, context: &Context, change: fn(Recorded, &Context) -> Result<Recorded>) -> Result<bool, String> {
+/// `again`: a second time too, which must give the same bits.
+fn on_device(case: &Case, context: &Context, change: fn(Recorded, &Context) -> Result<Recorded>, again: bool) -> Result<bool, String> {
     if case.f16 && !context.capabilities().f16 {
         return Ok(false);
     }
     let context = context.restricted(case.restrict);
-    let run = |context: &Context| {
+    let run = |context: &Context, again: bool| {
         let recorded = case.record(context).and_then(|recorded| change(recorded, context)).map_err(|e| e.to_string())?;
-        let run = || {
-            let before = recorded.before()?;
-            recorded.write(&before)?;
+        let run = |before: &Memory| {
+            recorded.write(before)?;
             recorded.recording.submit()?.wait()?;
-            Ok((before, recorded.read()?))
+            recorded.read()
         };
-        let (before, after) = run().map_err(|e: bitnet_wgpu::Error| e.to_string())?;
+        let run = || recorded.before().and_then(|before| Ok((run(&before)?, if again { Some(run(&before)?) } else { None }, before)));
+        let (after, second, before) = run().map_err(|e| e.to_string())?;
         case.check(&recorded.watched(&before, &after)?, Leeway::Device)?;
-        Ok::<_, String>(recorded)
+        match second {
+            Some(second) if second != after => Err("other bits the second time".to_owned()),
+            _ => Ok(recorded),
+        }
     };
-    let recorded = run(&context)?;
+    let recorded = run(&context, again)?;
     if let Some(limit) = recorded.folding(context.language()) {
-        run(&context.restricted(|c| c.max_workgroups = limit)).map_err(|e| format!("grid folded at {limit}: {e}"))?;
+        run(&context.restricted(|c| c.max_workgroups = limit), false).map_err(|e| format!("grid folded at {limit}: {e}"))?;
     }
     Ok(true)
 }
