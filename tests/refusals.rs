@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, Layout, QuantizedActivations},
     optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Prefix},
-    transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens, TopK},
+    transformer::{self, Attended, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, TopK},
 };
 use support::{block_on, context, contexts, dense, rng, ternary};
 
@@ -307,4 +307,64 @@ fn softmax_losses_and_norms_refuse_what_does_not_fit() {
     assert!(matches!(tensor::layer_norm_cpu(&[0.0; 3], &[1.0; 2], &[0.0; 2], 0.0), Err(Error::Length { .. })));
     assert!(matches!(transformer::rms_norm_backward_cpu(&[0.0; 4], &[1.0; 2], 0.0, &[0.0; 2]), Err(Error::Length { .. })));
     assert!(encoder.is_empty());
+}
+
+#[test]
+fn flash_attention_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let plain = FlashAttentionOptions::default();
+    let (q, kv, y) = (unwritten(context, [4, 3, 8]), unwritten(context, [2, 3, 8]), unwritten(context, [4, 3, 8]));
+    let (good, lse) = (Qkv { q: &q, k: &kv, v: &kv }, unwritten(context, [4, 3]));
+    // Heads, tokens, head_dim, batch, rank; and a width that no kernel has.
+    for shape in [[3, 3, 8], [0, 3, 8], [8, 3, 8], [2, 2, 8], [2, 3, 7]] {
+        let odd = unwritten(context, shape);
+        assert_shape(transformer::flash_attention(&mut encoder, Qkv { k: &odd, v: &odd, ..good }, plain));
+        assert_shape(transformer::flash_attention(&mut encoder, Qkv { v: &odd, ..good }, plain));
+    }
+    let (batch, flat) = (unwritten(context, [2, 2, 3, 8]), unwritten(context, [3, 8]));
+    assert_shape(transformer::flash_attention(&mut encoder, Qkv { k: &batch, v: &batch, ..good }, plain));
+    assert_shape(transformer::flash_attention(&mut encoder, Qkv { q: &flat, ..good }, plain));
+    for width in [0, 257] {
+        let odd = unwritten(context, [2, 3, width]);
+        assert_shape(transformer::flash_attention(&mut encoder, Qkv { q: &odd, k: &odd, v: &odd }, plain));
+    }
+    let short = unwritten(context, [4, 2]);
+    assert_shape(transformer::flash_attention_into(&mut encoder, good, plain, Attended { y: Out::set(&kv), lse: &lse }));
+    assert_shape(transformer::flash_attention_into(&mut encoder, good, plain, Attended { y: Out::set(&y), lse: &short }));
+    let attended = Attended { y: y.clone(), lse };
+    let shorter = Attended { y: y.clone(), lse: short };
+    assert_shape(transformer::flash_attention_backward(&mut encoder, good, &shorter, &y, plain));
+    assert_shape(transformer::flash_attention_backward(&mut encoder, good, &Attended { y: kv.clone(), ..attended.clone() }, &y, plain));
+    assert_shape(transformer::flash_attention_backward(&mut encoder, good, &attended, &kv, plain));
+    for odd in [0, 1, 2] {
+        let [q, k, v] = [0, 1, 2].map(|i| Out::set(if (i == odd) == (i == 0) { &kv } else { &y }));
+        assert_shape(transformer::flash_attention_backward_into(&mut encoder, good, &attended, &y, plain, Qkv { q, k, v }));
+    }
+    assert!(encoder.is_empty());
+    let bad = |qkv: Qkv<&[f32]>, dim| assert!(matches!(transformer::flash_attention_cpu(qkv, dim, plain), Err(Error::Length { .. })));
+    bad(Qkv { q: &[0.0; 4], k: &[0.0; 4], v: &[0.0; 6] }, 2);
+    bad(Qkv { q: &[0.0; 3], k: &[0.0; 3], v: &[0.0; 3] }, 2);
+    bad(Qkv { q: &[], k: &[], v: &[] }, 0);
+    let (four, qkv) = (vec![0.0; 4], Qkv { q: &[0.0; 4][..], k: &[0.0; 4], v: &[0.0; 4] });
+    let odd = transformer::flash_attention_backward_cpu(qkv, &Attended { y: four.clone(), lse: vec![0.0; 3] }, &four, 2, plain);
+    assert!(matches!(odd, Err(Error::Length { .. })), "{odd:?}");
+}
+
+#[test]
+fn matmul_int8_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let of = |shape: Shape| Tensor::<i8>::uninit(context, shape).unwrap();
+    let (a, b, row) = (of([2, 5].into()), of([3, 5].into()), of([5].into()));
+    assert_shape(tensor::matmul_int8(&mut encoder, &a, &of([5, 3].into())));
+    assert_shape(tensor::matmul_int8(&mut encoder, &row, &b));
+    assert_shape(tensor::matmul_int8(&mut encoder, &a, &row));
+    assert_shape(tensor::matmul_int8(&mut encoder, &of([2, 2, 5].into()), &of([3, 3, 5].into())));
+    assert_shape(tensor::matmul_int8_into(&mut encoder, &a, &b, &Tensor::uninit(context, [3, 2]).unwrap()));
+    let long = of([1, 1 << 17].into());
+    assert_invalid(tensor::matmul_int8(&mut encoder, &long, &long));
+    assert!(encoder.is_empty());
+    assert_invalid(tensor::matmul_int8_cpu(&[], &[], [0, 1 << 17, 0]));
+    assert!(matches!(tensor::matmul_int8_cpu(&[0; 3], &[0; 4], [2, 2, 2]), Err(Error::Length { .. })));
 }

@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Element, Error, PackedTernary, Scales, bitnet,
     tensor::{self, Axes, CrossEntropyOptions},
-    transformer::{self, AttentionShape, HostKvCache, KvCache, NewTokens},
+    transformer::{self, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv},
 };
 use support::{U, activations, assert_gradient, block_on, context, floats, rng, shapes, ternary};
 
@@ -204,4 +204,31 @@ fn gradients_of_rows_are_slopes() {
     let made = transformer::rms_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
     assert_gradient("rms_norm, x", &x, &made.x, |x| norm(false, x, &wide_weight, &[0.0; 5]));
     assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| norm(false, &wide_x, gain, &[0.0; 5]));
+}
+
+#[test]
+fn gradients_of_attention_are_slopes() {
+    const DIM: usize = 3;
+    let mut rng = rng(62);
+    let [q, k, v, dy] = [(); 4].map(|()| floats(&mut rng, 5 * DIM, 1.0));
+    let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+    let (wide_q, wide_k, wide_v) = (wide(&q), wide(&k), wide(&v));
+    for options in [FlashAttentionOptions::default(), FlashAttentionOptions::default().causal().scale(1.25)] {
+        let scale = f64::from(options.scale.unwrap_or((DIM as f32).sqrt().recip()));
+        let attention = |q: &[f64], k: &[f64], v: &[f64]| {
+            let row = |i: usize| {
+                let keys = k.chunks_exact(DIM).take(if options.causal { i + 1 } else { 5 });
+                let scores: Vec<f64> = keys.map(|k| scale * k.iter().zip(&q[i * DIM..]).map(|(k, q)| k * q).sum::<f64>()).collect();
+                let log = log_sum(&scores);
+                (0..DIM).map(|d| (0..scores.len()).map(|j| (scores[j] - log).exp() * v[j * DIM + d]).sum()).collect::<Vec<f64>>()
+            };
+            weighed((0..5).flat_map(row), &dy)
+        };
+        let qkv = Qkv { q: &q[..], k: &k[..], v: &v[..] };
+        let attended = transformer::flash_attention_cpu(qkv, DIM, options).unwrap();
+        let made = transformer::flash_attention_backward_cpu(qkv, &attended, &dy, DIM, options).unwrap();
+        assert_gradient("flash_attention, q", &q, &made.q, |q| attention(q, &wide_k, &wide_v));
+        assert_gradient("flash_attention, k", &k, &made.k, |k| attention(&wide_q, k, &wide_v));
+        assert_gradient("flash_attention, v", &v, &made.v, |v| attention(&wide_q, &wide_k, v));
+    }
 }

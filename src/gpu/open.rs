@@ -20,7 +20,7 @@ impl Context {
         features: wgpu::Features::IMMEDIATES,
         // What WebGPU promises.
         immediate_bytes: 64,
-        storage_buffers: 6,
+        storage_buffers: 8,
         threads: 256,
         workgroup_bytes: 16_384,
         ..Needs::NONE

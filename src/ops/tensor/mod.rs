@@ -10,6 +10,7 @@ pub(crate) mod dropout;
 pub(crate) mod gather;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
+pub(crate) mod matmul_int8;
 pub(crate) mod max;
 pub(crate) mod norm;
 pub(crate) mod pad_rows;
@@ -34,6 +35,7 @@ family!(
     gather,
     layer_norm,
     matmul,
+    matmul_int8,
     max,
     norm,
     pad_rows,

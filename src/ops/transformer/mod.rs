@@ -8,6 +8,8 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 pub(crate) mod dense_gemv;
 pub(crate) mod embed;
+pub(crate) mod flash_attention;
+pub(crate) mod flash_attention_backward;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rotate;
@@ -15,4 +17,4 @@ pub(crate) mod top_k;
 
 pub use cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 
-family!(attention, dense_gemv, embed, rms_norm, rope, rotate, top_k);
+family!(attention, dense_gemv, embed, flash_attention, flash_attention_backward, rms_norm, rope, rotate, top_k);

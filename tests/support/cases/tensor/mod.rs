@@ -9,6 +9,7 @@ mod dropout;
 mod gather;
 mod layer_norm;
 mod matmul;
+mod matmul_int8;
 mod max;
 mod norm;
 mod pad_rows;
@@ -37,6 +38,7 @@ pub const OPS: Family = &[
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::matmul", WgslAndTwin, matmul::cases),
+    ("tensor::matmul_int8", Wgsl, matmul_int8::cases),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),

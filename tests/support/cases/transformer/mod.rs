@@ -4,6 +4,7 @@ mod attention;
 mod cache;
 mod dense_gemv;
 mod embed;
+mod flash_attention;
 mod rms_norm;
 mod rope;
 mod rotate;
@@ -15,6 +16,8 @@ pub const OPS: Family = &[
     ("transformer::attention", KernelsAndTwin, attention::cases),
     ("transformer::dense_gemv", KernelsAndTwin, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
+    ("transformer::flash_attention", WgslAndTwin, flash_attention::cases),
+    ("transformer::flash_attention_backward", WgslAndTwin, flash_attention::backward_cases),
     ("transformer::rms_norm", Kernels, rms_norm::cases),
     ("transformer::rms_norm_backward", KernelsAndTwin, super::tensor::rms_norm_gradients),
     ("transformer::rope", Kernels, rope::cases),

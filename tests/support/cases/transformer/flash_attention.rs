@@ -1,0 +1,301 @@
+//! `src/ops/transformer/flash_attention.rs` and `flash_attention_backward.rs`
+
+use super::super::tensor::shape;
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
+use bitnet_wgpu::{
+    Float, Out, f16,
+    transformer::{self, Attended, FlashAttentionOptions, Qkv},
+};
+use rand::RngExt;
+
+/// Batch, key heads, heads that share one, tokens and head_dim: none, one, tails on every side of the tiles of 64, 32 and 16, and of the strips of 64
+/// and 128 columns.
+fn problems() -> Vec<([usize; 5], FlashAttentionOptions)> {
+    let plain = FlashAttentionOptions::default();
+    let mut all = vec![
+        ([1, 2, 1, 0, 8], plain.causal()),
+        ([0, 1, 2, 3, 8], plain),
+        ([1, 1, 1, 1, 1], plain.causal()),
+        ([1, 1, 2, 2, 3], plain),
+        ([2, 2, 1, 5, 16], plain.causal().scale(0.7)),
+        ([1, 2, 3, 33, 17], plain.causal()),
+        ([1, 1, 2, 64, 64], plain.causal()),
+        ([1, 1, 1, 65, 65], plain),
+        ([1, 1, 2, 67, 40], plain.scale(-0.3)),
+        ([1, 1, 1, 31, 129], plain.causal()),
+        ([1, 1, 1, 20, 256], plain),
+        ([1, 1, 1, 130, 20], plain.causal()),
+        ([3, 1, 1, 97, 5], plain.scale(2.0)),
+    ];
+    let mut random = rng(1000 * seed() + 7);
+    all.extend((0..6).map(|_| {
+        let options = plain.scale(random.random_range(0.05..0.6));
+        let mut below = |most: usize| random.random_range(1..=most);
+        let dims = [below(2), below(2), below(3), below(70), below(80)];
+        (dims, if below(2) == 1 { options.causal() } else { options })
+    }));
+    all
+}
+
+pub fn cases() -> Vec<Case> {
+    let of = |(i, (dims, options)): (u64, ([usize; 5], FlashAttentionOptions))| {
+        [Problem::new::<f32>(i, dims, options).forward::<f32>(), Problem::new::<f16>(i, dims, options).forward::<f16>()]
+    };
+    (0..).zip(problems()).flat_map(of).collect()
+}
+
+pub fn backward_cases() -> Vec<Case> {
+    let of = |(i, (dims, options)): (u64, ([usize; 5], FlashAttentionOptions))| {
+        [Problem::new::<f32>(i, dims, options).backward::<f32>(), Problem::new::<f16>(i, dims, options).backward::<f16>()]
+    };
+    (0..).zip(problems()).flat_map(of).collect()
+}
+
+#[derive(Clone)]
+struct Problem {
+    dims: [usize; 5],
+    options: FlashAttentionOptions,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    dy: Vec<f32>,
+}
+
+/// A number and what it may be off, of which sums are made.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    exact: f64,
+    /// The errors of what is added, and the sizes.
+    strays: f64,
+    sizes: f64,
+}
+
+impl Sum {
+    fn add(&mut self, value: f64, error: f64) {
+        self.exact += value;
+        self.strays += error;
+        self.sizes += value.abs() + error;
+    }
+
+    /// With `roundings` for each of what is added. What is too small to be normal may be flushed.
+    fn near(self, roundings: usize) -> Near {
+        Near { exact: self.exact, error: self.strays + U * roundings as f64 * self.sizes + 1e-30 }
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> (f64, f64) {
+    let product = |(&a, &b): (&f32, &f32)| f64::from(a) * f64::from(b);
+    (a.iter().zip(b).map(product).sum(), a.iter().zip(b).map(|pair| product(pair).abs()).sum())
+}
+
+impl Problem {
+    fn new<T: Float>(seed: u64, dims: [usize; 5], options: FlashAttentionOptions) -> Self {
+        let [batch, kv_heads, sharing, tokens, dim] = dims;
+        let (mut rng, keys) = (rng(seed), batch * kv_heads * tokens * dim);
+        let mut of = |len: usize| convert::<T>(&floats(&mut rng, len, 1.5)).iter().map(|&v| v.into()).collect::<Vec<f32>>();
+        Self { dims, options, q: of(keys * sharing), k: of(keys), v: of(keys), dy: of(keys * sharing) }
+    }
+
+    fn name<T: Float>(&self) -> String {
+        format!("{:?} {:?} {:?}", self.dims, self.options, T::ELEMENT)
+    }
+
+    /// Those of queries, and of keys.
+    fn shapes(&self) -> [bitnet_wgpu::Shape; 2] {
+        let [batch, kv_heads, sharing, tokens, dim] = self.dims;
+        // A batch of one is none.
+        let of = |heads: usize| if batch == 1 { shape(&[heads, tokens, dim]) } else { shape(&[batch, heads, tokens, dim]) };
+        [of(kv_heads * sharing), of(kv_heads)]
+    }
+
+    fn scale(&self) -> f64 {
+        self.options.scale.unwrap_or((self.dims[4] as f32).sqrt().recip()).into()
+    }
+
+    fn seen(&self, query: usize) -> usize {
+        if self.options.causal { query + 1 } else { self.dims[3] }
+    }
+
+    fn row<'a>(&self, of: &'a [f32], head: usize, token: usize) -> &'a [f32] {
+        &of[(head * self.dims[3] + token) * self.dims[4]..][..self.dims[4]]
+    }
+
+    /// The scores of a query, each with what it may be off: a rounding for each product and sum, and one for the scale.
+    fn scores(&self, head: usize, query: usize) -> Vec<(f64, f64)> {
+        let (q, shared) = (self.row(&self.q, head, query), head / self.dims[2]);
+        let score = |key: usize| {
+            let (exact, sizes) = dot(q, self.row(&self.k, shared, key));
+            (exact * self.scale(), sizes * self.scale().abs() * (self.dims[4] + 2) as f64 * U)
+        };
+        (0..self.seen(query)).map(score).collect()
+    }
+
+    fn queries(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let [batch, kv_heads, sharing, tokens, _] = self.dims;
+        (0..batch * kv_heads * sharing).flat_map(move |head| (0..tokens).map(move |query| (head, query)))
+    }
+
+    /// y and lse.
+    fn wanted(&self) -> [Vec<Near>; 2] {
+        let mut wanted = [Vec::new(), Vec::new()];
+        for (head, query) in self.queries() {
+            let scores = self.scores(head, query);
+            let largest = scores.iter().map(|(score, _)| *score).fold(f64::MIN, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|(score, _)| (score - largest).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            // Beside the score: a difference, which is off by U·|x|, and exp, by (3 + 2·|x|)·2U, on the way from the score to the largest of its tile,
+            // and from there to those of later tiles: the |x| add up to that of the whole way. And a product for each.
+            let steps = (self.dims[3] / 32 + 3) as f64;
+            let stray = |key: usize| (scores[key].1 + (5.0 * (largest - scores[key].0) + 7.0 * steps) * U).exp_m1() * weights[key] / total;
+            let roundings = 2 * (scores.len() + 12);
+            for d in 0..self.dims[4] {
+                let v = |key: usize| f64::from(self.row(&self.v, head / self.dims[2], key)[d]);
+                let mut y = Sum::default();
+                (0..scores.len()).for_each(|key| y.add(weights[key] / total * v(key), 0.0));
+                // Of a weight that strays, the total does as well.
+                y.strays = (0..scores.len()).map(|key| stray(key) * (v(key) - y.exact).abs().max(v(key).abs() + y.exact.abs())).sum();
+                wanted[0].push(y.near(roundings));
+            }
+            let exact = largest + total.ln();
+            // The crate's own logarithm is off by 14 U at most.
+            let error =
+                (0..scores.len()).map(stray).sum::<f64>() + U * (roundings as f64 + 14.0 * total.ln() + largest.abs() + 2.0 * exact.abs());
+            wanted[1].push(Near { exact, error });
+        }
+        wanted
+    }
+
+    fn forward<T: Float>(self) -> Case {
+        let [y, lse] = self.wanted();
+        let base = convert::<T>(&floats(&mut rng(77), y.len(), 3.0));
+        let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+        // Bounds that show something.
+        assert!(y.iter().chain(&lse).all(|near| near.error < 1e-3), "{}", self.name::<T>());
+        let check = move |got: &[Data], _| {
+            [&y, &lse, &sum].into_iter().zip(got).try_for_each(|(wanted, got)| got.check_near(wanted.iter().copied()))
+        };
+        let (name, twin) = (self.name::<T>(), self.clone());
+        let shapes = self.shapes();
+        let record = move |r: &mut Recorder| {
+            let [q, k, v] = [(&self.q, 0), (&self.k, 1), (&self.v, 1)].map(|(x, of)| r.upload(&convert::<T>(x), shapes[of]));
+            let (q, k, v, sum) = (q?, k?, v?, r.upload(&base, shapes[0])?);
+            let qkv = Qkv { q: &q, k: &k, v: &v };
+            let Attended { y, lse } = transformer::flash_attention(&mut r.encoder, qkv, self.options)?;
+            let again = r.output(lse.shape())?;
+            transformer::flash_attention_into(&mut r.encoder, qkv, self.options, Attended { y: Out::add(&sum), lse: &again })?;
+            r.watch_all(&y);
+            r.watch_all(&lse);
+            r.watch_all(&sum);
+            Ok(())
+        };
+        Case::new(name, record, check).of(T::ELEMENT).twin(move || twin.by_cpu())
+    }
+
+    /// The part of a head.
+    fn of_head<'a>(&self, of: &'a [f32], head: usize, sharing: usize) -> &'a [f32] {
+        let size = self.dims[3] * self.dims[4];
+        &of[head / sharing * size..][..size]
+    }
+
+    fn qkv(&self, head: usize) -> Qkv<&[f32]> {
+        let sharing = self.dims[2];
+        Qkv { q: self.of_head(&self.q, head, 1), k: self.of_head(&self.k, head, sharing), v: self.of_head(&self.v, head, sharing) }
+    }
+
+    fn heads(&self) -> usize {
+        self.dims[..3].iter().product()
+    }
+
+    fn by_cpu(&self) -> Vec<Data> {
+        let attended = |head| transformer::flash_attention_cpu(self.qkv(head), self.dims[4], self.options).unwrap();
+        let all: Vec<_> = (0..self.heads()).map(attended).collect();
+        vec![Data::F32(all.iter().flat_map(|one| one.y.clone()).collect()), Data::F32(all.iter().flat_map(|one| one.lse.clone()).collect())]
+    }
+
+    /// The gradients for q, k and v, as they follow from `y` and `lse`.
+    fn gradients(&self, y: &[f32], lse: &[f32]) -> [Vec<Near>; 3] {
+        let (dim, scale) = (self.dims[4], self.scale());
+        let mut sums = [self.q.len(), self.k.len(), self.k.len()].map(|len| vec![Sum::default(); len]);
+        for (head, query) in self.queries() {
+            let (i, shared) = (head * self.dims[3] + query, head / self.dims[2]);
+            let (q, dy) = (self.row(&self.q, head, query), self.row(&self.dy, head, query));
+            let (delta, of_delta) = dot(self.row(y, head, query), dy);
+            for (key, (score, of_score)) in self.scores(head, query).into_iter().enumerate() {
+                let j = shared * self.dims[3] + key;
+                let (k, v) = (self.row(&self.k, shared, key), self.row(&self.v, shared, key));
+                let below = score - f64::from(lse[i]);
+                let weight = below.exp();
+                // The score, a difference, and exp.
+                let of_weight = weight * (of_score + (5.0 * below.abs() + 7.0) * U).exp_m1();
+                let (slope, of_slope) = dot(dy, v);
+                let value = weight * (slope - delta) * scale;
+                let off = (weight + of_weight) * (dim + 3) as f64 * U * (of_slope + of_delta) * scale.abs();
+                let off = off + of_weight * (slope - delta).abs() * scale.abs() + 5.0 * U * value.abs();
+                for d in 0..dim {
+                    let [q, k, dy] = [q[d], k[d], dy[d]].map(f64::from);
+                    sums[0][i * dim + d].add(value * k, off * k.abs());
+                    sums[1][j * dim + d].add(value * q, off * q.abs());
+                    sums[2][j * dim + d].add(weight * dy, of_weight * dy.abs());
+                }
+            }
+        }
+        let (tokens, all) = (self.dims[3], self.dims[3] * self.dims[2]);
+        let near = |(sums, roundings): (&Vec<Sum>, usize)| sums.iter().map(|sum| sum.near(roundings + 3)).collect::<Vec<_>>();
+        [(&sums[0], tokens), (&sums[1], all), (&sums[2], all)].map(near)
+    }
+
+    /// Into tensors, and on top of some.
+    fn backward<T: Float>(self) -> Case {
+        let [y, lse] = self.wanted();
+        let (y, lse): (Vec<T>, Vec<f32>) =
+            (y.iter().map(|y| T::from_f32(y.exact as f32)).collect(), lse.iter().map(|l| l.exact as f32).collect());
+        let rounded: Vec<f32> = y.iter().map(|&y| y.into()).collect();
+        let wanted = self.gradients(&rounded, &lse);
+        assert!(wanted.iter().flatten().all(|near| near.error < 1e-2), "{}", self.name::<T>());
+        let base = [self.q.len(), self.k.len(), self.k.len()].map(|len| convert::<T>(&floats(&mut rng(78), len, 3.0)));
+        let sums: Vec<Vec<Near>> = wanted
+            .iter()
+            .zip(&base)
+            .map(|(near, base)| near.iter().zip(base).map(|(near, &base)| near.on_top_of(base)).collect())
+            .collect();
+        let check = move |got: &[Data], _| {
+            wanted
+                .iter()
+                .chain(&sums)
+                .zip(got)
+                .enumerate()
+                .try_for_each(|(i, (wanted, got))| got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}")))
+        };
+        let (name, twin, of_twin, shapes) = (self.name::<T>(), self.clone(), Attended { y: rounded, lse: lse.clone() }, self.shapes());
+        let record = move |r: &mut Recorder| {
+            let [q, dy] = [&self.q, &self.dy].map(|x| r.upload(&convert::<T>(x), shapes[0]));
+            let [k, v] = [&self.k, &self.v].map(|x| r.upload(&convert::<T>(x), shapes[1]));
+            let (q, k, v, dy) = (q?, k?, v?, dy?);
+            let attended = Attended { y: r.upload(&y, shapes[0])?, lse: r.upload(&lse, shape(&shapes[0].dims()[..shapes[0].rank() - 1]))? };
+            let qkv = Qkv { q: &q, k: &k, v: &v };
+            let made = transformer::flash_attention_backward(&mut r.encoder, qkv, &attended, &dy, self.options)?;
+            let sums = [r.upload(&base[0], shapes[0])?, r.upload(&base[1], shapes[1])?, r.upload(&base[2], shapes[1])?];
+            let outs = Qkv { q: Out::add(&sums[0]), k: Out::add(&sums[1]), v: Out::add(&sums[2]) };
+            transformer::flash_attention_backward_into(&mut r.encoder, qkv, &attended, &dy, self.options, outs)?;
+            [&made.q, &made.k, &made.v].into_iter().chain(&sums).for_each(|tensor| r.watch_all(tensor));
+            Ok(())
+        };
+        Case::new(name, record, check).of(T::ELEMENT).twin(move || twin.backward_by_cpu(&of_twin))
+    }
+
+    fn backward_by_cpu(&self, attended: &Attended<Vec<f32>, Vec<f32>>) -> Vec<Data> {
+        let [_, _, sharing, tokens, dim] = self.dims;
+        let mut made = [Vec::new(), vec![0f32; self.k.len()], vec![0f32; self.k.len()]];
+        for head in 0..self.heads() {
+            let lse = attended.lse[head * tokens..][..tokens].to_vec();
+            let of_head = Attended { y: self.of_head(&attended.y, head, 1).to_vec(), lse };
+            let dy = self.of_head(&self.dy, head, 1);
+            let Qkv { q, k, v } = transformer::flash_attention_backward_cpu(self.qkv(head), &of_head, dy, dim, self.options).unwrap();
+            made[0].extend(q);
+            let first = head / sharing * tokens * dim;
+            made[1][first..].iter_mut().zip(&k).for_each(|(sum, k)| *sum += k);
+            made[2][first..].iter_mut().zip(&v).for_each(|(sum, v)| *sum += v);
+        }
+        made.map(Data::F32).to_vec()
+    }
+}
