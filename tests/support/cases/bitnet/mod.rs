@@ -21,7 +21,7 @@ use bitnet_wgpu::{
 pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
-    ("bitnet::bitlinear_float", WgslAndTwin, bitlinear_float::cases),
+    ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
