@@ -233,6 +233,13 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert_shape(transformer::rotate_backward(&mut encoder, &heads, &unwritten(context, [4, 3, 2]), 0));
     assert!(matches!(bitnet::quantize_weights_by_group(&mut encoder, &x, 24), Err(Error::Invalid { .. })));
     assert!(matches!(bitnet::quantize_weights_by_row_cpu(&[1.0, f32::NAN], 1, 2), Err(Error::Invalid { .. })));
+    for block in [0, 3, 2048] {
+        assert!(matches!(bitnet::hadamard(&mut encoder, &x, block), Err(Error::Invalid { .. })));
+        assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], block), Err(Error::Invalid { .. })));
+    }
+    assert_shape(bitnet::hadamard(&mut encoder, &x, 2));
+    assert_shape(bitnet::hadamard_into(&mut encoder, &x, 1, &row));
+    assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], 4), Err(Error::Length { .. })));
     assert_shape(tensor::matmul(&mut encoder, &x, &x));
     assert_shape(tensor::matmul(&mut encoder, &row, &x));
     assert_shape(tensor::matmul_into(&mut encoder, &x, tensor::Side::transposed(&x), &x));

@@ -232,3 +232,30 @@ fn gradients_of_attention_are_slopes() {
         assert_gradient("flash_attention, v", &v, &made.v, |v| attention(&wide_q, &wide_k, v));
     }
 }
+
+#[test]
+fn hadamard_is_orthogonal_and_its_own_gradient() {
+    let mut rng = rng(67);
+    for block in [1, 2, 8, 64, 1024] {
+        let (x, dy) = (floats(&mut rng, 2 * block, 3.0), floats(&mut rng, 2 * block, 2.0));
+        let transformed = |x: &[f32]| {
+            let mut y = x.to_vec();
+            bitnet::hadamard_cpu(&mut y, block).unwrap();
+            y
+        };
+        let definition = |x: &[f64], at: usize| {
+            let (first, i) = (at / block * block, at % block);
+            let sign = |j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+            (0..block).map(|j| x[first + j] * sign(j)).sum::<f64>() / (block as f64).sqrt()
+        };
+        let y = transformed(&x);
+        let wide: Vec<f64> = x.iter().map(|&v| v.into()).collect();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-5 * 3.0 * (block as f64).sqrt();
+        assert!((0..x.len()).all(|at| near(y[at].into(), definition(&wide, at))), "blocks of {block}");
+        assert!(transformed(&y).iter().zip(&wide).all(|(&back, &x)| near(back.into(), x)), "blocks of {block}");
+        if block <= 64 {
+            let forward = |x: &[f64]| weighed((0..x.len()).map(|at| definition(x, at)), &dy);
+            assert_gradient("hadamard", &x, &transformed(&dy), forward);
+        }
+    }
+}

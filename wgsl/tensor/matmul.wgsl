@@ -1,63 +1,100 @@
-// y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0. A part before brings both functions, and says of each whether what
-// lies side by side are the elements of a row. A workgroup makes a tile of TILE_Y × TILE_X: it stages DEPTH of l at a time in workgroup memory, and a
-// thread makes 4 × 4 of it, in columns that lie 16 apart, so that neighbours write side by side.
-// A row of staged columns is one longer, so that writing across rows meets no bank twice.
-const A_PITCH: u32 = TILE_Y + 1u;
-const B_PITCH: u32 = TILE_X + 1u;
-var<workgroup> staged_a: array<f32, DEPTH * (TILE_Y + 1u)>;
-var<workgroup> staged_b: array<f32, DEPTH * (TILE_X + 1u)>;
+// y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0. Parts before bring the sides: `left_quad` and `right_quad` load four
+// neighbours of a line, which runs along k where `left_along_k` and `right_along_k` say so, and along the outputs where not.
+// A workgroup of 16 × 16 threads makes a tile of (64·BLOCKS)². It stages DEPTH of l at a time, as quads of outputs, and a thread makes BLOCKS² blocks
+// of 4 × 4 outputs, 64 apart. Half of the threads stage the left side, half the right one, a block of 4 × 4 each: lines along k are transposed in
+// registers. The next block is loaded while this one is multiplied.
+const QUADS: u32 = TILE_X / 4u;
+const RIGHT: u32 = DEPTH * QUADS;
+// What lies `4·d` of l deep is moved by d·SPREAD, so that threads that write quads of one output at several depths meet no bank twice.
+const SPREAD: u32 = 32u / DEPTH;
+var<workgroup> staged: array<vec4<f32>, 2u * DEPTH * QUADS>;
+
+// Which block a thread stages: of which side, its depth and its outputs, both in quads.
+struct Place { right: bool, along_k: bool, depth: u32, output: u32 }
+
+fn place(local: u32) -> Place {
+    let right = local >= THREADS / 2u;
+    let along_k = select(left_along_k(), right_along_k(), right);
+    let i = local % (THREADS / 2u);
+    // Neighbouring threads read what lies side by side.
+    let depth = select(i / QUADS, i % (DEPTH / 4u), along_k);
+    let output = select(i % QUADS, i / (DEPTH / 4u), along_k);
+    return Place(right, along_k, depth, output);
+}
+
+fn load(batch: u32, origin: u32, first: u32, p: Place) -> Block {
+    let depth = first + 4u * p.depth;
+    let output = origin + 4u * p.output;
+    let line = select(depth, output, p.along_k);
+    let at = select(output, depth, p.along_k);
+    if p.right {
+        return Block(
+            right_quad(batch, line, at), right_quad(batch, line + 1u, at), right_quad(batch, line + 2u, at), right_quad(batch, line + 3u, at),
+        );
+    }
+    return Block(
+        left_quad(batch, line, at), left_quad(batch, line + 1u, at), left_quad(batch, line + 2u, at), left_quad(batch, line + 3u, at),
+    );
+}
+
+fn stage(block: Block, p: Place) {
+    var by_depth = block;
+    if p.along_k { by_depth = transposed(block); }
+    let at = select(0u, RIGHT, p.right) + 4u * p.depth * QUADS + (p.output ^ (p.depth * SPREAD));
+    staged[at] = by_depth.x;
+    staged[at + QUADS] = by_depth.y;
+    staged[at + 2u * QUADS] = by_depth.z;
+    staged[at + 3u * QUADS] = by_depth.w;
+}
+
+fn store_block(batch: u32, row: u32, column: u32, sum: Block) {
+    store_quad(batch, row, column, sum.x);
+    store_quad(batch, row + 1u, column, sum.y);
+    store_quad(batch, row + 2u, column, sum.z);
+    store_quad(batch, row + 3u, column, sum.w);
+}
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn matmul(group: Group, ids: Ids) {
-    let first_row = group.id.y * TILE_Y;
-    let first_column = group.id.x * TILE_X;
+    let row = group.id.y * TILE_Y;
+    let column = group.id.x * TILE_X;
     let batch = group.id.z;
     let across = ids.local % 16u;
     let down = ids.local / 16u;
-    var sums: array<vec4<f32>, 4>;
+    let p = place(ids.local);
+    let origin = select(row, column, p.right);
+    // Named, for an array of them some compilers keep in memory.
+    var sum00 = Block();
+    var sum01 = Block();
+    var sum10 = Block();
+    var sum11 = Block();
+    var next = load(batch, origin, 0u, p);
     for (var first = 0u; first < params.k; first += DEPTH) {
-        // Neighbouring threads read what lies side by side.
-        for (var i = ids.local; i < TILE_Y * DEPTH; i += THREADS) {
-            let by_row = vec2<u32>(i / DEPTH, i % DEPTH);
-            let by_column = vec2<u32>(i % TILE_Y, i / TILE_Y);
-            let at = select(by_column, by_row, left_by_row());
-            let row = first_row + at.x;
-            let l = first + at.y;
-            var v = 0.0;
-            if row < params.m && l < params.k { v = left(batch, row, l); }
-            staged_a[at.y * A_PITCH + at.x] = v;
-        }
-        for (var i = ids.local; i < TILE_X * DEPTH; i += THREADS) {
-            let by_row = vec2<u32>(i / TILE_X, i % TILE_X);
-            let by_column = vec2<u32>(i % DEPTH, i / DEPTH);
-            let at = select(by_column, by_row, right_by_row());
-            let l = first + at.x;
-            let column = first_column + at.y;
-            var v = 0.0;
-            if l < params.k && column < params.n { v = right(batch, l, column); }
-            staged_b[at.x * B_PITCH + at.y] = v;
-        }
+        stage(next, p);
         workgroupBarrier();
-        for (var l = 0u; l < DEPTH; l += 1u) {
-            let of_a = l * A_PITCH + 4u * down;
-            let of_b = l * B_PITCH + across;
-            let beside = vec4<f32>(staged_b[of_b], staged_b[of_b + 16u], staged_b[of_b + 32u], staged_b[of_b + 48u]);
-            sums[0] = fma(vec4<f32>(staged_a[of_a]), beside, sums[0]);
-            sums[1] = fma(vec4<f32>(staged_a[of_a + 1u]), beside, sums[1]);
-            sums[2] = fma(vec4<f32>(staged_a[of_a + 2u]), beside, sums[2]);
-            sums[3] = fma(vec4<f32>(staged_a[of_a + 3u]), beside, sums[3]);
+        next = load(batch, origin, first + DEPTH, p);
+        for (var depth = 0u; depth < DEPTH / 4u; depth += 1u) {
+            let of_a = 4u * depth * QUADS + (down ^ (depth * SPREAD));
+            let of_b = RIGHT + 4u * depth * QUADS + (across ^ (depth * SPREAD));
+            for (var l = 0u; l < 4u; l += 1u) {
+                let a0 = staged[of_a + l * QUADS];
+                let b0 = staged[of_b + l * QUADS];
+                sum00 = outer(a0, b0, sum00);
+                if BLOCKS > 1u {
+                    let a1 = staged[of_a + l * QUADS + 16u];
+                    let b1 = staged[of_b + l * QUADS + 16u];
+                    sum01 = outer(a0, b1, sum01);
+                    sum10 = outer(a1, b0, sum10);
+                    sum11 = outer(a1, b1, sum11);
+                }
+            }
         }
         workgroupBarrier();
     }
-    let y_first = batch * params.m * params.n;
-    for (var r = 0u; r < 4u; r += 1u) {
-        let row = first_row + 4u * down + r;
-        for (var c = 0u; c < 4u; c += 1u) {
-            let column = first_column + across + 16u * c;
-            if row < params.m && column < params.n {
-                let at = y_first + row * params.n + column;
-                if params.add != 0u { y[at] = Y(f32(y[at]) + sums[r][c]); } else { y[at] = Y(sums[r][c]); }
-            }
-        }
+    store_block(batch, row + 4u * down, column + 4u * across, sum00);
+    if BLOCKS > 1u {
+        store_block(batch, row + 4u * down, column + 64u + 4u * across, sum01);
+        store_block(batch, row + 64u + 4u * down, column + 4u * across, sum10);
+        store_block(batch, row + 64u + 4u * down, column + 64u + 4u * across, sum11);
     }
 }

@@ -6,11 +6,13 @@ use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{Part, Source, Work},
     },
+    msl,
+    ops::tensor::matmul_kernels::{Product, large_tile, tile},
     params,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
@@ -18,23 +20,71 @@ use crate::{
 
 params! { struct Params { m: u32, n: u32, k: u32, words: u32, groups: u32, group_words: u32, transposed: u32, add: u32 } }
 
-static MATMUL_TERNARY: Kernel = Kernel::trusted(
-    "matmul_ternary",
-    Params::FIELDS,
-    &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", "tensor/matmul"])
-        .workgroup_size([256, 1, 1])
-        .tile([64, 64, 1])
-        .constants(&[("DEPTH", 16)])
-        .workgroup_bytes(8320)
-        .work(Work::new(256, "products", 17, 512))],
-)
-.entry("matmul");
+pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_TERNARY, &MATMUL_TERNARY_LARGE, &BITLINEAR_FLOAT_GEMV, &BITLINEAR_FLOAT_GEMV_QUADS];
 
-pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_TERNARY];
+const fn kernel(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry(entry)
+}
 
-/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. Products are added in `f32`, in the order of k. For models
-/// whose activations are not quantised (W1.58A16); [`bitlinear`](super::bitlinear()) quantises them, and is faster.
+/// Parts whose left side is in lines of any length, or in whole quads.
+macro_rules! parts {
+    (any: $($part:literal),+) => { wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", "tensor/matmul_a", $($part),+] };
+    (quads: $($part:literal),+) => { wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", "tensor/matmul_a_quads", $($part),+] };
+}
+
+static MATMUL_TERNARY: Kernel =
+    kernel("matmul_ternary", "matmul", &[tile(parts![any: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+static MATMUL_TERNARY_LARGE: Kernel =
+    kernel("matmul_ternary_large", "matmul", &[large_tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+
+/// 8 rows × 4 tokens a workgroup, 32 lanes four rows; a turn takes a word of each.
+const fn gemv(source: Source) -> Source {
+    source.workgroup_size([64, 1, 1]).tile([8, 4, 1]).work(Work::new(64, "weights", 96, 128))
+}
+
+const GEMV_METAL: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
+
+static BITLINEAR_FLOAT_GEMV: Kernel = kernel(
+    "bitlinear_float_gemv",
+    "bitlinear_float_gemv",
+    &[
+        gemv(Source::wgsl(parts![any:
+            "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "bitnet/bitlinear_float_gemv"]))
+        .workgroup_bytes(1024),
+        gemv(Source::msl(GEMV_METAL)).constants(&[("ALIGNED", 0)]),
+    ],
+);
+static BITLINEAR_FLOAT_GEMV_QUADS: Kernel = kernel(
+    "bitlinear_float_gemv_quads",
+    "bitlinear_float_gemv",
+    &[
+        gemv(Source::wgsl(parts![quads:
+            "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "bitnet/bitlinear_float_gemv"]))
+        .workgroup_bytes(1024),
+        gemv(Source::msl(GEMV_METAL)).constants(&[("ALIGNED", 1)]),
+    ],
+);
+
+/// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.
+const GEMV_TOKENS: usize = 8;
+
+/// The kernel for a product of activations and ternary weights; the order of its sums follows from the shape.
+fn plan(product: Product) -> &'static Kernel {
+    let quads = product.k > 0 && product.k.is_multiple_of(4);
+    match product.b_along_k && product.m <= GEMV_TOKENS {
+        true => [&BITLINEAR_FLOAT_GEMV, &BITLINEAR_FLOAT_GEMV_QUADS][usize::from(quads)],
+        false if quads && product.is_large() => &MATMUL_TERNARY_LARGE,
+        false => &MATMUL_TERNARY,
+    }
+}
+
+/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised
+/// (W1.58A16); [`bitlinear`](super::bitlinear()) quantises them, and is faster.
+///
+/// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; these sums are
+/// added by 32 lanes and then in a binary tree. For more tokens, weights are β·Wq, and products are added in the order of k. Activations below 2^-112
+/// may count as 0.
 ///
 /// # Errors
 /// As [`bitlinear_float_into`].
@@ -106,7 +156,8 @@ fn record<X: Float, Y: Float>(
         transposed: transposed.into(),
         add: y.adds().into(),
     };
-    encoder.dispatch(&MATMUL_TERNARY, &params, &[a, &w.codes, &w.scales, y.tensor()], [n, m, 1])
+    let kernel = plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: transposed });
+    encoder.dispatch(kernel, &params, &[a, &w.codes, &w.scales, y.tensor()], [n, m, 1])
 }
 
 /// The CPU twin of [`bitlinear_float`], of one row: products added in the order of k.

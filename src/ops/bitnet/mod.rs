@@ -10,6 +10,7 @@ mod bitlinear_kernels;
 pub(crate) mod dequantize;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
+pub(crate) mod hadamard;
 pub(crate) mod plan;
 pub(crate) mod quantize_activations;
 pub(crate) mod quantize_weights;
@@ -26,6 +27,7 @@ family!(
     dequantize,
     gate,
     gate_quantize,
+    hadamard,
     quantize_activations,
     quantize_weights,
     quantize_weights_by_group,

@@ -1,40 +1,16 @@
 //! matmul: y = a·b, of matrices or batches of them, either side transposed.
 
+use super::matmul_kernels::{Params, Product, plan};
 use crate::{
     element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
-    kernel::{
-        binding::{Type::*, read, read_write},
-        declaration::Kernel,
-        params::Params as _,
-        source::{Source, Work},
-    },
-    params,
+    kernel::declaration::Kernel,
     shape::Shape,
-    wgsl,
 };
 use rayon::prelude::*;
 
-params! {
-    struct Params {
-        m: u32, n: u32, k: u32, a_row: u32, a_column: u32, a_batch: u32, b_row: u32, b_column: u32, b_batch: u32, add: u32,
-    }
-}
-
-static MATMUL: Kernel = Kernel::trusted(
-    "matmul",
-    Params::FIELDS,
-    &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul"])
-        .workgroup_size([256, 1, 1])
-        .tile([64, 64, 1])
-        .constants(&[("DEPTH", 16)])
-        .workgroup_bytes(8320)
-        .work(Work::new(256, "products", 32, 512))],
-);
-
-pub(super) const KERNELS: &[&Kernel] = &[&MATMUL];
+pub(super) const KERNELS: &[&Kernel] = super::matmul_kernels::KERNELS;
 
 /// A side of a product: a matrix, or a batch of them, as it is or transposed.
 pub struct Side<'a, T> {
@@ -63,13 +39,11 @@ impl<'a, T> From<&'a Tensor<T>> for Side<'a, T> {
     }
 }
 
-/// A side as the kernel sees it.
+/// A side as the product sees it.
 struct View {
     batch: usize,
     rows: usize,
     columns: usize,
-    row_stride: usize,
-    column_stride: usize,
 }
 
 impl<T> Side<'_, T> {
@@ -78,17 +52,22 @@ impl<T> Side<'_, T> {
         let &[ref batch @ .., rows, columns] = shape.dims() else {
             return Err(Error::Shape { op: "matmul", what, expected: "[.., rows, columns]".into(), found: shape });
         };
-        let batch = batch.iter().product();
-        Ok(if self.transposed {
-            View { batch, rows: columns, columns: rows, row_stride: 1, column_stride: columns }
-        } else {
-            View { batch, rows, columns, row_stride: columns, column_stride: 1 }
-        })
+        let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        Ok(View { batch: batch.iter().product(), rows, columns })
+    }
+
+    /// The rows of its tensor from one matrix to the next. Without a batch, it begins at the same place for all.
+    fn step(&self) -> u32 {
+        match *self.tensor.shape().dims() {
+            [_, .., rows, _] => rows as u32,
+            _ => 0,
+        }
     }
 }
 
 /// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must agree; a side that has none is the same for all. Either
-/// side may be [`Side::transposed`]. Products are added in `f32`, in the order of k, so a device gives the same bits every time.
+/// side may be [`Side::transposed`]. Products are added in `f32`, in an order that follows from the shapes (that of k where there are many
+/// rows), so a device gives the same bits every time.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b (summed over the batch for a side that has none).
 ///
@@ -123,21 +102,19 @@ pub fn matmul_into<'a, 'y, X: Float, Y: Float>(
     y.check_shape("matmul", output(&a, &b)?)?;
     let (left, right) = (a.view("a")?, b.view("b")?);
     let batch = if a.tensor.shape().rank() == 2 { right.batch } else { left.batch };
-    // A side without a batch begins at the same place for all.
-    let step = |side: &Side<'_, X>, view: &View| if side.tensor.shape().rank() == 2 { 0 } else { (view.rows * view.columns) as u32 };
+    let (m, n, k) = (left.rows, right.columns, left.columns);
     let params = Params {
-        m: left.rows as u32,
-        n: right.columns as u32,
-        k: left.columns as u32,
-        a_row: left.row_stride as u32,
-        a_column: left.column_stride as u32,
-        a_batch: step(&a, &left),
-        b_row: right.row_stride as u32,
-        b_column: right.column_stride as u32,
-        b_batch: step(&b, &right),
+        m: m as u32,
+        n: n as u32,
+        k: k as u32,
+        a_transposed: a.transposed.into(),
+        b_transposed: b.transposed.into(),
+        a_batch: a.step(),
+        b_batch: b.step(),
         add: y.adds().into(),
     };
-    encoder.dispatch(&MATMUL, &params, &[a.tensor, b.tensor, y.tensor()], [right.columns, left.rows, batch])
+    let kernel = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed });
+    encoder.dispatch(kernel, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch])
 }
 
 /// The shape of a product.

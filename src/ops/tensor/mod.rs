@@ -11,6 +11,7 @@ pub(crate) mod gather;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod matmul_int8;
+pub(crate) mod matmul_kernels;
 pub(crate) mod max;
 pub(crate) mod norm;
 pub(crate) mod pad_rows;

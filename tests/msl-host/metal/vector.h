@@ -45,7 +45,7 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
         for (int i = 0; i < N; ++i) a.d[i] = T(a.d[i] op b.d[i]); \
         return a; \
     }
-    MSL_OPERATOR(+) MSL_OPERATOR(-) MSL_OPERATOR(*) MSL_OPERATOR(/) MSL_OPERATOR(&) MSL_OPERATOR(>>)
+    MSL_OPERATOR(+) MSL_OPERATOR(-) MSL_OPERATOR(*) MSL_OPERATOR(/) MSL_OPERATOR(&) MSL_OPERATOR(|) MSL_OPERATOR(<<) MSL_OPERATOR(>>)
 #undef MSL_OPERATOR
     friend MSL_FN vec& operator+=(vec& a, vec b) { return a = a + b; }
     friend MSL_FN vec& operator*=(vec& a, vec b) { return a = a * b; }

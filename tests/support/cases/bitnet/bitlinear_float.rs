@@ -5,12 +5,24 @@ use bitnet_wgpu::{Float, Out, Scales, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (m, rows, columns, size) in
-        [(1, 1, 1, None), (0, 3, 5, None), (5, 70, 65, None), (3, 20, 300, Some(16)), (66, 33, 260, Some(128)), (2, 129, 64, Some(64))]
-    {
+    for (m, rows, columns, size) in [
+        (1, 1, 1, None),
+        (0, 3, 5, None),
+        (5, 70, 65, None),
+        (3, 20, 300, Some(16)),
+        (66, 33, 260, Some(128)),
+        (2, 129, 64, Some(64)),
+        (8, 9, 1100, Some(128)),
+    ] {
         cases.extend([case::<f32, f32>(m, rows, columns, size), case::<f16, f32>(m, rows, columns, size)]);
     }
-    cases.extend([case::<f16, f16>(4, 20, 50, Some(32)), case::<f32, f16>(4, 20, 50, None)]);
+    // Each kernel to halves: few tokens of any length and of quads, more tokens, and as many as make large tiles.
+    for (m, rows, columns, size) in [(4, 20, 50, Some(32)), (6, 21, 1028, Some(128)), (9, 20, 50, None)] {
+        cases.extend([case::<f16, f16>(m, rows, columns, size), case::<f32, f16>(m, rows, columns, size)]);
+    }
+    let (m, rows, columns, size) = (16_257, 68, 68, Some(64));
+    cases.extend([case::<f32, f32>(m, rows, columns, size), case::<f16, f32>(m, rows, columns, size)]);
+    cases.extend([case::<f32, f16>(m, rows, columns, size), case::<f16, f16>(m, rows, columns, size)]);
     cases
 }
 

@@ -5,6 +5,7 @@ mod bitlinear_float;
 mod dequantize;
 mod gate;
 mod gate_quantize;
+mod hadamard;
 mod quantize_activations;
 mod quantize_weights;
 mod quantize_weights_by_group;
@@ -21,7 +22,7 @@ use bitnet_wgpu::{
 pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
-    ("bitnet::bitlinear_float", WgslAndTwin, bitlinear_float::cases),
+    ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
@@ -29,6 +30,7 @@ pub const OPS: Family = &[
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
+    ("bitnet::hadamard", Kernels, hadamard::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),

@@ -15,6 +15,7 @@ pub fn cases() -> Vec<Case> {
         ([3, 0, 5], vec![], vec![]),
         ([0, 4, 5], vec![], vec![]),
         ([65, 17, 63], vec![], vec![]),
+        ([132, 36, 68], vec![], vec![2]),
         ([64, 32, 64], vec![], vec![]),
         ([5, 130, 70], vec![3], vec![3]),
         ([66, 16, 3], vec![2, 2], vec![]),
@@ -28,8 +29,26 @@ pub fn cases() -> Vec<Case> {
             cases.push(if (i + usize::from(a_transposed)) % 2 == 0 { problem.case::<f32, f32>() } else { problem.case::<f16, f32>() });
         }
     }
-    let problem = || Problem { dims: [20, 40, 70], a_batch: vec![], b_batch: vec![], a_transposed: false, b_transposed: true };
-    cases.extend([problem().case::<f16, f16>(), problem().case::<f32, f16>()]);
+    // Every kernel by every type of float: lines of any length and of quads, tiles small and large, few rows with a right side either way.
+    for (dims, batch, transposed) in [
+        ([20, 41, 70], vec![], [false, true]),
+        ([20, 40, 72], vec![], [false, true]),
+        ([5, 37, 19], vec![2], [false, true]),
+        ([9, 300, 21], vec![2], [false, true]),
+        ([3, 37, 19], vec![2], [false, false]),
+        ([6, 300, 68], vec![2], [false, false]),
+    ] {
+        let problem = || Problem::new(dims, &batch, transposed);
+        cases.extend([
+            problem().case::<f32, f32>(),
+            problem().case::<f16, f32>(),
+            problem().case::<f32, f16>(),
+            problem().case::<f16, f16>(),
+        ]);
+    }
+    let large = |a_transposed, b_transposed| Problem::new([68, 4, 68], &[128], [a_transposed, b_transposed]);
+    cases.extend([large(false, false).case::<f32, f32>(), large(true, false).case::<f16, f32>()]);
+    cases.extend([large(false, true).case::<f32, f16>(), large(true, true).case::<f16, f16>()]);
     cases
 }
 
@@ -47,6 +66,11 @@ fn side<T>(tensor: &Tensor<T>, transposed: bool) -> Side<'_, T> {
 }
 
 impl Problem {
+    /// Both sides have the batch.
+    fn new(dims: [usize; 3], batch: &[usize], [a_transposed, b_transposed]: [bool; 2]) -> Self {
+        Self { dims, a_batch: batch.to_vec(), b_batch: batch.to_vec(), a_transposed, b_transposed }
+    }
+
     /// Into a tensor, and on top of one.
     fn case<X: Float, Y: Float>(self) -> Case {
         let Self { dims: [m, k, n], a_batch, b_batch, a_transposed, b_transposed } = self;

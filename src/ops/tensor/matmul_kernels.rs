@@ -1,0 +1,171 @@
+//! The kernels of matmul, and which of them computes a product: a pure function of its shape, since the order of its sums follows from it.
+
+use crate::{
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Part, Source, Work},
+    },
+    params, wgsl,
+};
+
+params! {
+    pub struct Params { pub m: u32, pub n: u32, pub k: u32, pub a_transposed: u32, pub b_transposed: u32, pub a_batch: u32, pub b_batch: u32, pub add: u32 }
+}
+
+pub const KERNELS: &[&Kernel] =
+    &[&MATMUL, &MATMUL_QUADS, &MATMUL_LARGE, &MATMUL_GEMV, &MATMUL_GEMV_QUADS, &MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS];
+
+const fn kernel(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry(entry)
+}
+
+/// 64 × 64 outputs a workgroup, 4 × 4 a thread.
+pub const fn tile(parts: &'static [Part]) -> Source {
+    tiles(parts, 64).constants(&[("BLOCKS", 1), ("DEPTH", 32)]).work(Work::new(32 * 16, "products", 64, 2 * 32 * 16))
+}
+
+/// 128 × 128 outputs a workgroup, 8 × 8 a thread: half as many loads from workgroup memory for a product.
+pub const fn large_tile(parts: &'static [Part]) -> Source {
+    tiles(parts, 128).constants(&[("BLOCKS", 2), ("DEPTH", 16)]).work(Work::new(16 * 64, "products", 64, 2 * 16 * 64))
+}
+
+const fn tiles(parts: &'static [Part], side: u32) -> Source {
+    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([side, side, 1]).workgroup_bytes(16_384)
+}
+
+/// 8 columns of 8 rows a workgroup, 32 lanes a column.
+const fn gemv(parts: &'static [Part]) -> Source {
+    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([8, 8, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 160, 128))
+}
+
+/// 32 columns of 4 rows a workgroup, 32 threads for four columns.
+const fn gemv_columns(parts: &'static [Part]) -> Source {
+    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([32, 4, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 128, 128))
+}
+
+/// Parts with sides in lines of any length, or in whole quads.
+macro_rules! parts {
+    (any: $($part:literal),+) => { wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul_a", "tensor/matmul_b", $($part),+] };
+    (quads: $($part:literal),+) => { wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul_a_quads", "tensor/matmul_b_quads", $($part),+] };
+}
+
+/// Sides of any shape.
+pub static MATMUL: Kernel = kernel("matmul", "matmul", &[tile(parts![any: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+
+/// Both tensors have rows of whole quads.
+pub static MATMUL_QUADS: Kernel =
+    kernel("matmul_quads", "matmul", &[tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+
+/// The same, for products that keep a GPU busy with few workgroups.
+pub static MATMUL_LARGE: Kernel =
+    kernel("matmul_large", "matmul", &[large_tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+
+/// Few rows, both sides in lines along k.
+pub static MATMUL_GEMV: Kernel = kernel(
+    "matmul_gemv",
+    "matmul_gemv",
+    &[gemv(parts![any: "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv"])],
+);
+
+/// The same for whole quads.
+pub static MATMUL_GEMV_QUADS: Kernel = kernel(
+    "matmul_gemv_quads",
+    "matmul_gemv",
+    &[gemv(parts![quads: "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv"])],
+);
+
+/// Few rows, the right side in lines of columns.
+pub static MATMUL_GEMV_COLUMNS: Kernel = kernel(
+    "matmul_gemv_columns",
+    "matmul_gemv_columns",
+    &[gemv_columns(parts![any:
+        "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv_columns"])],
+);
+
+/// The same for whole quads.
+pub static MATMUL_GEMV_COLUMNS_QUADS: Kernel = kernel(
+    "matmul_gemv_columns_quads",
+    "matmul_gemv_columns",
+    &[gemv_columns(parts![quads:
+        "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv_columns"])],
+);
+
+/// A product `[m, k]` by `[k, n]`, `batch` times, and which sides lie in memory in lines along k.
+#[derive(Clone, Copy)]
+pub struct Product {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub batch: usize,
+    pub a_along_k: bool,
+    pub b_along_k: bool,
+}
+
+/// Up to so many rows a line along k is read for all of them at once, or twice.
+const GEMV_ROWS: usize = 16;
+/// As many for a right side in lines of columns, of which a thread makes four rows.
+const GEMV_COLUMNS_ROWS: usize = 8;
+/// More columns than the GEMV's workgroups reach in one dimension of a grid: 8 × 65 535.
+const GEMV_COLUMNS: usize = 524_280;
+
+impl Product {
+    /// Are all rows of both tensors whole quads? (A tensor without elements has none to load.)
+    fn of_quads(&self) -> bool {
+        let lines = [if self.a_along_k { self.k } else { self.m }, if self.b_along_k { self.k } else { self.n }];
+        self.k > 0 && lines.iter().all(|line| line.is_multiple_of(4))
+    }
+
+    /// Is a tile of 128 × 128 the better one? Not before there are workgroups for most GPUs.
+    pub fn is_large(&self) -> bool {
+        let tiles = [self.m.div_ceil(128), self.n.div_ceil(128), self.batch].into_iter().fold(1, usize::saturating_mul);
+        self.m.min(self.n) > 64 && tiles >= 128
+    }
+}
+
+/// The kernel for a product.
+pub fn plan(product: Product) -> &'static Kernel {
+    let Product { m, n, a_along_k, b_along_k, .. } = product;
+    let few = a_along_k && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS } && n <= GEMV_COLUMNS;
+    match (few, product.of_quads()) {
+        (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
+        (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
+        (false, true) if product.is_large() => &MATMUL_LARGE,
+        (false, true) => &MATMUL_QUADS,
+        (false, false) => &MATMUL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name([m, n, k, batch]: [usize; 4], a_along_k: bool, b_along_k: bool) -> &'static str {
+        plan(Product { m, n, k, batch, a_along_k, b_along_k }).name
+    }
+
+    #[test]
+    fn few_rows_are_read_along_lines() {
+        assert_eq!(name([1, 4096, 4096, 1], true, true), "matmul_gemv_quads");
+        assert_eq!(name([16, 4096, 4095, 1], true, true), "matmul_gemv");
+        assert_eq!(name([17, 4096, 4096, 1], true, true), "matmul_quads");
+        assert_eq!(name([8, 4096, 4096, 1], true, false), "matmul_gemv_columns_quads");
+        assert_eq!(name([8, 4095, 4096, 1], true, false), "matmul_gemv_columns");
+        assert_eq!(name([9, 4096, 4096, 1], true, false), "matmul_quads");
+        assert_eq!(name([4, 4096, 4096, 1], false, true), "matmul_quads");
+        assert_eq!(name([1, 524_281, 4, 1], true, true), "matmul_quads");
+    }
+
+    #[test]
+    fn tiles_follow_from_the_outputs() {
+        assert_eq!(name([1024, 1024, 1024, 1], true, false), "matmul_quads");
+        assert_eq!(name([1024, 2048, 1024, 1], true, false), "matmul_large");
+        assert_eq!(name([1024, 2048, 1023, 1], true, false), "matmul");
+        assert_eq!(name([1024, 2048, 1023, 1], false, false), "matmul_large");
+        assert_eq!(name([65, 65, 4, 128], true, true), "matmul_large");
+        assert_eq!(name([64, 65, 4, 128], true, true), "matmul_quads");
+        assert_eq!(name([64, 64, 0, 1], true, true), "matmul");
+    }
+}
