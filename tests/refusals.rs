@@ -102,6 +102,12 @@ fn ops_on_integer_weights_refuse_what_does_not_fit() {
     assert_shape(bitnet::dequantize_int_into(&mut encoder, &w, &x(40)));
     assert_shape(bitnet::quantization_error(&mut encoder, &x(40), &x(41)));
     assert_shape(block_on(QuantizationError::read(&x(40))));
+    let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
+    assert_shape(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(41, Layout::Int8), &w));
+    assert_shape(bitnet::bitlinear_int_quantized_into(&mut encoder, &xq(40, Layout::Int8), &w, &x(5)));
+    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(40, Layout::Half), &w));
+    let long = ints(&mut rng(5), 1, 65_794, Bits::Eight, None).upload(context).unwrap();
+    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(65_794, Layout::Int8), &long));
     for size in [0, 16, 48] {
         assert_invalid(bitnet::quantize_weights_binary_by_group(&mut encoder, &x(64), Some(size)));
         assert_invalid(bitnet::quantize_weights_int(&mut encoder, &x(64), Bits::Four, Some(size), Scheme::Symmetric));

@@ -7,6 +7,7 @@ pub(crate) mod activations;
 pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_float;
 pub(crate) mod bitlinear_int;
+pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
@@ -29,6 +30,7 @@ family!(
     bitlinear,
     bitlinear_float,
     bitlinear_int,
+    bitlinear_int_quantized,
     dequantize,
     dequantize_int,
     gate,

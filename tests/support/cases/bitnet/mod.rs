@@ -3,6 +3,7 @@
 mod bitlinear;
 mod bitlinear_float;
 mod bitlinear_int;
+mod bitlinear_int_quantized;
 mod dequantize;
 mod dequantize_int;
 mod gate;
@@ -29,6 +30,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_float", WgslAndTwin, bitlinear_float::cases),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::bitlinear_int", WgslAndTwin, bitlinear_int::cases),
+    ("bitnet::bitlinear_int_quantized", KernelsAndTwin, bitlinear_int_quantized::cases),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
