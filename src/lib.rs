@@ -74,6 +74,7 @@ pub use ops::{bitnet, catalog, linear_algebra, measure, optimizer, tensor, trans
 pub use shape::Shape;
 pub use weights::{
     dense::{DenseElement, DenseMatrix, PackedDense},
+    int::{affine::Affine, bits::Bits, matrix::IntMatrix, packed::PackedInt},
     ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
 };
 pub use wgpu;

@@ -1,13 +1,13 @@
 //! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
 
 use bitnet_wgpu::{
-    Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
-    bitnet::{self, Gate, Layout, QuantizedActivations},
+    Bits, Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
+    bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, Scheme},
     optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Prefix},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, TopK},
 };
-use support::{block_on, context, contexts, dense, rng, ternary};
+use support::{block_on, context, contexts, dense, ints, rng, ternary};
 
 fn unwritten<const N: usize>(context: &Context, shape: [usize; N]) -> Tensor<f32> {
     Tensor::uninit(context, shape).unwrap()
@@ -51,6 +51,75 @@ fn weights_that_are_not_finite_are_refused() {
             assert!(matches!(block_on(packed.read()).unwrap_err(), Error::Invalid { .. }), "{bad}");
         }
     }
+}
+
+#[test]
+fn integer_weights_that_are_not_finite_are_refused() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut w = vec![0.5f32; 60];
+        w[17] = bad;
+        assert_invalid(bitnet::quantize_weights_binary_cpu(&w, 6, 10));
+        assert_invalid(bitnet::quantize_weights_binary_by_group_cpu(&w, 6, 10, None));
+        assert_invalid(bitnet::quantize_weights_int_cpu(&w, 6, 10, Bits::Four, None, Scheme::Symmetric));
+        for context in contexts() {
+            let (mut encoder, w) = (context.encoder("test"), context.upload(&w, [6, 10]).unwrap());
+            let all = [
+                bitnet::quantize_weights_binary(&mut encoder, &w).unwrap(),
+                bitnet::quantize_weights_binary_by_group(&mut encoder, &w, None).unwrap(),
+                bitnet::quantize_weights_int(&mut encoder, &w, Bits::Four, None, Scheme::Asymmetric).unwrap(),
+            ];
+            encoder.submit().unwrap();
+            all.into_iter().for_each(|packed| assert_invalid(block_on(packed.read())));
+        }
+    }
+    // Finite, but no scale of its group is: 2^81 and more.
+    assert_invalid(bitnet::quantize_weights_int_cpu(&[3e38f32, -3e38], 1, 2, Bits::Eight, None, Scheme::Asymmetric));
+    assert_invalid(bitnet::quantize_weights_binary_cpu(&[3e38f32, -3e38], 1, 2));
+}
+
+/// What comes back from the device is what went there, and says what it is.
+#[test]
+fn integer_weights_are_read_back() {
+    for (bits, size) in Bits::ALL.into_iter().flat_map(|bits| [(bits, None), (bits, Some(32))]) {
+        let packed = ints(&mut rng(3), 5, 70, bits, size);
+        let matrix = packed.upload(context()).unwrap();
+        assert_eq!((matrix.rows(), matrix.columns(), matrix.bits(), matrix.group()), (5, 70, bits, size));
+        assert_eq!(matrix.code_bytes(), 4 * packed.words().len());
+        assert_eq!(block_on(matrix.read()).unwrap(), packed);
+    }
+}
+
+#[test]
+fn ops_on_integer_weights_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let w = ints(&mut rng(4), 6, 40, Bits::Two, None).upload(context).unwrap();
+    let x = |columns| unwritten(context, [2, columns]);
+    assert_shape(bitnet::bitlinear_int(&mut encoder, &x(41), &w));
+    assert_shape(bitnet::bitlinear_int_into(&mut encoder, &x(40), &w, &x(5)));
+    assert_shape(bitnet::bitlinear_int_backward(&mut encoder, &x(40), &w));
+    assert_shape(bitnet::bitlinear_int_backward_into(&mut encoder, &x(6), &w, Out::add(&x(6))));
+    assert_shape(bitnet::dequantize_int_into(&mut encoder, &w, &x(40)));
+    assert_shape(bitnet::quantization_error(&mut encoder, &x(40), &x(41)));
+    assert_shape(block_on(QuantizationError::read(&x(40))));
+    let xq = |columns, layout| QuantizedActivations::uninit(context, 2, columns, layout).unwrap();
+    assert_shape(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(41, Layout::Int8), &w));
+    assert_shape(bitnet::bitlinear_int_quantized_into(&mut encoder, &xq(40, Layout::Int8), &w, &x(5)));
+    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(40, Layout::Half), &w));
+    let long = ints(&mut rng(5), 1, 65_794, Bits::Eight, None).upload(context).unwrap();
+    assert_invalid(bitnet::bitlinear_int_quantized::<f32>(&mut encoder, &xq(65_794, Layout::Int8), &long));
+    for size in [0, 16, 48] {
+        assert_invalid(bitnet::quantize_weights_binary_by_group(&mut encoder, &x(64), Some(size)));
+        assert_invalid(bitnet::quantize_weights_int(&mut encoder, &x(64), Bits::Four, Some(size), Scheme::Symmetric));
+    }
+    assert_invalid(bitnet::quantize_weights_int(&mut encoder, &x(64), Bits::One, None, Scheme::Asymmetric));
+    assert!(encoder.is_empty());
+    let packed = ints(&mut rng(4), 6, 40, Bits::Two, None);
+    assert!(matches!(bitnet::bitlinear_int_cpu(&[0.0; 6], &packed), Err(Error::Length { .. })));
+    assert!(matches!(bitnet::bitlinear_int_backward_cpu(&[0.0; 40], &packed), Err(Error::Length { .. })));
+    assert!(matches!(bitnet::quantization_error_cpu(&[0f32; 2], &[0f32; 3]), Err(Error::Length { .. })));
+    assert!(matches!(bitnet::quantize_weights_binary_cpu(&[0f32; 3], 2, 2), Err(Error::Length { .. })));
+    assert!(matches!(bitnet::quantize_weights_int_cpu(&[0f32; 3], 2, 2, Bits::Two, None, Scheme::Symmetric), Err(Error::Length { .. })));
 }
 
 /// Half a step of rounding, not one: 126.5 and 125.5 of 127 go to the even neighbour, -0.6 to -1.

@@ -1,11 +1,12 @@
 //! The CPU twins, which are the oracles of `ops`, against definitions and transformers' choices.
 
 use bitnet_wgpu::{
-    Element, Error, PackedTernary, Scales, bitnet,
+    Bits, Element, Error, PackedTernary, Scales,
+    bitnet::{self, Scheme},
     tensor::{self, Axes, CrossEntropyOptions},
     transformer::{self, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv},
 };
-use support::{U, activations, assert_gradient, block_on, context, floats, rng, shapes, ternary};
+use support::{U, activations, assert_gradient, block_on, context, floats, ints, rng, shapes, ternary};
 
 #[test]
 fn absmean_is_the_papers() {
@@ -16,6 +17,58 @@ fn absmean_is_the_papers() {
     // Ties go to even: 0.5·s = 0.5 -> 0 where the mean is 1.
     let packed = bitnet::quantize_weights_cpu(&[0.5f32, 1.5, -0.5, -1.5], 1, 4).unwrap();
     assert_eq!(packed.to_values(), [0, 1, 0, -1]);
+}
+
+#[test]
+fn binary_weights_are_the_papers() {
+    // By hand: the mean is 0.25, and what is no more than it is negative; β = mean|W| = 0.75.
+    let w = [1.5f32, 0.25, 0.5, -0.75, -0.5, 1.0];
+    let packed = bitnet::quantize_weights_binary_cpu(&[&w[..], &[0.0, 0.0]].concat(), 2, 4).unwrap();
+    assert_eq!(packed.to_codes(), [1, 0, 1, 0, 0, 1, 0, 0]);
+    assert_eq!(packed.dequantize()[..4], [0.5625, -0.5625, 0.5625, -0.5625]);
+    // A row of its own has a mean of its own.
+    let packed = bitnet::quantize_weights_binary_by_group_cpu(&w, 2, 3, None).unwrap();
+    assert_eq!(packed.to_codes(), [1, 0, 0, 0, 0, 1]);
+    assert_eq!(packed.dequantize(), [0.75, -0.75, -0.75, -0.75, -0.75, 0.75]);
+}
+
+#[test]
+fn integer_weights_are_the_nearest_steps() {
+    // By hand: from -1 to 2 in three steps.
+    let asymmetric = bitnet::quantize_weights_int_cpu(&[2.0f32, -1.0, 0.4, 0.6], 1, 4, Bits::Two, None, Scheme::Asymmetric).unwrap();
+    assert_eq!((asymmetric.to_codes(), &asymmetric.affine().zeros[..]), (vec![3, 0, 1, 2], &[1.0][..]));
+    // From -2 to 2 in two; halves go to even.
+    let symmetric = bitnet::quantize_weights_int_cpu(&[2.0f32, -1.0, 1.2, -2.0], 1, 4, Bits::Two, None, Scheme::Symmetric).unwrap();
+    assert_eq!(symmetric.dequantize(), [2.0, 0.0, 2.0, -2.0]);
+    let mut rng = rng(41);
+    for (bits, offset) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(|bits| [0.0, 2.0, -2.0].map(|offset| (bits, offset))) {
+        let mut w: Vec<f32> = floats(&mut rng, 300, 1.0).iter().map(|v| v + offset).collect();
+        w[7] = 0.0;
+        for scheme in [Scheme::Asymmetric, Scheme::Symmetric] {
+            let packed = bitnet::quantize_weights_int_cpu(&w, 3, 100, bits, Some(64), scheme).unwrap();
+            let (codes, weights) = (packed.to_codes(), packed.dequantize());
+            assert_eq!(weights[7], 0.0, "{bits:?} {scheme:?}");
+            for (at, (w, q)) in w.iter().zip(&weights).enumerate() {
+                let scale = packed.affine().scales[at / 100 * 2 + at % 100 / 64];
+                // Half a step; rounding the zero point can cost another half where a weight is an end of the range.
+                let steps = if scheme == Scheme::Symmetric { 0.5 } else { 1.0 };
+                assert!((w - q).abs() <= scale * (steps + 1e-4), "{bits:?} {scheme:?}, weight {at}: {q} for {w}");
+                assert!(scheme == Scheme::Asymmetric || codes[at] > 0, "code 0 of {bits:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_through_packed_integers_is_a_slope() {
+    let mut rng = rng(42);
+    for (bits, size) in [(Bits::One, None), (Bits::Two, Some(32)), (Bits::Four, None)] {
+        let w = ints(&mut rng, 7, 37, bits, size);
+        let (x, dy, dense) = (floats(&mut rng, 37, 1.0), floats(&mut rng, 7, 1.0), w.dequantize());
+        let dx = bitnet::bitlinear_int_backward_cpu(&dy, &w).unwrap();
+        let row = |x: &[f64], row: &[f32]| x.iter().zip(row).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
+        assert_gradient("bitlinear_int", &x, &dx, |x| weighed(dense.chunks(37).map(|w| row(x, w)), &dy));
+    }
 }
 
 #[test]

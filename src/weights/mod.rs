@@ -1,4 +1,5 @@
-//! Weights in memory, on the host and on the GPU: ternary and dense.
+//! Weights in memory, on the host and on the GPU: ternary, of 1 to 8 bits, and dense.
 
 pub(crate) mod dense;
+pub(crate) mod int;
 pub(crate) mod ternary;

@@ -1,6 +1,6 @@
 //! Seeded random data, and shapes.
 
-use bitnet_wgpu::{DenseElement, Float, PackedDense, PackedTernary, Scales, bytemuck, f16};
+use bitnet_wgpu::{Affine, Bits, DenseElement, Float, PackedDense, PackedInt, PackedTernary, Scales, bytemuck, f16};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::sync::LazyLock;
 
@@ -109,6 +109,15 @@ pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
 pub fn ternary_with(rng: &mut StdRng, rows: usize, columns: usize, scales: Scales) -> PackedTernary {
     let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
     PackedTernary::from_values(rows, columns, &values, scales).unwrap()
+}
+
+/// Random codes under random scales and zero points, whole ones and others.
+pub fn ints(rng: &mut StdRng, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> PackedInt {
+    let codes: Vec<u8> = (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
+    let groups = rows * group.map_or(1, |size| columns.div_ceil(size));
+    let zero = |i: usize| rng.random_range(0..=2 * u32::from(bits.max_code())) as f32 / if i % 2 == 0 { 2.0 } else { 3.0 };
+    let zeros = (0..groups).map(zero).collect();
+    PackedInt::from_codes(rows, columns, bits, &codes, Affine { group, scales: floats(rng, groups, 1.0), zeros }).unwrap()
 }
 
 /// All types of dense matrices.

@@ -6,15 +6,21 @@
 pub(crate) mod activations;
 pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_float;
+pub(crate) mod bitlinear_int;
+pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
 pub(crate) mod dequantize;
+pub(crate) mod dequantize_int;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
 pub(crate) mod hadamard;
 pub(crate) mod plan;
+pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
 pub(crate) mod quantize_weights;
+pub(crate) mod quantize_weights_binary;
 pub(crate) mod quantize_weights_by_group;
+pub(crate) mod quantize_weights_int;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
 
@@ -24,12 +30,18 @@ pub use plan::{layout, plan};
 family!(
     bitlinear,
     bitlinear_float,
+    bitlinear_int,
+    bitlinear_int_quantized,
     dequantize,
+    dequantize_int,
     gate,
     gate_quantize,
     hadamard,
+    quantization_error,
     quantize_activations,
     quantize_weights,
+    quantize_weights_binary,
     quantize_weights_by_group,
+    quantize_weights_int,
     rms_norm_quantize
 );

@@ -55,6 +55,14 @@ pub fn groups(columns: usize, group: Option<usize>) -> usize {
     group.map_or(1, |size| columns.div_ceil(size))
 }
 
+/// The smallest scale but 0, 2^-80.
+pub const SMALLEST_SCALE: f32 = f32::from_bits((127 - 80) << 23);
+
+/// Is it 0, or of a magnitude from 2^-80 to 2^80? So no product or quotient of scales leaves the normal floats, where devices differ.
+pub fn is_sound(scale: f32) -> bool {
+    scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127))
+}
+
 pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> {
     if rows > u32::MAX as usize || columns > u32::MAX as usize {
         return Err(invalid(format!("{rows} × {columns}; kernels count in 32 bits")));
@@ -72,12 +80,10 @@ pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> 
     if expected != found {
         return Err(invalid(format!("scales for {found} rows or groups, {expected} are needed")));
     }
-    // So that no product or quotient of scales leaves the normal floats, where devices differ.
-    let sound = |scale: &f32| *scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127));
     let broken = match scales {
-        Scales::Tensor(scale) => Some(scale).filter(|scale| !sound(scale)),
-        Scales::Segments(segments) => segments.iter().map(|segment| &segment.1).find(|scale| !sound(scale)),
-        Scales::Groups { scales, .. } => scales.iter().find(|scale| !sound(scale)),
+        Scales::Tensor(scale) => Some(scale).filter(|scale| !is_sound(**scale)),
+        Scales::Segments(segments) => segments.iter().map(|segment| &segment.1).find(|scale| !is_sound(**scale)),
+        Scales::Groups { scales, .. } => scales.iter().find(|scale| !is_sound(**scale)),
     };
     broken.map_or(Ok(()), |scale| Err(invalid(format!("scale {scale}; magnitudes from 2^-80 to 2^80, and 0, are supported"))))
 }

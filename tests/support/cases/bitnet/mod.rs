@@ -2,19 +2,25 @@
 
 mod bitlinear;
 mod bitlinear_float;
+mod bitlinear_int;
+mod bitlinear_int_quantized;
 mod dequantize;
+mod dequantize_int;
 mod gate;
 mod gate_quantize;
 mod hadamard;
+mod quantization_error;
 mod quantize_activations;
 mod quantize_weights;
+mod quantize_weights_binary;
 mod quantize_weights_by_group;
+mod quantize_weights_int;
 mod rms_norm_quantize;
 
 use super::{By::*, Family};
-use crate::{Data, Recorder};
+use crate::{Data, Leeway, Recorder};
 use bitnet_wgpu::{
-    PackedTernary,
+    IntMatrix, PackedInt, PackedTernary,
     bitnet::{HostActivations, Layout, QuantizedActivations},
     f16,
 };
@@ -24,16 +30,22 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
     ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
+    ("bitnet::bitlinear_int", WgslAndTwin, bitlinear_int::cases),
+    ("bitnet::bitlinear_int_quantized", KernelsAndTwin, bitlinear_int_quantized::cases),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
+    ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
     ("bitnet::gate", WgslAndTwin, gate::cases),
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::hadamard", Kernels, hadamard::cases),
+    ("bitnet::quantization_error", WgslAndTwin, quantization_error::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
+    ("bitnet::quantize_weights_binary", Kernels, quantize_weights_binary::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
+    ("bitnet::quantize_weights_int", Kernels, quantize_weights_int::cases),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 
@@ -98,6 +110,32 @@ fn watch_quantized(r: &mut Recorder, x: &QuantizedActivations) {
     r.watch_all(codes);
     r.watch_all(scales);
     r.watch_all(sums);
+}
+
+/// What [`watch_ints`] watches: codes, scales, zero points. Those of an empty matrix are not made by a kernel.
+fn ints_of(w: &PackedInt) -> Vec<Data> {
+    let empty = w.rows() * w.columns() == 0;
+    let made = |values: &[f32]| Data::F32(if empty { Vec::new() } else { values.to_vec() });
+    vec![Data::U32(w.words().to_vec()), made(&w.affine().scales), made(&w.affine().zeros)]
+}
+
+/// Watches a matrix of 1 to 8 bits.
+fn watch_ints(r: &mut Recorder, w: &IntMatrix) {
+    let (codes, scales, zeros) = w.tensors();
+    r.watch_all(codes);
+    let made = if codes.is_empty() { 0 } else { scales.len() };
+    r.watch(scales, made);
+    r.watch(zeros, made);
+}
+
+/// Says where [`ints_of`] a matrix with groups that are not finite differ from `wanted`: their codes and zero points are what they are there, and
+/// their scales no numbers.
+fn check_not_finite(got: &[Data], wanted: &[Data], broken: &[usize]) -> Result<(), String> {
+    got[0].check(&wanted[0], Leeway::None)?;
+    got[2].check(&wanted[2], Leeway::None)?;
+    let (Data::F32(found), Data::F32(scales)) = (&got[1], &wanted[1]) else { return Err("scales are f32".to_owned()) };
+    let right = |i: usize| if broken.contains(&i) { found[i].is_nan() } else { found[i].to_bits() == scales[i].to_bits() };
+    if found.len() == scales.len() && (0..found.len()).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
 }
 
 /// A scale for every row, so that a wrong row shows.

@@ -1,0 +1,202 @@
+//! Binary quantisation, BitNet's first (Wang et al. 2023, arXiv:2310.11453): the sign of W - mean W, scaled by β = mean|W|. Codes are 1 for +β and 0
+//! for -β: scale 2β, zero point ½.
+
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{
+        encoder::Encoder,
+        tensor::{Bind, Tensor},
+    },
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
+    msl,
+    ops::bitnet::quantize_weights::strided_sum,
+    params,
+    weights::{
+        int::{
+            affine::{Affine, check_group},
+            bits::Bits,
+            matrix::IntMatrix,
+            packed::PackedInt,
+        },
+        ternary::scales::SMALLEST_SCALE,
+    },
+    wgsl,
+};
+use rayon::prelude::*;
+
+params! { struct SumParams { length: u32 } }
+params! { struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, chunks: u32, count: f32 } }
+
+const SUM_THREADS: usize = 256;
+/// Elements that one workgroup of `weight_sums` adds up.
+const CHUNK: usize = SUM_THREADS * SUM_THREADS;
+const THREADS: usize = 64;
+
+static WEIGHT_SUMS: Kernel = Kernel::trusted(
+    "weight_sums",
+    SumParams::FIELDS,
+    &[read("w", Float("X")), read_write("sums", F32)],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/fixed_tree", "bitnet/weight_sums"])
+            .workgroup_size([SUM_THREADS as u32, 1, 1])
+            .workgroup_bytes(4 * SUM_THREADS as u32)
+            .tile([CHUNK as u32, 1, 1])
+            .work(Work::new(1, "element", 4, 2)),
+        Source::msl(msl!["shared/prelude", "shared/fixed_tree", "bitnet/weight_sums"])
+            .workgroup_size([SUM_THREADS as u32, 1, 1])
+            .workgroup_bytes(4 * SUM_THREADS as u32)
+            .tile([CHUNK as u32, 1, 1]),
+    ],
+)
+.flat();
+
+static QUANTIZE_WEIGHTS_BINARY: Kernel = Kernel::trusted(
+    "quantize_weights_binary",
+    Params::FIELDS,
+    &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exact",
+            "shared/finite",
+            "shared/fixed_tree",
+            "bitnet/quantize_weights_binary"
+        ])
+        .workgroup_size([THREADS as u32, 1, 1])
+        .tile([1, 1, 1])
+        .workgroup_bytes(4 * THREADS as u32),
+        Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/fixed_tree", "bitnet/quantize_weights_binary"])
+            .workgroup_size([THREADS as u32, 1, 1])
+            .tile([1, 1, 1])
+            .workgroup_bytes(4 * THREADS as u32),
+    ],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&WEIGHT_SUMS, &QUANTIZE_WEIGHTS_BINARY];
+
+/// Quantises `w` `[.., columns]` (`f32` or `f16`) to one bit with the mean and the scale of the whole tensor; all but the last dimension are rows. A
+/// weight is β where it is above the mean, else -β. A β below 2^-81 counts as 0.
+///
+/// Weights must be finite: otherwise codes are 0 and scales NaN, which [`IntMatrix::read`] refuses.
+///
+/// # Errors
+/// What the device reports.
+pub fn quantize_weights_binary<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<IntMatrix> {
+    let sums = Tensor::<f32>::uninit(encoder.context(), [w.len().div_ceil(CHUNK), 2])?;
+    encoder.dispatch(&WEIGHT_SUMS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
+    record(encoder, w, None, &sums, w.len().div_ceil(CHUNK))
+}
+
+/// Quantises `w` `[.., columns]` to one bit with a mean and a scale for every `size` neighbouring columns of a row, or with `None` for each row; the
+/// last group may be short. Else as [`quantize_weights_binary`]; what is not finite harms its own group only.
+///
+/// # Errors
+/// [`Error::Invalid`] if the size is no multiple of 32.
+pub fn quantize_weights_binary_by_group<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, size: Option<usize>) -> Result<IntMatrix> {
+    check_group(size)?;
+    let none = Tensor::uninit(encoder.context(), [1])?;
+    record(encoder, w, size, &none, 0)
+}
+
+fn record<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, group: Option<usize>, sums: &Tensor<f32>, chunks: usize) -> Result<IntMatrix> {
+    let (rows, columns) = w.shape().as_matrix();
+    if w.is_empty() {
+        // Nothing to dispatch, but its scales must be something.
+        return quantize_weights_binary_by_group_cpu::<T>(&[], rows, columns, group)?.upload(encoder.context());
+    }
+    let matrix = IntMatrix::uninit(encoder.context(), rows, columns, Bits::One, group)?;
+    let groups = matrix.groups();
+    let params = Params {
+        rows: rows as u32,
+        columns: columns as u32,
+        words: matrix.row_words() as u32,
+        groups: groups as u32,
+        group_size: matrix.group_size() as u32,
+        chunks: chunks as u32,
+        count: w.len() as f32,
+    };
+    let bindings: [&dyn Bind; 5] = [w, sums, &matrix.codes, &matrix.scales, &matrix.zeros];
+    encoder.dispatch(&QUANTIZE_WEIGHTS_BINARY, &params, &bindings, [rows * groups, 1, 1])?;
+    Ok(matrix)
+}
+
+/// Mean and β of weights.
+#[derive(Clone, Copy)]
+struct Means {
+    signed: f32,
+    absolute: f32,
+}
+
+impl Means {
+    /// Of `count` weights, in the order of the kernel: what each of its threads adds up, then a tree.
+    fn new<const LANES: usize>(values: impl Iterator<Item = [f32; 2]> + Clone, count: usize) -> Self {
+        let mean = |i: usize| if count == 0 { 0.0 } else { strided_sum::<LANES>(values.clone().map(|v| v[i])) / count as f32 };
+        Self { signed: mean(0), absolute: mean(1) }
+    }
+
+    /// 2β.
+    fn scale(self) -> f32 {
+        let scale = 2.0 * self.absolute;
+        if scale < SMALLEST_SCALE { 0.0 } else { scale }
+    }
+}
+
+fn signed_and_absolute<T: Float>(v: &T) -> [f32; 2] {
+    let v: f32 = (*v).into();
+    [v, v.abs()]
+}
+
+/// The CPU twin of [`quantize_weights_binary`]: the same codes and scales, bit for bit. `w` is `[rows, columns]`.
+///
+/// # Errors
+/// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
+pub fn quantize_weights_binary_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedInt> {
+    check(w, rows, columns)?;
+    let chunk = |chunk: &[T]| [0, 1].map(|i| strided_sum::<SUM_THREADS>(chunk.iter().map(|v| signed_and_absolute(v)[i])));
+    let sums: Vec<[f32; 2]> = w.par_chunks(CHUNK).map(chunk).collect();
+    let means = Means::new::<THREADS>(sums.iter().copied(), w.len());
+    pack(w, rows, columns, None, &vec![means; rows])
+}
+
+/// The CPU twin of [`quantize_weights_binary_by_group`].
+///
+/// # Errors
+/// As [`quantize_weights_binary_cpu`]; [`Error::Invalid`] if the size is no multiple of 32.
+pub fn quantize_weights_binary_by_group_cpu<T: Float>(w: &[T], rows: usize, columns: usize, size: Option<usize>) -> Result<PackedInt> {
+    check_group(size)?;
+    check(w, rows, columns)?;
+    let of = |group: &[T]| Means::new::<THREADS>(group.iter().map(signed_and_absolute), group.len());
+    let means: Vec<Means> = match columns {
+        0 => vec![of(&[]); if size.is_some() { 0 } else { rows }],
+        _ => w.chunks(columns).flat_map(|row| row.chunks(size.unwrap_or(columns)).map(of)).collect(),
+    };
+    pack(w, rows, columns, size, &means)
+}
+
+fn check<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<()> {
+    if rows.checked_mul(columns) != Some(w.len()) {
+        return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
+    }
+    match w.iter().position(|&v| !v.into().is_finite()) {
+        None => Ok(()),
+        Some(at) => {
+            let what = format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns);
+            Err(Error::Invalid { op: "quantize_weights_binary", what })
+        }
+    }
+}
+
+fn pack<T: Float>(w: &[T], rows: usize, columns: usize, group: Option<usize>, means: &[Means]) -> Result<PackedInt> {
+    let (size, groups) = (group.unwrap_or(columns).max(1), means.len() / rows.max(1));
+    let affine = Affine { group, scales: means.iter().map(|means| means.scale()).collect(), zeros: vec![0.5; means.len()] };
+    let code = |row: usize, column: usize| u8::from(w[row * columns + column].into() > means[row * groups + column / size].signed);
+    PackedInt::from_fn(rows, columns, Bits::One, affine, code)
+}
