@@ -13,8 +13,8 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
     },
+    ops::tensor::matmul_kernels::tile,
     params,
     weights::int::{matrix::IntMatrix, packed::PackedInt},
     wgsl,
@@ -28,12 +28,7 @@ static MATMUL_INT: Kernel = Kernel::trusted(
     "matmul_int",
     Params::FIELDS,
     &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read("w_zero", F32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "bitnet/int_weight", "bitnet/matmul_int", "tensor/matmul"])
-        .workgroup_size([256, 1, 1])
-        .tile([64, 64, 1])
-        .constants(&[("DEPTH", 16)])
-        .workgroup_bytes(8320)
-        .work(Work::new(256, "products", 20, 512))],
+    &[tile(wgsl!["shared/ids", "bitnet/matmul_int", "tensor/matmul_a", "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])],
 )
 .entry("matmul");
 

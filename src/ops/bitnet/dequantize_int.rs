@@ -21,7 +21,7 @@ static DEQUANTIZE_INT: Kernel = Kernel::trusted(
     "dequantize_int",
     Params::FIELDS,
     &[read("codes", U32), read("w_scale", F32), read("w_zero", F32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/int_weight", "bitnet/dequantize_int"]).work(Work::new(1, "element", 16, 2))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/dequantize_int"]).work(Work::new(1, "element", 16, 2))],
 )
 .flat();
 
