@@ -5,7 +5,7 @@ use crate::data::words;
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, TernaryMatrix, bitnet,
     tensor::{self, Axes, CrossEntropyOptions, Side},
-    transformer,
+    transformer::{self, Attended, FlashAttentionOptions, Qkv},
 };
 
 const EPS: f32 = 1e-5;
@@ -57,11 +57,10 @@ struct Linear {
     w: TernaryMatrix,
 }
 
+/// Heads after their rotation, and what came of them.
 struct Attention {
-    q: Tensor<f32>,
-    k: Tensor<f32>,
-    v: Tensor<f32>,
-    shares: Tensor<f32>,
+    qkv: Qkv<Tensor<f32>>,
+    attended: Attended<Tensor<f32>, Tensor<f32>>,
 }
 
 /// What the way back through a layer needs of the way there.
@@ -249,30 +248,18 @@ impl Model {
     fn attention(&self, e: &mut Encoder, qkv: &Tensor<f32>) -> Result<(Tensor<f32>, Attention)> {
         let [q, k, v] = self.split(e, qkv)?;
         let (q, k) = (transformer::rotate(e, &q, &self.angles, 0)?, transformer::rotate(e, &k, &self.angles, 0)?);
-        let [q, k, v] = [q, k, v].map(|x| tensor::permute(e, &x, &[0, 2, 1, 3]));
-        let (q, k, v) = (q?, k?, v?);
-        let scores = tensor::matmul(e, &q, Side::transposed(&k))?;
-        tensor::scale_into(e, &scores, self.scale(), &scores)?;
-        let shares = tensor::masked_softmax(e, &scores)?;
-        let y = tensor::matmul(e, &shares, &v)?;
-        let y = tensor::permute(e, &y, &[0, 2, 1, 3])?.reshape([qkv.shape().dims()[0], self.settings.width])?;
-        Ok((y, Attention { q, k, v, shares }))
+        let qkv = Qkv { q: swapped(e, &q)?, k: swapped(e, &k)?, v: swapped(e, &v)? };
+        let attended = transformer::flash_attention(e, qkv.as_ref(), causal())?;
+        let y = self.joined(&swapped(e, &attended.y)?)?;
+        Ok((y, Attention { qkv, attended }))
     }
 
-    fn attention_backward(&self, e: &mut Encoder, saved: &Attention, dy: &Tensor<f32>) -> Result<Tensor<f32>> {
-        let Attention { q, k, v, shares } = saved;
-        let dy = tensor::permute(e, &dy.reshape(self.by_heads())?, &[0, 2, 1, 3])?;
-        let dv = tensor::matmul(e, Side::transposed(shares), &dy)?;
-        let dshares = tensor::matmul(e, &dy, Side::transposed(v))?;
-        let dscores = tensor::softmax_backward(e, shares, &dshares)?;
-        tensor::scale_into(e, &dscores, self.scale(), &dscores)?;
-        let dq = tensor::matmul(e, &dscores, k)?;
-        let dk = tensor::matmul(e, Side::transposed(&dscores), q)?;
-        let [dq, dk, dv] = [dq, dk, dv].map(|x| tensor::permute(e, &x, &[0, 2, 1, 3]));
-        let dq = transformer::rotate_backward(e, &dq?, &self.angles, 0)?;
-        let dk = transformer::rotate_backward(e, &dk?, &self.angles, 0)?;
-        let rows = |x: &Tensor<f32>| x.reshape([self.settings.batch * self.settings.context, self.settings.width]);
-        tensor::concat(e, &[&rows(&dq)?, &rows(&dk)?, &rows(&dv?)?], 1)
+    fn attention_backward(&self, e: &mut Encoder, Attention { qkv, attended }: &Attention, dy: &Tensor<f32>) -> Result<Tensor<f32>> {
+        let dy = swapped(e, &dy.reshape(self.by_heads())?)?;
+        let d = transformer::flash_attention_backward(e, qkv.as_ref(), attended, &dy, causal())?;
+        let [q, k, v] = [swapped(e, &d.q)?, swapped(e, &d.k)?, swapped(e, &d.v)?];
+        let (q, k) = (transformer::rotate_backward(e, &q, &self.angles, 0)?, transformer::rotate_backward(e, &k, &self.angles, 0)?);
+        tensor::concat(e, &[&self.joined(&q)?, &self.joined(&k)?, &self.joined(&v)?], 1)
     }
 
     /// Queries, keys and values, `[batch, context, heads, head_dim]`.
@@ -287,7 +274,18 @@ impl Model {
         [batch, context, heads, width / heads]
     }
 
-    fn scale(&self) -> f32 {
-        1.0 / ((self.settings.width / self.settings.heads) as f32).sqrt()
+    /// A row for each token.
+    fn joined(&self, x: &Tensor<f32>) -> Result<Tensor<f32>> {
+        let Settings { batch, context, width, .. } = self.settings;
+        x.reshape([batch * context, width])
     }
+}
+
+/// Tokens and heads in each other's place.
+fn swapped(e: &mut Encoder, x: &Tensor<f32>) -> Result<Tensor<f32>> {
+    tensor::permute(e, x, &[0, 2, 1, 3])
+}
+
+fn causal() -> FlashAttentionOptions {
+    FlashAttentionOptions::default().causal()
 }

@@ -96,6 +96,13 @@ pub struct Qkv<T> {
     pub v: T,
 }
 
+impl<T> Qkv<T> {
+    /// References to all three.
+    pub fn as_ref(&self) -> Qkv<&T> {
+        Qkv { q: &self.q, k: &self.k, v: &self.v }
+    }
+}
+
 /// What [`flash_attention`] gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Attended<Y, L> {
