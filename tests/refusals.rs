@@ -4,7 +4,7 @@ use bitnet_wgpu::{
     Bits, Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
     bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, Scheme},
     optimizer,
-    tensor::{self, Axes, CrossEntropyOptions, Prefix},
+    tensor::{self, Axes, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, Prefix},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, TopK},
 };
 use support::{block_on, context, contexts, dense, ints, rng, ternary};
@@ -443,4 +443,36 @@ fn matmul_int8_refuses_what_does_not_fit() {
     assert!(encoder.is_empty());
     assert_invalid(tensor::matmul_int8_cpu(&[], &[], [0, 1 << 17, 0]));
     assert!(matches!(tensor::matmul_int8_cpu(&[0; 3], &[0; 4], [2, 2, 2]), Err(Error::Length { .. })));
+}
+
+#[test]
+fn linear_cross_entropy_refuses_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, w, plain) = (unwritten(context, [2, 3]), unwritten(context, [5, 3]), LinearCrossEntropyOptions::default());
+    let (two, three) = (unwritten(context, [2]), unwritten(context, [3]));
+    let of = |len: usize| context.upload(&vec![0u32; len], [len]).unwrap();
+    let (targets, more, head) = (of(2), of(3), Linear { x: &x, w: &w });
+    let narrow = Linear { x: &x, w: &two };
+    assert_shape(tensor::linear_cross_entropy(&mut encoder, narrow, &targets, plain));
+    assert_shape(tensor::linear_cross_entropy(&mut encoder, Linear { x: &w, w: &unwritten(context, [3, 5]) }, &of(5), plain));
+    assert_shape(tensor::linear_cross_entropy(&mut encoder, head, &more, plain));
+    assert_shape(tensor::linear_cross_entropy_into(&mut encoder, head, &targets, plain, &three, &two));
+    assert_shape(tensor::linear_cross_entropy_into(&mut encoder, head, &targets, plain, &two, &three));
+    assert_invalid(tensor::linear_cross_entropy(&mut encoder, head, &targets, plain.chunk(0)));
+    let soft = LinearCrossEntropyOptions::from(CrossEntropyOptions::default().smoothing(-0.5));
+    assert_invalid(tensor::linear_cross_entropy(&mut encoder, head, &targets, soft));
+    assert_shape(tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, plain, &three, &two));
+    assert_shape(tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, plain, &two, &three));
+    let (good, odd) = (Linear { x: Out::set(&x), w: Out::set(&w) }, unwritten(context, [3, 5]));
+    for outs in [Linear { x: Out::set(&odd), ..good }, Linear { w: Out::set(&odd), ..good }] {
+        assert_shape(tensor::linear_cross_entropy_backward_into(&mut encoder, head, &targets, plain, &two, &two, outs));
+    }
+    assert!(encoder.is_empty());
+    let plain = CrossEntropyOptions::default();
+    for (x, w, k, dloss) in [(5, 6, 3, 2), (6, 7, 3, 2), (0, 0, 0, 2), (6, 9, 3, 1)] {
+        let (x, w) = (vec![0.0; x], vec![0.0; w]);
+        let made = tensor::linear_cross_entropy_backward_cpu(Linear { x: &x, w: &w }, k, &[0, 0], plain, &vec![0.0; dloss]);
+        assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
+    }
 }

@@ -1,11 +1,15 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
 use bitnet_wgpu::{
-    Bind, Context, Error, Kernel, PackedTernary, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
+    Bind, Context, Dispatch, Error, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
     kernel::{Params as _, Part, Source, Type::*, read, read_write},
-    params, wgpu,
+    params,
+    tensor::{self, Linear, LinearCrossEntropyOptions},
+    transformer::{self, FlashAttentionOptions, Qkv},
+    wgpu,
 };
 use std::{
+    collections::HashMap,
     future::{Future, IntoFuture as _},
     thread,
 };
@@ -453,4 +457,49 @@ fn a_recording_is_read_after_its_work() {
         x.write(&given).unwrap();
         assert_eq!(block_on(squares.submit_read(&y).unwrap()).unwrap(), wanted);
     }
+}
+
+/// The bytes of each buffer that a recording uses.
+fn buffers(recording: &Recording) -> HashMap<usize, usize> {
+    let of = |dispatch: Dispatch<'_>| {
+        let bytes = |binding| block_on(dispatch.read(binding)).unwrap().len();
+        dispatch.buffers().into_iter().enumerate().map(|(binding, id)| (id, bytes(binding))).collect::<Vec<_>>()
+    };
+    recording.dispatches().flat_map(of).collect()
+}
+
+#[test]
+fn linear_cross_entropy_takes_no_more_memory_than_it_says() {
+    let context = context();
+    let (rows, k, vocabulary, c) = (96, 8, 1000, 64);
+    let (x, w) = (
+        context.upload(&vec![0.5f32; rows * k], [rows, k]).unwrap(),
+        context.upload(&vec![0.5f32; vocabulary * k], [vocabulary, k]).unwrap(),
+    );
+    let (targets, dloss) = (context.upload(&vec![3u32; rows], [rows]).unwrap(), context.upload(&vec![1f32; rows], [rows]).unwrap());
+    let (head, options) = (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(c));
+    let mut encoder = context.encoder("forward");
+    let made = tensor::linear_cross_entropy(&mut encoder, head, &targets, options).unwrap();
+    let forward = buffers(&encoder.finish());
+    let mut encoder = context.encoder("backward");
+    tensor::linear_cross_entropy_backward(&mut encoder, head, &targets, options, &made.lse, &dloss).unwrap();
+    let backward = buffers(&encoder.finish());
+    // x, W, targets and losses, and the gradients; then what the documentation says.
+    let (sides, row) = (4 * (rows + vocabulary) * k, 4 * rows);
+    assert_eq!(forward.values().sum::<usize>(), sides + 3 * row + 4 * (c * (rows + k) + rows * (k + 4)));
+    assert_eq!(backward.values().sum::<usize>(), 2 * sides + 3 * row + 4 * (c * (rows + k) + 2 * rows * k));
+    assert!(forward.values().chain(backward.values()).all(|&bytes| bytes <= 4 * vocabulary * k), "{forward:?} {backward:?}");
+}
+
+#[test]
+fn flash_attention_takes_no_more_memory_than_it_says() {
+    let context = context();
+    let (tokens, dim) = (300, 4);
+    let x = || context.upload(&vec![0.5f32; tokens * dim], [1, tokens, dim]).unwrap();
+    let (q, k, v, dy, options) = (x(), x(), x(), x(), FlashAttentionOptions::default());
+    let (qkv, mut encoder) = (Qkv { q: &q, k: &k, v: &v }, context.encoder("attention"));
+    let attended = transformer::flash_attention(&mut encoder, qkv, options).unwrap();
+    transformer::flash_attention_backward(&mut encoder, qkv, &attended, &dy, options).unwrap();
+    // q, k, v, y and their gradients; the logarithms of sums, and a number a row.
+    assert_eq!(buffers(&encoder.finish()).values().sum::<usize>(), 8 * 4 * tokens * dim + 2 * 4 * tokens);
 }

@@ -3,7 +3,7 @@
 use bitnet_wgpu::{
     Bits, Element, Error, PackedTernary, Scales,
     bitnet::{self, Scheme},
-    tensor::{self, Axes, CrossEntropyOptions},
+    tensor::{self, Axes, CrossEntropyOptions, Linear},
     transformer::{self, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv},
 };
 use support::{U, activations, assert_gradient, block_on, context, floats, ints, rng, shapes, ternary};
@@ -310,5 +310,28 @@ fn hadamard_is_orthogonal_and_its_own_gradient() {
             let forward = |x: &[f64]| weighed((0..x.len()).map(|at| definition(x, at)), &dy);
             assert_gradient("hadamard", &x, &transformed(&dy), forward);
         }
+    }
+}
+
+#[test]
+fn gradients_of_linear_cross_entropy_are_slopes() {
+    const K: usize = 3;
+    let mut rng = rng(63);
+    let (x, w, targets, dloss) = (floats(&mut rng, 4 * K, 1.0), floats(&mut rng, 6 * K, 1.0), [5, 0, 2, 3], floats(&mut rng, 4, 2.0));
+    let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+    for (smoothing, ignored) in [(0.0, 2), (0.25, 9)] {
+        let options = CrossEntropyOptions::default().smoothing(smoothing).ignore(ignored);
+        let made = tensor::linear_cross_entropy_backward_cpu(Linear { x: &x, w: &w }, K, &targets, options, &dloss).unwrap();
+        let smoothing = f64::from(smoothing);
+        let loss = |x: &[f64], w: &[f64]| {
+            let of_row = |(x, target): (&[f64], &u32)| {
+                let logits: Vec<f64> = w.chunks_exact(K).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect();
+                let loss = log_sum(&logits) - (1.0 - smoothing) * logits[*target as usize] - smoothing * logits.iter().sum::<f64>() / 6.0;
+                if *target == ignored { 0.0 } else { loss }
+            };
+            weighed(x.chunks_exact(K).zip(&targets).map(of_row), &dloss)
+        };
+        assert_gradient("linear_cross_entropy, x", &x, &made.x, |x| loss(x, &wide(&w)));
+        assert_gradient("linear_cross_entropy, w", &w, &made.w, |w| loss(&wide(&x), w));
     }
 }

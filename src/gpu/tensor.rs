@@ -109,6 +109,15 @@ impl<T: ElementType> Tensor<T> {
         Tensor { context, buffer, bytes, shape, element: PhantomData }
     }
 
+    /// Its first elements, under another shape: of no more elements, in the same buffer.
+    pub(crate) fn beginning(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        if shape.checked_len().is_none_or(|len| len > self.len()) {
+            return Err(Error::Length { shape, found: self.len() });
+        }
+        Ok(Self { shape, ..self.clone() })
+    }
+
     /// The same data under another shape of as many elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();

@@ -11,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::optimizer::shapes::check,
     params,
     shape::Shape,
@@ -23,7 +24,7 @@ static ADAMW: Kernel = Kernel::trusted(
     "adamw",
     Params::FIELDS,
     &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32), read_write("square", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/adamw"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/adamw"]), Source::msl(msl!["shared/prelude", "optimizer/adamw"])],
 )
 .flat();
 

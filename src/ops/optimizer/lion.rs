@@ -10,6 +10,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::optimizer::shapes::check,
     params, wgsl,
 };
@@ -20,7 +21,7 @@ static LION: Kernel = Kernel::trusted(
     "lion",
     Params::FIELDS,
     &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/lion"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/lion"]), Source::msl(msl!["shared/prelude", "optimizer/lion"])],
 )
 .flat();
 

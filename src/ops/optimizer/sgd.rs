@@ -11,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::optimizer::shapes::check,
     params, wgsl,
 };
@@ -21,7 +22,7 @@ static SGD: Kernel = Kernel::trusted(
     "sgd",
     Params::FIELDS,
     &[read("gradient", Float("X")), read_write("weights", F32), read_write("velocity", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/sgd"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/sgd"]), Source::msl(msl!["shared/prelude", "optimizer/sgd"])],
 )
 .flat();
 

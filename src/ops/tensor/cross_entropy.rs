@@ -152,6 +152,14 @@ fn check<X: Float, T>(op: &'static str, what: &'static str, logits: &Tensor<X>, 
     Err(Error::Shape { op, what, expected: format!("[{rows}]"), found: found.shape() })
 }
 
+/// Is it a share?
+pub(super) fn check_smoothing(op: &'static str, smoothing: f32) -> Result<()> {
+    if (0.0..=1.0).contains(&smoothing) {
+        return Ok(());
+    }
+    Err(Error::Invalid { op, what: format!("a smoothing of {smoothing}; 0 to 1 are possible") })
+}
+
 fn params<X: Float>(
     op: &'static str,
     logits: &Tensor<X>,
@@ -160,9 +168,7 @@ fn params<X: Float>(
     add: bool,
 ) -> Result<(Params, [usize; 3])> {
     check(op, "targets", logits, targets)?;
-    if !(0.0..=1.0).contains(&smoothing) {
-        return Err(Error::Invalid { op, what: format!("a smoothing of {smoothing}; 0 to 1 are possible") });
-    }
+    check_smoothing(op, smoothing)?;
     let (rows, columns) = logits.shape().as_matrix();
     let params = Params {
         rows: rows as u32,

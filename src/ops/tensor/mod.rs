@@ -9,6 +9,8 @@ pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
 pub(crate) mod gather;
 pub(crate) mod layer_norm;
+pub(crate) mod linear_cross_entropy;
+pub(crate) mod linear_cross_entropy_backward;
 pub(crate) mod matmul;
 pub(crate) mod matmul_int8;
 pub(crate) mod matmul_kernels;
@@ -35,6 +37,8 @@ family!(
     dropout,
     gather,
     layer_norm,
+    linear_cross_entropy,
+    linear_cross_entropy_backward,
     matmul,
     matmul_int8,
     max,

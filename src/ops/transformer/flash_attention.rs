@@ -11,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::transformer::attention::dot,
     params,
     shape::Shape,
@@ -24,30 +25,53 @@ const ROWS: usize = 64;
 const COLUMNS: usize = 32;
 /// Columns of an output that a thread adds up together; a workgroup makes twice as many.
 const WIDTH: usize = 64;
-/// The tiles of flash_attention_tiles.wgsl, in bytes.
-const TILES: u32 = 14_528;
+/// Columns of two matrices, or rows of one, that are staged together.
+const DEPTH: usize = 16;
+/// From one of them to the next, and between the columns of a tile: one more than there are numbers, so that neighbours meet no bank twice.
+const SLICE: usize = ROWS + COLUMNS + 1;
+const PITCH: usize = ROWS + 1;
 
 /// The numbers of a text with tiles, and of what workgroup memory it has beside them.
-pub(super) const fn tiled(source: Source, more_bytes: u32) -> Source {
-    const CONSTANTS: &[(&str, u32)] = &[("ROWS", ROWS as u32), ("COLUMNS", COLUMNS as u32), ("WIDTH", WIDTH as u32), ("DEPTH", 16)];
-    source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(CONSTANTS).workgroup_bytes(TILES + more_bytes)
+pub(super) const fn tiled(source: Source, more_words: usize) -> Source {
+    const CONSTANTS: &[(&str, u32)] = &[
+        ("ROWS", ROWS as u32),
+        ("COLUMNS", COLUMNS as u32),
+        ("WIDTH", WIDTH as u32),
+        ("DEPTH", DEPTH as u32),
+        ("SLICE", SLICE as u32),
+        ("PITCH", PITCH as u32),
+    ];
+    let words = DEPTH * SLICE + COLUMNS * PITCH + more_words;
+    source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(CONSTANTS).workgroup_bytes(4 * words as u32)
 }
 
 static FLASH_ATTENTION: Kernel = Kernel::trusted(
     "flash_attention",
     Params::FIELDS,
     &[read("q", Float("X")), read("k", Float("X")), read("v", Float("X")), read_write("y", Float("X")), read_write("lse", F32)],
-    &[tiled(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exp",
-            "shared/log",
-            "transformer/flash_attention_tiles",
-            "transformer/flash_attention"
-        ]),
-        1280,
-    )],
+    &[
+        tiled(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "shared/log",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention"
+            ]),
+            256 + ROWS,
+        ),
+        tiled(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "shared/log",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention"
+            ]),
+            256 + ROWS,
+        ),
+    ],
 )
 .flat();
 

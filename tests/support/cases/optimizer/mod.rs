@@ -8,10 +8,10 @@ use bitnet_wgpu::{
 };
 
 pub const OPS: Family = &[
-    ("optimizer::adamw", WgslAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
+    ("optimizer::adamw", KernelsAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
     ("optimizer::clip", Wgsl, || vec![clip(2.0), clip(1e4), average()]),
-    ("optimizer::lion", WgslAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
-    ("optimizer::sgd", WgslAndTwin, || {
+    ("optimizer::lion", KernelsAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
+    ("optimizer::sgd", KernelsAndTwin, || {
         vec![
             sgd::<f32>(Sgd::new(0.1)),
             sgd::<f32>(Sgd::new(0.1).momentum(0.9)),

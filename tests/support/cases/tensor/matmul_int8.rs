@@ -5,24 +5,27 @@ use crate::{Case, Data, Recorder, random_shapes, rng, seed};
 use bitnet_wgpu::tensor;
 use rand::{RngExt, rngs::StdRng};
 
+/// m, k and n, and the batches of both sides.
+type Problem = ([usize; 3], [Vec<usize>; 2]);
+
 pub fn cases() -> Vec<Case> {
     // m, k, n on every side of the tiles, rows of every length modulo 4, and batches of a, b or both.
     let fixed = [
-        ([1, 1, 1], vec![], vec![]),
-        ([3, 0, 5], vec![], vec![]),
-        ([0, 4, 5], vec![], vec![]),
-        ([2, 3, 2], vec![], vec![]),
-        ([5, 6, 7], vec![], vec![]),
-        ([64, 64, 64], vec![], vec![]),
-        ([65, 67, 63], vec![], vec![]),
-        ([63, 61, 66], vec![], vec![]),
-        ([5, 130, 70], vec![3], vec![3]),
-        ([66, 17, 3], vec![2, 2], vec![]),
-        ([2, 33, 129], vec![], vec![3]),
-        ([2, 8, 2], vec![0], vec![0]),
+        ([1, 1, 1], [vec![], vec![]]),
+        ([3, 0, 5], [vec![], vec![]]),
+        ([0, 4, 5], [vec![], vec![]]),
+        ([2, 3, 2], [vec![], vec![]]),
+        ([5, 6, 7], [vec![], vec![]]),
+        ([64, 64, 64], [vec![], vec![]]),
+        ([65, 67, 63], [vec![], vec![]]),
+        ([63, 61, 66], [vec![], vec![]]),
+        ([5, 130, 70], [vec![3], vec![3]]),
+        ([66, 17, 3], [vec![2, 2], vec![]]),
+        ([2, 33, 129], [vec![], vec![3]]),
+        ([2, 8, 2], [vec![0], vec![0]]),
     ];
-    let random = random_shapes("matmul_int8").into_iter().map(|(m, n, k)| ([m, k, n], vec![], vec![]));
-    let of = |(i, (dims, a, b)): (u64, ([usize; 3], Vec<usize>, Vec<usize>))| {
+    let random = random_shapes("matmul_int8").into_iter().map(|(m, n, k)| ([m, k, n], [vec![], vec![]]));
+    let of = |(i, (dims, [a, b])): (u64, Problem)| {
         let mut rng = rng(1000 * seed() + i);
         let of = |rng: &mut StdRng, batch: &[usize], rows| {
             (0..batch.iter().product::<usize>() * rows * dims[1]).map(|_| rng.random()).collect::<Vec<i8>>()

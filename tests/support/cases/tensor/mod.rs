@@ -8,6 +8,7 @@ mod cross_entropy;
 mod dropout;
 mod gather;
 mod layer_norm;
+mod linear_cross_entropy;
 mod matmul;
 mod matmul_int8;
 mod max;
@@ -37,6 +38,7 @@ pub const OPS: Family = &[
     ("tensor::dropout", Wgsl, dropout::cases),
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
+    ("tensor::linear_cross_entropy", WgslAndTwin, linear_cross_entropy::cases),
     ("tensor::matmul", WgslAndTwin, matmul::cases),
     ("tensor::matmul_int8", Wgsl, matmul_int8::cases),
     ("tensor::max", KernelsAndTwin, max::cases),

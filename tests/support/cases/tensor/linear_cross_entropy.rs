@@ -1,0 +1,209 @@
+//! `src/ops/tensor/linear_cross_entropy.rs` and `linear_cross_entropy_backward.rs`
+
+use super::softmax::{numbers, steps};
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
+use bitnet_wgpu::{
+    Float, Out, f16,
+    tensor::{self, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, LinearLoss},
+};
+use rand::RngExt;
+
+/// Rows, k, vocabulary; and chunks: one, several, one that is not full, more than there is, and what is chosen.
+fn shapes() -> Vec<([usize; 3], Option<usize>)> {
+    let mut all = vec![
+        ([0, 3, 5], Some(2)),
+        ([1, 1, 1], Some(1)),
+        ([7, 16, 33], Some(1)),
+        ([5, 20, 100], None),
+        ([5, 20, 100], Some(100)),
+        ([5, 20, 100], Some(50)),
+        ([5, 20, 100], Some(33)),
+        ([5, 20, 100], Some(99)),
+        ([70, 33, 130], Some(64)),
+        ([3, 5, 1500], Some(700)),
+        ([2, 3, 7], Some(1000)),
+    ];
+    let mut random = rng(1000 * seed() + 8);
+    let mut below = |most: usize| random.random_range(1..=most);
+    all.extend((0..4).map(|_| ([below(40), below(40), below(200)], Some(below(220)))));
+    all
+}
+
+pub fn cases() -> Vec<Case> {
+    let plain = CrossEntropyOptions::default();
+    let all = (0..).zip(shapes()).flat_map(|(i, (shape, chunk))| {
+        [
+            Problem::new::<f32, f32>(i, shape, chunk, plain).case::<f32, f32>(),
+            Problem::new::<f32, f16>(i, shape, chunk, plain.ignore(2).smoothing(0.1)).case::<f32, f16>(),
+            Problem::new::<f16, f16>(i, shape, chunk, plain.ignore(u32::MAX)).case::<f16, f16>(),
+        ]
+    });
+    let mut cases: Vec<Case> = all.collect();
+    cases.push(Problem::new::<f16, f32>(50, [9, 8, 70], Some(40), plain).case::<f16, f32>());
+    // A target that is no column makes the gradient of W NaN throughout, as its row of logits does.
+    let mut odd = Problem::new::<f32, f32>(51, [4, 3, 9], Some(4), plain.ignore(9));
+    (odd.targets[1], odd.targets[2]) = (10, 9);
+    cases.push(odd.case::<f32, f32>());
+    cases
+}
+
+#[derive(Clone)]
+struct Problem {
+    shape: [usize; 3],
+    options: LinearCrossEntropyOptions,
+    x: Vec<f32>,
+    w: Vec<f32>,
+    targets: Vec<u32>,
+    dloss: Vec<f32>,
+}
+
+/// A sum: its value, what its parts may be off, and their sizes.
+#[derive(Clone, Copy, Default)]
+struct Sum([f64; 3]);
+
+impl Sum {
+    fn add(&mut self, part: Near, factor: f32) {
+        let (value, error) = (part.exact * f64::from(factor), part.error * f64::from(factor).abs());
+        self.0 = [self.0[0] + value, self.0[1] + error, self.0[2] + value.abs() + error];
+    }
+
+    fn near(self, roundings: usize) -> Near {
+        Near { exact: self.0[0], error: self.0[1] + U * roundings as f64 * self.0[2] + 1e-35 }
+    }
+}
+
+impl Problem {
+    fn new<X: Float, W: Float>(seed: u64, shape: [usize; 3], chunk: Option<usize>, loss: CrossEntropyOptions) -> Self {
+        let ([rows, k, vocabulary], mut rng) = (shape, rng(seed));
+        let x = numbers(&convert::<X>(&floats(&mut rng, rows * k, 1.5)));
+        let w = numbers(&convert::<W>(&floats(&mut rng, vocabulary * k, 1.5)));
+        let targets = (0..rows).map(|_| rng.random_range(0..vocabulary as u32)).collect();
+        let options = LinearCrossEntropyOptions::from(loss);
+        let options = chunk.map_or(options, |chunk| options.chunk(chunk));
+        Self { shape, options, x, w, targets, dloss: floats(&mut rng, rows, 3.0) }
+    }
+
+    /// The logits of a row: a rounding for each product and sum.
+    fn logits(&self, row: usize) -> Vec<Near> {
+        let [_, k, vocabulary] = self.shape;
+        let logit = |column: usize| {
+            let mut sum = Sum::default();
+            let x = &self.x[row * k..][..k];
+            x.iter().zip(&self.w[column * k..][..k]).for_each(|(&x, &w)| sum.add(Near::exactly(x), w));
+            sum.near(k + 1)
+        };
+        (0..vocabulary).map(logit).collect()
+    }
+
+    /// The loss of a row, its lse, and the gradients of its logits.
+    fn row(&self, row: usize) -> (Near, Near, Vec<Near>) {
+        let (logits, target, n) = (self.logits(row), self.targets[row], self.shape[2] as f64);
+        let smoothing = f64::from(self.options.loss.smoothing);
+        let largest = logits.iter().map(|x| x.exact).fold(f64::MIN, f64::max);
+        let weights: Vec<f64> = logits.iter().map(|x| (x.exact - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        // A share is scaled down with each number that its thread takes, each step of a tree, and each chunk: an exponential, a product and a sum. All
+        // the distances make up that to the maximum.
+        let chunk = self.options.chunk.unwrap_or(usize::MAX).min(self.shape[2]);
+        let chunks = self.shape[2].div_ceil(chunk) as f64;
+        let stray = |i: usize| (U * (6.0 * (steps(chunk) + chunks + 2.0) + 2.0 * (largest - logits[i].exact)) + logits[i].error).exp_m1();
+        let strays: f64 = (0..logits.len()).map(|i| weights[i] / total * stray(i)).sum();
+        let (logarithm, exact) = (total.ln(), largest + total.ln());
+        // The crate's own logarithm is 14 U off at most.
+        let lse = Near { exact, error: strays + U * (14.0 * logarithm + 2.0 * exact.abs()) };
+        if self.options.loss.ignore == Some(target) {
+            return (Near::exactly(0.0), lse, vec![Near::exactly(0.0); logits.len()]);
+        }
+        let Some(wanted) = logits.get(target as usize) else {
+            let nan = Near { exact: f64::NAN, error: 0.0 };
+            return (nan, lse, vec![nan; logits.len()]);
+        };
+        let below = largest - wanted.exact;
+        let (mut loss, mut error) = (logarithm + (1.0 - smoothing) * below, strays + wanted.error + U * (14.0 * logarithm + 4.0 * below));
+        if smoothing != 0.0 {
+            let [sum, all, off] = logits.iter().fold([0.0; 3], |[a, b, c], x| [a + x.exact, b + x.exact.abs(), c + x.error]);
+            loss += smoothing * (largest - sum / n);
+            error += smoothing * (off / n + U * ((20.0 + chunks) * all / n + 5.0 * largest.abs()));
+        }
+        let slope = |(i, x): (usize, &Near)| {
+            let wanted = if i == target as usize { 1.0 - smoothing } else { 0.0 } + smoothing / n;
+            let (from_lse, factor) = (x.exact - lse.exact, f64::from(self.dloss[row]));
+            let off = from_lse.exp() * (x.error + lse.error + U * (5.0 * from_lse.abs() + 7.0)).exp_m1();
+            let exact = (from_lse.exp() - wanted) * factor;
+            Near { exact, error: (off + 4.0 * U * wanted + 1e-36) * factor.abs() + 2.0 * U * exact.abs() }
+        };
+        let slopes = logits.iter().enumerate().map(slope).collect();
+        (Near { exact: loss, error: error + 3.0 * U * loss.abs() }, lse, slopes)
+    }
+
+    /// loss, lse, dx and dW.
+    fn wanted(&self) -> [Vec<Near>; 4] {
+        let [rows, k, vocabulary] = self.shape;
+        let (mut losses, mut lses) = (Vec::new(), Vec::new());
+        let (mut dx, mut dw) = (vec![Sum::default(); rows * k], vec![Sum::default(); vocabulary * k]);
+        for row in 0..rows {
+            let (loss, lse, slopes) = self.row(row);
+            losses.push(loss);
+            lses.push(lse);
+            for (column, &slope) in slopes.iter().enumerate() {
+                for l in 0..k {
+                    dx[row * k + l].add(slope, self.w[column * k + l]);
+                    dw[column * k + l].add(slope, self.x[row * k + l]);
+                }
+            }
+        }
+        let near = |sums: Vec<Sum>, roundings: usize| sums.into_iter().map(|sum| sum.near(roundings)).collect();
+        // Chunks are added up too.
+        [losses, lses, near(dx, 2 * vocabulary + 3), near(dw, rows + 3)]
+    }
+
+    /// Into tensors, and on top of some.
+    fn case<X: Float, W: Float>(self) -> Case {
+        let wanted = self.wanted();
+        let bounded = |near: &Near| near.exact.is_nan() || near.error < 1e-3;
+        let [rows, k, vocabulary] = self.shape;
+        let name = format!("{:?} {:?} {:?} {:?}", self.shape, self.options, X::ELEMENT, W::ELEMENT);
+        assert!(wanted.iter().flatten().all(bounded), "{name}");
+        let mut rng = rng(77);
+        let of_loss = floats(&mut rng, rows, 3.0);
+        let (of_x, of_w) = (convert::<X>(&floats(&mut rng, rows * k, 3.0)), convert::<W>(&floats(&mut rng, vocabulary * k, 3.0)));
+        let on_top = |near: &[Near], base: &[f32]| near.iter().zip(base).map(|(near, &base)| near.on_top_of(base)).collect::<Vec<_>>();
+        let sums = [on_top(&wanted[0], &of_loss), on_top(&wanted[2], &numbers(&of_x)), on_top(&wanted[3], &numbers(&of_w))];
+        let check = move |got: &[Data], _| {
+            wanted
+                .iter()
+                .chain(&sums)
+                .zip(got)
+                .enumerate()
+                .try_for_each(|(i, (wanted, got))| got.check_near(wanted.iter().copied()).map_err(|e| format!("output {i}: {e}")))
+        };
+        let twin = self.clone();
+        let record = move |r: &mut Recorder| {
+            let (x, w) = (r.upload(&convert::<X>(&self.x), [rows, k])?, r.upload(&convert::<W>(&self.w), [vocabulary, k])?);
+            let (targets, dloss) = (r.upload(&self.targets, [rows])?, r.upload(&self.dloss, [rows])?);
+            let (loss, dx, dw) = (r.upload(&of_loss, [rows])?, r.upload(&of_x, [rows, k])?, r.upload(&of_w, [vocabulary, k])?);
+            let (head, options, encoder) = (Linear { x: &x, w: &w }, self.options, &mut r.encoder);
+            let made = tensor::linear_cross_entropy(encoder, head, &targets, options)?;
+            let gradients = tensor::linear_cross_entropy_backward(encoder, head, &targets, options, &made.lse, &dloss)?;
+            tensor::linear_cross_entropy_into(encoder, head, &targets, options, Out::add(&loss), &made.lse)?;
+            let outs = Linear { x: Out::add(&dx), w: Out::add(&dw) };
+            tensor::linear_cross_entropy_backward_into(encoder, head, &targets, options, &made.lse, &dloss, outs)?;
+            r.watch_all(&made.loss);
+            r.watch_all(&made.lse);
+            r.watch_all(&gradients.x);
+            r.watch_all(&gradients.w);
+            r.watch_all(&loss);
+            r.watch_all(&dx);
+            r.watch_all(&dw);
+            Ok(())
+        };
+        Case::new(name, record, check).of(X::ELEMENT).of(W::ELEMENT).twin(move || twin.by_cpu())
+    }
+
+    fn by_cpu(&self) -> Vec<Data> {
+        let (head, k, options) = (Linear { x: &self.x[..], w: &self.w[..] }, self.shape[1], self.options.loss);
+        let LinearLoss { loss, lse } = tensor::linear_cross_entropy_cpu(head, k, &self.targets, options).unwrap();
+        let Linear { x, w } = tensor::linear_cross_entropy_backward_cpu(head, k, &self.targets, options, &self.dloss).unwrap();
+        [loss, lse, x, w].map(Data::F32).to_vec()
+    }
+}
