@@ -8,12 +8,20 @@ pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_float;
 mod bitlinear_kernels;
 pub(crate) mod dequantize;
+pub(crate) mod fake_quantize_activations;
+pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
+pub(crate) mod int4;
+pub(crate) mod int8;
 pub(crate) mod plan;
 pub(crate) mod quantize_activations;
+pub(crate) mod quantize_activations_by_tensor;
+pub(crate) mod quantize_activations_with_zero_point;
+pub(crate) mod quantize_gradients;
 pub(crate) mod quantize_weights;
 pub(crate) mod quantize_weights_by_group;
+pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
 
@@ -24,10 +32,18 @@ family!(
     bitlinear,
     bitlinear_float,
     dequantize,
+    fake_quantize_activations,
+    fake_quantize_weights,
     gate,
     gate_quantize,
+    int4,
+    int8,
     quantize_activations,
+    quantize_activations_by_tensor,
+    quantize_activations_with_zero_point,
+    quantize_gradients,
     quantize_weights,
     quantize_weights_by_group,
+    rms_norm_fake_quantize,
     rms_norm_quantize
 );

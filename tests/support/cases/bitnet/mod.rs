@@ -3,9 +3,12 @@
 mod bitlinear;
 mod bitlinear_float;
 mod dequantize;
+mod fake_quantize;
 mod gate;
 mod gate_quantize;
 mod quantize_activations;
+mod quantize_int4;
+mod quantize_int8;
 mod quantize_weights;
 mod quantize_weights_by_group;
 mod rms_norm_quantize;
@@ -25,13 +28,22 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
+    ("bitnet::fake_quantize_activations", Kernels, fake_quantize::activations),
+    ("bitnet::fake_quantize_backward", Wgsl, fake_quantize::backward),
+    ("bitnet::fake_quantize_weights", Wgsl, fake_quantize::weights),
     ("bitnet::gate", WgslAndTwin, gate::cases),
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
+    ("bitnet::quantize_activations_4bit", Kernels, quantize_int4::cases),
+    ("bitnet::quantize_activations_by_tensor", Kernels, quantize_int8::by_tensor),
+    ("bitnet::quantize_activations_static", Wgsl, quantize_int8::with_range),
+    ("bitnet::quantize_activations_with_zero_point", Kernels, quantize_int8::with_zero_point),
+    ("bitnet::quantize_gradients", Kernels, quantize_int8::gradients),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
+    ("bitnet::rms_norm_fake_quantize", Kernels, fake_quantize::with_norm),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 
