@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Bits, Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
-    bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, Scheme},
+    bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt8, Scheme},
     optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, Prefix},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, TopK},
@@ -475,4 +475,69 @@ fn linear_cross_entropy_refuses_what_does_not_fit() {
         let made = tensor::linear_cross_entropy_backward_cpu(Linear { x: &x, w: &w }, k, &[0, 0], plain, &vec![0.0; dloss]);
         assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
     }
+}
+
+#[test]
+fn quantisers_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (x, other, row) = (unwritten(context, [2, 3]), unwritten(context, [3, 2]), unwritten(context, [3]));
+    let one = unwritten(context, []);
+    for lambda in [-0.1, 1.1, f32::NAN] {
+        assert_invalid(bitnet::fake_quantize_activations(&mut encoder, &x, lambda));
+        assert_invalid(bitnet::fake_quantize_weights(&mut encoder, &x, lambda));
+        assert_invalid(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &row, 1e-5, lambda));
+        assert_invalid(bitnet::fake_quantize_activations_cpu(&[0.0f32; 6], 2, 3, lambda));
+        assert_invalid(bitnet::fake_quantize_weights_cpu(&[0.0f32; 6], lambda));
+        assert_invalid(bitnet::rms_norm_fake_quantize_cpu(&[0.0f32; 6], 2, &[1.0; 3], 1e-5, lambda));
+    }
+    assert_shape(bitnet::fake_quantize_activations_into(&mut encoder, &x, 1.0, &other));
+    assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &other, &one));
+    assert_shape(bitnet::fake_quantize_weights_into(&mut encoder, &x, 1.0, &unwritten(context, [2, 3]), &row));
+    assert_shape(bitnet::fake_quantize_backward(&mut encoder, &x, &unwritten(context, [2]), (-1.0, 1.0), &x));
+    assert_shape(bitnet::fake_quantize_backward(&mut encoder, &x, &one, (-1.0, 1.0), &other));
+    assert_shape(bitnet::fake_quantize_backward_into(&mut encoder, &x, &one, (-1.0, 1.0), &x, &other));
+    assert_shape(bitnet::rms_norm_fake_quantize(&mut encoder, &x, &one, 1e-5, 1.0));
+    assert_shape(bitnet::rms_norm_fake_quantize_into(&mut encoder, &x, &row, 1e-5, 1.0, &other));
+    for range in [(1.0, -1.0), (f32::NAN, 1.0), (0.0, f32::INFINITY)] {
+        assert_invalid(bitnet::quantize_activations_static(&mut encoder, &x, range));
+        assert_invalid(bitnet::quantize_activations_static_cpu(&[0.0f32], range));
+    }
+    let codes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
+    let int8 = |scales: &Tensor<f32>, zeros: Option<usize>| QuantizedInt8 {
+        codes: codes.clone(),
+        scales: scales.clone(),
+        zero_points: zeros.map(|zeros| Tensor::uninit(context, [zeros]).unwrap()),
+    };
+    assert_shape(bitnet::dequantize_int8_into(&mut encoder, &int8(&one, None), &other));
+    assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&row, None)));
+    assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&unwritten(context, [2]), Some(1))));
+    assert!(encoder.is_empty());
+    let int4 = bitnet::quantize_activations_4bit(&mut encoder, &x).unwrap();
+    assert_shape(bitnet::dequantize_int4_into(&mut encoder, &int4, &other));
+    let length = |result: Result<()>| assert!(matches!(result, Err(Error::Length { .. })), "{result:?}");
+    length(bitnet::fake_quantize_activations_cpu(&[0.0f32; 5], 2, 3, 1.0).map(drop));
+    length(bitnet::rms_norm_fake_quantize_cpu(&[0.0f32; 5], 2, &[1.0; 3], 1e-5, 1.0).map(drop));
+    length(bitnet::quantize_gradients_cpu(&[0.0f32; 5], 2, 3, 1).map(drop));
+    length(bitnet::quantize_activations_with_zero_point_cpu(&[0.0f32; 5], 2, 3).map(drop));
+    length(bitnet::quantize_activations_4bit_cpu(&[0.0f32; 5], usize::MAX, 3).map(drop));
+}
+
+/// Codes, scales and zero points come back as the twins make them, with leading dimensions.
+#[test]
+fn quantised_numbers_are_read() {
+    let context = context();
+    let x: Vec<f32> = (0..66).map(|i| (i as f32 * 0.7).sin() * (1 + i / 11) as f32).collect();
+    let mut encoder = context.encoder("test");
+    let tensor = context.upload(&x, [2, 3, 11]).unwrap();
+    let affine = bitnet::quantize_activations_with_zero_point(&mut encoder, &tensor).unwrap();
+    let gradients = bitnet::quantize_gradients(&mut encoder, &tensor, 5).unwrap();
+    let few = bitnet::quantize_activations_4bit(&mut encoder, &tensor).unwrap();
+    let y = bitnet::dequantize_int4::<f32>(&mut encoder, &few).unwrap();
+    encoder.submit().unwrap();
+    assert_eq!((affine.codes.shape(), affine.scales.shape(), y.shape()), ([2, 3, 11].into(), [6].into(), [2, 3, 11].into()));
+    assert_eq!(block_on(affine.read()).unwrap(), bitnet::quantize_activations_with_zero_point_cpu(&x, 6, 11).unwrap());
+    assert_eq!(block_on(gradients.read()).unwrap(), bitnet::quantize_gradients_cpu(&x, 6, 11, 5).unwrap());
+    let twin = bitnet::quantize_activations_4bit_cpu(&x, 6, 11).unwrap();
+    assert_eq!((block_on(few.read()).unwrap(), block_on(y.read()).unwrap()), (twin.clone(), twin.dequantize()));
 }

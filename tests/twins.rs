@@ -335,3 +335,93 @@ fn gradients_of_linear_cross_entropy_are_slopes() {
         assert_gradient("linear_cross_entropy, w", &w, &made.w, |w| loss(&wide(&x), w));
     }
 }
+
+/// Straight through the rounding, the gradient is that of what is rounded; of clipped numbers there is none.
+#[test]
+fn gradients_of_fake_quantisation_are_slopes_of_what_is_rounded() {
+    let mut rng = rng(62);
+    let (w, dy) = (floats(&mut rng, 40, 1.0), floats(&mut rng, 40, 2.0));
+    let made = bitnet::fake_quantize_weights_cpu(&w, 1.0).unwrap();
+    let dw: Vec<f32> = w.iter().zip(&dy).map(|(&w, &dy)| bitnet::fake_quantize_backward_cpu(w, made.scale, (-1.0, 1.0), dy)).collect();
+    assert!(dw.contains(&0.0) && dw != vec![0.0; 40]);
+    let scale = f64::from(made.scale);
+    assert_gradient("fake_quantize_weights", &w, &dw, |w| weighed(w.iter().map(|w| (w * scale).clamp(-1.0, 1.0) / scale), &dy));
+    // After a norm: the loss is taken where the rounded numbers are, its slope goes back through the norm alone.
+    let (x, gain, eps) = (floats(&mut rng, 15, 3.0), floats(&mut rng, 5, 2.0), 0.01);
+    let rounded = bitnet::rms_norm_fake_quantize_cpu(&x, 3, &gain, eps, 1.0).unwrap();
+    let dy: Vec<f32> = rounded.iter().map(|y| 2.0 * y).collect();
+    let norm = |x: &[f64], gain: &[f64]| {
+        let row = |row: &[f64]| {
+            let root = (row.iter().map(|v| v * v).sum::<f64>() / 5.0 + f64::from(eps)).sqrt();
+            row.iter().zip(gain).map(|(v, gain)| v / root * gain).collect::<Vec<_>>()
+        };
+        x.chunks_exact(5).flat_map(row).collect::<Vec<_>>()
+    };
+    let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+    let made = transformer::rms_norm_backward_cpu(&x, &gain, eps, &dy).unwrap();
+    assert_gradient("rms_norm_fake_quantize, x", &x, &made.x, |x| weighed(norm(x, &wide(&gain)), &dy));
+    assert_gradient("rms_norm_fake_quantize, gain", &gain, &made.gain, |gain| weighed(norm(&wide(&x), gain), &dy));
+    // What is rounded is that norm: off by half a step.
+    let normed = norm(&wide(&x), &wide(&gain));
+    for (rounded, normed) in rounded.chunks(5).zip(normed.chunks(5)) {
+        let largest = normed.iter().fold(0.0, |largest: f64, v| largest.max(v.abs()));
+        assert!(rounded.iter().zip(normed).all(|(&r, n)| (f64::from(r) - n).abs() <= 0.5001 * largest / 127.0), "{rounded:?}, {normed:?}");
+    }
+}
+
+#[test]
+fn lambda_leads_from_a_number_to_its_code() {
+    let x = [0.9f32, -0.31, 1.0, 0.0];
+    let at = |lambda| bitnet::fake_quantize_activations_cpu(&x, 1, 4, lambda).unwrap();
+    assert_eq!(at(0.0), x);
+    let (half, all) = (at(0.5), at(1.0));
+    assert!(half.iter().zip(x.iter().zip(&all)).all(|(half, (x, all))| (half - 0.5 * (x + all)).abs() <= f32::EPSILON), "{half:?}");
+    // 0.9·127 = 114.3, -0.31·127 = -39.37.
+    let codes = [114.0, -39.0, 127.0, 0.0];
+    assert!(all.iter().zip(codes).all(|(value, code)| (value - code / 127.0).abs() <= f32::EPSILON), "{all:?}");
+}
+
+#[test]
+fn zero_points_and_few_bits_by_hand() {
+    // From 0 to 5.1, and from -1 to 4.1: 50 steps a unit.
+    let x = [0.0f32, 1.0, 2.0, 5.1, -1.0, 0.0, 0.5, 4.1, 2.0, 3.0, 5.1, 5.1];
+    let xq = bitnet::quantize_activations_with_zero_point_cpu(&x, 3, 4).unwrap();
+    assert_eq!(xq.codes, [-128, -78, -28, 127, -128, -78, -53, 127, -28, 22, 127, 127]);
+    assert_eq!(xq.zero_points, Some(vec![-128, -78, -128]), "0 is in every range");
+    assert!(xq.scales.iter().all(|scale| (scale - 50.0).abs() < 1e-4), "{:?}", xq.scales);
+    assert_eq!(xq.dequantize()[5], 0.0, "0 stays 0");
+    // A range of the caller's: what is beyond gets the code of its end.
+    let wide = [-7.0f32, -1.0, 0.0, 4.1, 9.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let xq = bitnet::quantize_activations_static_cpu(&wide, (-1.0, 4.1)).unwrap();
+    assert_eq!(xq.codes, [-128, -128, -78, 127, 127, 127, -128, -78]);
+    let xq = bitnet::quantize_activations_by_tensor_cpu(&[127.0f32, 0.5, 1.5, -2.5]);
+    assert_eq!((xq.codes, xq.scales), (vec![127, 0, 2, -2], vec![127.0 * (1.0f32 / 127.0)]));
+    let xq = bitnet::quantize_activations_4bit_cpu(&[7.0f32, -7.0, 0.5, 1.5, 2.5, -3.4], 1, 6).unwrap();
+    assert_eq!(xq.codes, [7, -7, 0, 2, 2, -3], "ties go to even");
+}
+
+/// Over many seeds a code is one of the two neighbours of x·a, and their mean is x·a: within five standard deviations of the mean of as many
+/// independent roundings, and 2^-25 for the units of u.
+#[test]
+fn stochastic_rounding_has_no_bias() {
+    const SEEDS: u64 = 20_000;
+    let x = [1.0f32, 0.3, -0.3, 0.0101, -1e-3, 1e-5, 0.5, -0.9999, 0.0];
+    let mut sums = [0i64; 9];
+    let mut scale = 0.0;
+    for seed in 0..SEEDS {
+        let made = bitnet::quantize_gradients_cpu(&x, 1, 9, seed).unwrap();
+        scale = made.scales[0];
+        sums.iter_mut().zip(&made.codes).for_each(|(sum, &code)| *sum += i64::from(code));
+        let near = |(x, &code): (&f32, &i8)| (f64::from(x * scale) - f64::from(code)).abs() < 1.0;
+        assert!(x.iter().zip(&made.codes).all(near), "{:?}", made.codes);
+    }
+    for (x, sum) in x.iter().zip(sums) {
+        let (exact, mean) = (f64::from(x * scale).clamp(-127.0, 127.0), sum as f64 / SEEDS as f64);
+        let up = exact - exact.floor();
+        let deviation = (up * (1.0 - up) / SEEDS as f64).sqrt();
+        assert!((mean - exact).abs() <= 5.0 * deviation + 0.5f64.powi(25), "{x}: {mean}, not {exact} ± {deviation}");
+    }
+    // Neighbours in a word are rounded apart.
+    let made = bitnet::quantize_gradients_cpu(&[1.0f32, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], 1, 8, 7).unwrap();
+    assert!(made.codes.contains(&38) && made.codes.contains(&39), "{:?}", made.codes);
+}

@@ -8,9 +8,7 @@ static void quantize_row(Value value, uint features, uint words, device uint* x,
     for (uint i = ids.local; i < features; i += THREADS) bits = max(bits, as_type<uint>(value(i)) & 0x7fffffffu);
     bits = group_max_u32(bits, scratch, ids);
     const bool finite = bits < 0x7f800000u;
-    const float largest = max(as_type<float>(finite ? bits : 0u), 1e-5f);
-    const float shrink = largest >= 0x1p126f ? 0x1p-32f : 1.0f;
-    const float scale = exact_quotient(1.0f, largest * shrink) * 127.0f * shrink;
+    const float scale = absmax_scale(as_type<float>(finite ? bits : 0u), 127.0f);
 
     // Unsigned, since the weighted sum may wrap.
     uint2 sums = uint2(0u);

@@ -2,6 +2,8 @@
 // lanes get the result; partners of one SIMD-group need no memory. All threads must call this together. A kernel that includes this defines
 // `combine(a, b)`, which must not mind which comes first.
 static inline float exchange(float v, uint mask) { return simd_shuffle_xor(v, ushort(mask)); }
+static inline uint exchange(uint v, uint mask) { return simd_shuffle_xor(v, ushort(mask)); }
+static inline uint2 exchange(uint2 v, uint mask) { return uint2(simd_shuffle_xor(v.x, ushort(mask)), simd_shuffle_xor(v.y, ushort(mask))); }
 static inline float2 exchange(float2 v, uint mask) {
     return float2(simd_shuffle_xor(v.x, ushort(mask)), simd_shuffle_xor(v.y, ushort(mask)));
 }

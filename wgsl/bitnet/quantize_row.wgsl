@@ -13,10 +13,7 @@ fn quantize_row(token: u32, ids: Ids) {
     }
     bits = group_max_u32(bits, ids);
     let finite = bits < 0x7f800000u;
-    // PyTorch computes 127 / t as (1 / t)·127. For t from 2^126 on, 1 / t is subnormal, and GPUs may flush it; so t is shrunk before.
-    let largest = max(bitcast<f32>(select(0u, bits, finite)), 1e-5);
-    let shrink = select(1.0, 0x1p-32f, largest >= 0x1p126f);
-    let scale = exact_quotient(1.0, largest * shrink) * 127.0 * shrink;
+    let scale = absmax_scale(bitcast<f32>(select(0u, bits, finite)), 127.0);
 
     // Unsigned, since the weighted sum may wrap.
     var sums = vec2<u32>();

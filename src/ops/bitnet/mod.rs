@@ -11,16 +11,24 @@ pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
+pub(crate) mod fake_quantize_activations;
+pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
 pub(crate) mod hadamard;
+pub(crate) mod int4;
+pub(crate) mod int8;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
+pub(crate) mod quantize_activations_by_tensor;
+pub(crate) mod quantize_activations_with_zero_point;
+pub(crate) mod quantize_gradients;
 pub(crate) mod quantize_weights;
 pub(crate) mod quantize_weights_binary;
 pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
+pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
 mod row_quantizer;
 
@@ -34,14 +42,22 @@ family!(
     bitlinear_int_quantized,
     dequantize,
     dequantize_int,
+    fake_quantize_activations,
+    fake_quantize_weights,
     gate,
     gate_quantize,
     hadamard,
+    int4,
+    int8,
     quantization_error,
     quantize_activations,
+    quantize_activations_by_tensor,
+    quantize_activations_with_zero_point,
+    quantize_gradients,
     quantize_weights,
     quantize_weights_binary,
     quantize_weights_by_group,
     quantize_weights_int,
+    rms_norm_fake_quantize,
     rms_norm_quantize
 );

@@ -72,19 +72,27 @@ pub fn quantize_activations_cpu<T: Float>(x: &[T], tokens: usize, features: usiz
 
 const TWO_TO_126: f32 = f32::from_bits((126 + 127) << 23);
 
-/// Quantises one row and appends it.
-pub(super) fn quantize_row(row: impl Iterator<Item = f32> + Clone, out: &mut HostActivations) {
+/// The largest magnitude of a row, 0 of an empty one; NaN if there is one.
+pub(super) fn largest_magnitude(row: impl Iterator<Item = f32>) -> f32 {
     // Bits of floats >= 0 order like integers, with NaN above infinity; `f32::max` would lose a NaN.
-    let max = f32::from_bits(row.clone().map(|v| v.abs().to_bits()).max().unwrap_or(0));
-    if !max.is_finite() {
-        out.codes.extend(row.map(|_| 0));
-        out.scales.push(f32::NAN);
-        return;
+    f32::from_bits(row.map(|v| v.abs().to_bits()).max().unwrap_or(0))
+}
+
+/// levels / max(largest, 1e-5): the CPU twin of wgsl/bitnet/absmax_scale.wgsl. NaN where `largest` is not finite.
+pub(super) fn absmax_scale(largest: f32, levels: f32) -> f32 {
+    if !largest.is_finite() {
+        return f32::NAN;
     }
     // As PyTorch computes 127 / t: the reciprocal first. Reciprocals of numbers from 2^126 on would be subnormal, which GPUs may flush.
-    let largest = max.max(1e-5);
-    let shrink = if largest >= TWO_TO_126 { 1.0 / 4_294_967_296.0 } else { 1.0 };
-    let scale = 1.0 / (largest * shrink) * 127.0 * shrink;
-    out.codes.extend(row.map(|v| (v * scale).round_ties_even().clamp(-128.0, 127.0) as i8));
+    let t = largest.max(1e-5);
+    let shrink = if t >= TWO_TO_126 { 1.0 / 4_294_967_296.0 } else { 1.0 };
+    1.0 / (t * shrink) * levels * shrink
+}
+
+/// Quantises one row and appends it.
+pub(super) fn quantize_row(row: impl Iterator<Item = f32> + Clone, out: &mut HostActivations) {
+    let scale = absmax_scale(largest_magnitude(row.clone()), 127.0);
+    let code = |v: f32| if scale.is_nan() { 0 } else { (v * scale).round_ties_even().clamp(-128.0, 127.0) as i8 };
+    out.codes.extend(row.map(code));
     out.scales.push(scale);
 }

@@ -104,8 +104,7 @@ pub fn quantize_weights_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, mat
     if matrix.group().is_some() {
         return Err(Error::Invalid { op, what: "the output has scales by groups of columns; one for the tensor is made".to_owned() });
     }
-    let sums = Tensor::<f32>::uninit(encoder.context(), [w.len().div_ceil(CHUNK)])?;
-    encoder.dispatch(&SUM_ABS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
+    let sums = sum_abs(encoder, w)?;
     let params = Params {
         rows: rows as u32,
         columns: columns as u32,
@@ -116,6 +115,20 @@ pub fn quantize_weights_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, mat
     encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [rows * matrix.row_words(), 1, 1])
 }
 
+/// The sums of |w| over chunks, which every workgroup of a kernel after it adds up.
+pub(super) fn sum_abs<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<Tensor<f32>> {
+    let sums = Tensor::uninit(encoder.context(), [w.len().div_ceil(CHUNK)])?;
+    encoder.dispatch(&SUM_ABS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
+    Ok(sums)
+}
+
+/// mean|w|, added in the order of the kernels; 0 of no weights.
+pub(super) fn absmean_cpu<T: Float>(w: &[T]) -> f32 {
+    let chunk = |chunk: &[T]| strided_sum::<THREADS>(chunk.iter().map(|&v| v.into().abs()));
+    let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
+    if w.is_empty() { 0.0 } else { strided_sum::<THREADS>(sums.into_iter()) / w.len() as f32 }
+}
+
 /// The CPU twin: the same codes and scale, bit for bit. `w` is `[rows, columns]`.
 ///
 /// # Errors
@@ -124,9 +137,7 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
     if rows.checked_mul(columns) != Some(w.len()) {
         return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
     }
-    let chunk = |chunk: &[T]| strided_sum::<THREADS>(chunk.iter().map(|&v| v.into().abs()));
-    let sums: Vec<f32> = w.par_chunks(CHUNK).map(chunk).collect();
-    let mean = if w.is_empty() { 0.0 } else { strided_sum::<THREADS>(sums.into_iter()) / w.len() as f32 };
+    let mean = absmean_cpu(w);
     if !mean.is_finite() {
         return Err(Error::Invalid {
             op: "quantize_weights",

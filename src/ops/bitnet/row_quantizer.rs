@@ -15,13 +15,13 @@ macro_rules! row_quantizer {
             $bindings,
             &[
                 $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, "shared/exact", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
+                    REDUCE, "shared/exact", "bitnet/absmax_scale", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1]).workgroup_bytes(1024)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
-                    "shared/prelude", "shared/exact", "shared/reduce", $($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
+                    "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1]).workgroup_bytes(256)
@@ -36,13 +36,13 @@ macro_rules! row_quantizer {
             $bindings,
             &[
                 $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, "shared/exact", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
+                    REDUCE, "shared/exact", "bitnet/absmax_scale", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1]).workgroup_bytes(1024)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
-                    "shared/prelude", "shared/exact", "shared/reduce", $($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file
+                    "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1]).workgroup_bytes(256)

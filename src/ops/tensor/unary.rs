@@ -27,6 +27,11 @@ unary! {
     rsqrt, rsqrt_into, rsqrt_cpu () "inverseSqrt(x)" |x| 1.0 / x.sqrt();
     rsqrt_backward, rsqrt_backward_into, rsqrt_backward_cpu "dy * -0.5 * inverseSqrt(x) / x" |x, dy| dy * -0.5 / x.sqrt() / x;
 
+    /// 1 where x > 0, else -1, of 0 too: the Sign of BitNet (arXiv:2310.11453, equation 2). The gradient is taken for that of clamp(x, -1, 1): dy where
+    /// |x| <= 1, else 0 (Hubara et al. 2016, arXiv:1602.02830).
+    binarize, binarize_into, binarize_cpu () "select(-1.0, 1.0, x > 0.0)" |x| if x > 0.0 { 1.0 } else { -1.0 };
+    binarize_backward, binarize_backward_into, binarize_backward_cpu "select(0.0, dy, abs(x) <= 1.0)" |x, dy| if x.abs() <= 1.0 { dy } else { 0.0 };
+
     /// x² of every element.
     square, square_into, square_cpu () "x * x" |x| x * x;
     square_backward, square_backward_into, square_backward_cpu "dy * (2.0 * x)" |x, dy| dy * (2.0 * x);

@@ -40,6 +40,7 @@ MSL_FN uint clz(uint x) { return uint(__clz(int(x))); }
 #else
 MSL_FN uint clz(uint x) { return x == 0 ? 32u : uint(__builtin_clz(x)); }
 #endif
+MSL_FN uint mulhi(uint a, uint b) { return uint((ulong(a) * b) >> 32); }
 
 MSL_FN uint ctz(uint x) { return x == 0 ? 32u : 31u - clz(x & (0u - x)); }
 

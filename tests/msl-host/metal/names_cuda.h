@@ -36,6 +36,7 @@
 #define sign msl_sign
 #define clz msl_clz
 #define ctz msl_ctz
+#define mulhi msl_mulhi
 #define rint msl_rint
 #define fma msl_fma
 #define select msl_select

@@ -6,11 +6,14 @@ mod bitlinear_int;
 mod bitlinear_int_quantized;
 mod dequantize;
 mod dequantize_int;
+mod fake_quantize;
 mod gate;
 mod gate_quantize;
 mod hadamard;
 mod quantization_error;
 mod quantize_activations;
+mod quantize_int4;
+mod quantize_int8;
 mod quantize_weights;
 mod quantize_weights_binary;
 mod quantize_weights_by_group;
@@ -35,6 +38,9 @@ pub const OPS: Family = &[
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
+    ("bitnet::fake_quantize_activations", Kernels, fake_quantize::activations),
+    ("bitnet::fake_quantize_backward", Wgsl, fake_quantize::backward),
+    ("bitnet::fake_quantize_weights", Wgsl, fake_quantize::weights),
     ("bitnet::gate", WgslAndTwin, gate::cases),
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
@@ -42,10 +48,16 @@ pub const OPS: Family = &[
     ("bitnet::hadamard", Kernels, hadamard::cases),
     ("bitnet::quantization_error", WgslAndTwin, quantization_error::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
+    ("bitnet::quantize_activations_4bit", Kernels, quantize_int4::cases),
+    ("bitnet::quantize_activations_by_tensor", Kernels, quantize_int8::by_tensor),
+    ("bitnet::quantize_activations_static", Wgsl, quantize_int8::with_range),
+    ("bitnet::quantize_activations_with_zero_point", Kernels, quantize_int8::with_zero_point),
+    ("bitnet::quantize_gradients", Kernels, quantize_int8::gradients),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_binary", Kernels, quantize_weights_binary::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
     ("bitnet::quantize_weights_int", Kernels, quantize_weights_int::cases),
+    ("bitnet::rms_norm_fake_quantize", Kernels, fake_quantize::with_norm),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
 ];
 

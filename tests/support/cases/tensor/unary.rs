@@ -11,6 +11,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         unary!(neg, neg_into, neg_cpu, neg_backward, neg_backward_into, neg_backward_cpu, (), any, the_twin),
         unary!(abs, abs_into, abs_cpu, abs_backward, abs_backward_into, abs_backward_cpu, (), any, the_twin),
+        unary!(binarize, binarize_into, binarize_cpu, binarize_backward, binarize_backward_into, binarize_backward_cpu, (), any, the_twin),
         unary!(square, square_into, square_cpu, square_backward, square_backward_into, square_backward_cpu, (), any, the_twin),
         unary!(scale, scale_into, scale_cpu, scale_backward, scale_backward_into, scale_backward_cpu, (-1.7), any, the_twin),
         unary!(clamp, clamp_into, clamp_cpu, clamp_backward, clamp_backward_into, clamp_backward_cpu, (-1.5, 2.5), any, the_twin),

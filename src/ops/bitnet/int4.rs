@@ -1,0 +1,177 @@
+//! Activations in 4 bits by token, and the way back to floats.
+
+use super::quantize_activations::{absmax_scale, largest_magnitude};
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
+    msl,
+    ops::reduce::{by_rows, lanes, rows_extent},
+    params,
+    shape::Shape,
+    wgsl,
+};
+
+params! { struct Params { rows: u32, columns: u32, lanes: u32, words: u32 } }
+params! { struct BackParams { rows: u32, columns: u32, words: u32, add: u32 } }
+
+/// Codes of a word.
+const CODES: usize = 8;
+
+static QUANTIZE_ACTIVATIONS_4BIT: Kernel = Kernel::trusted(
+    "quantize_activations_4bit",
+    Params::FIELDS,
+    &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32)],
+    &[
+        by_rows(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exact",
+                "bitnet/absmax_scale",
+                "shared/magnitude",
+                "shared/lanes",
+                "bitnet/quantize_activations_4bit"
+            ]),
+            1,
+        )
+        .work(Work::new(8, "elements", 36, 16)),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exact",
+                "bitnet/absmax_scale",
+                "shared/magnitude",
+                "shared/lanes",
+                "bitnet/quantize_activations_4bit"
+            ]),
+            1,
+        )
+        .work(Work::new(8, "elements", 36, 16)),
+    ],
+)
+.flat();
+
+static DEQUANTIZE_INT4: Kernel = Kernel::trusted(
+    "dequantize_int4",
+    BackParams::FIELDS,
+    &[read("codes", U32), read("scales", F32), read_write("y", Float("Y"))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/dequantize_int4"])],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_4BIT, &DEQUANTIZE_INT4];
+
+/// Activations on the GPU in 4 bits: x ≈ code / scale.
+#[derive(Clone, Debug)]
+pub struct QuantizedInt4 {
+    codes: Tensor<u32>,
+    scales: Tensor<f32>,
+    shape: Shape,
+}
+
+impl QuantizedInt4 {
+    /// `[rows, ⌈k / 8⌉]` words of eight codes each, in two's complement, the first in the lowest bits; 0 beyond the end of a row.
+    pub fn codes(&self) -> &Tensor<u32> {
+        &self.codes
+    }
+
+    /// `[rows]`; NaN for a row that is not finite.
+    pub fn scales(&self) -> &Tensor<f32> {
+        &self.scales
+    }
+
+    /// The shape of what is quantised.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Copies codes and scales back.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn read(&self) -> Result<HostInt4> {
+        let (words, scales) = (self.codes.read(), self.scales.read());
+        let (words, scales) = (words.await?, scales.await?);
+        let columns = self.shape.as_matrix().1;
+        // Shifted up and down again, which brings the sign along.
+        let code = |words: &[u32], i: usize| ((words[i / CODES] << (28 - 4 * (i % CODES))) as i32 >> 28) as i8;
+        let row = |words: &[u32]| (0..columns).map(|i| code(words, i)).collect::<Vec<_>>();
+        Ok(HostInt4 { codes: words.chunks(columns.div_ceil(CODES).max(1)).flat_map(row).collect(), scales })
+    }
+}
+
+/// [`QuantizedInt4`] in host memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostInt4 {
+    /// Row-major codes from -8 to 7, a byte each.
+    pub codes: Vec<i8>,
+    /// One a row.
+    pub scales: Vec<f32>,
+}
+
+impl HostInt4 {
+    /// The numbers that the codes stand for: the CPU twin of [`dequantize_int4`].
+    pub fn dequantize(&self) -> Vec<f32> {
+        let columns = self.codes.len() / self.scales.len().max(1);
+        self.codes.iter().enumerate().map(|(i, &code)| f32::from(code) / self.scales[i / columns]).collect()
+    }
+}
+
+/// Every row of `x` `[.., k]` in 4 bits: code = clamp(round(x·a), -8, 7), ties to even, with a = 7 / max(max|x|, 1e-5) over the row. (BitNet a4.8,
+/// Wang et al. 2024, arXiv:2411.04965, has activations of 4 bits.) A row that holds a NaN or an infinity gets codes 0 and scale NaN.
+///
+/// # Errors
+/// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
+pub fn quantize_activations_4bit<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt4> {
+    let (rows, columns) = x.shape().as_matrix();
+    let words = columns.div_ceil(CODES);
+    let (codes, scales) = (Tensor::uninit(encoder.context(), [rows, words])?, Tensor::uninit(encoder.context(), [rows])?);
+    let params = Params { rows: rows as u32, columns: columns as u32, lanes: lanes(columns) as u32, words: words as u32 };
+    encoder.dispatch(&QUANTIZE_ACTIVATIONS_4BIT, &params, &[x, &codes, &scales], rows_extent(rows, columns))?;
+    Ok(QuantizedInt4 { codes, scales, shape: x.shape() })
+}
+
+/// code / scale, of the shape of what was quantised: floats again. What is not finite is NaN.
+///
+/// # Errors
+/// As [`dequantize_int4_into`].
+pub fn dequantize_int4<T: Float>(encoder: &mut Encoder, x: &QuantizedInt4) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape)?;
+    dequantize_int4_into(encoder, x, &y)?;
+    Ok(y)
+}
+
+/// [`dequantize_int4`] into a tensor of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape.
+pub fn dequantize_int4_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedInt4, y: impl Into<Out<'y, T>>) -> Result<()> {
+    let y = y.into();
+    y.check_shape("dequantize_int4", x.shape)?;
+    let (rows, columns) = x.shape.as_matrix();
+    let words = columns.div_ceil(CODES);
+    let params = BackParams { rows: rows as u32, columns: columns as u32, words: words as u32, add: y.adds().into() };
+    encoder.dispatch(&DEQUANTIZE_INT4, &params, &[&x.codes, &x.scales, y.tensor()], [rows * words, 1, 1])
+}
+
+/// The CPU twin of [`quantize_activations_4bit`]: the same bits. `x` is `[tokens, features]`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn quantize_activations_4bit_cpu<T: Float>(x: &[T], tokens: usize, features: usize) -> Result<HostInt4> {
+    if tokens.checked_mul(features) != Some(x.len()) {
+        return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+    }
+    let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
+    let scales: Vec<f32> = (0..tokens).map(|token| absmax_scale(largest_magnitude(row(token)), 7.0)).collect();
+    // Of NaN, the scale of a row that is not finite, 0.
+    let code = |(i, &v): (usize, &T)| (v.into() * scales[i / features]).round_ties_even().clamp(-8.0, 7.0) as i8;
+    Ok(HostInt4 { codes: x.iter().enumerate().map(code).collect(), scales })
+}

@@ -1,0 +1,161 @@
+//! Numbers in 8 bits, a byte each: what several quantisers make, and the way back to floats.
+
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    ops::reduce::{THREADS, lanes},
+    params,
+    shape::Shape,
+    wgsl,
+};
+
+params! { struct Params { length: u32, per_scale: u32, zeros: u32, add: u32 } }
+
+static DEQUANTIZE_INT8: Kernel = Kernel::trusted(
+    "dequantize_int8",
+    Params::FIELDS,
+    &[read("codes", U32), read("scales", F32), read("zero_points", I32), read_write("y", Float("Y"))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/dequantize_int8"])],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&DEQUANTIZE_INT8];
+
+/// Numbers on the GPU in 8 bits: x ≈ (code - zero point) / scale. They lie as `x` does, in plain tensors: [`cast`](crate::tensor::cast) and others take
+/// the codes. ([`QuantizedActivations`](super::QuantizedActivations) are laid out for BitLinear.)
+#[derive(Clone, Debug)]
+pub struct QuantizedInt8 {
+    /// Of the shape of `x`.
+    pub codes: Tensor<i8>,
+    /// `[rows]`, one a row, or `[]`, one for the tensor. What is not finite has scale NaN and codes 0.
+    pub scales: Tensor<f32>,
+    /// The code of 0, one for each scale; `None` where that is 0.
+    pub zero_points: Option<Tensor<i32>>,
+}
+
+/// Which numbers have a scale in common.
+#[derive(Clone, Copy)]
+pub(super) enum Scaled {
+    Rows,
+    Tensor,
+}
+
+impl Scaled {
+    fn shape(self, x: Shape) -> Shape {
+        match self {
+            Self::Rows => [x.as_matrix().0].into(),
+            Self::Tensor => [].into(),
+        }
+    }
+}
+
+impl QuantizedInt8 {
+    /// What an op will write for `x` of a shape, without zero points.
+    pub(super) fn uninit(context: &Context, x: Shape, scaled: Scaled) -> Result<Self> {
+        let (codes, scales) = (Tensor::uninit(context, x)?, Tensor::uninit(context, scaled.shape(x))?);
+        Ok(Self { codes, scales, zero_points: None })
+    }
+
+    /// What is bound as zero points: where there are none, it is not read.
+    pub(super) fn bound_zero_points(&self) -> Tensor<i32> {
+        self.zero_points.clone().unwrap_or_else(|| self.scales.cast())
+    }
+
+    /// Has every code a scale?
+    fn check(&self, op: &'static str) -> Result<()> {
+        let (shape, found) = (self.codes.shape(), self.scales.shape());
+        let [rows, one] = [Scaled::Rows, Scaled::Tensor].map(|scaled| scaled.shape(shape));
+        if found != rows && found != one {
+            return Err(Error::Shape { op, what: "scales", expected: format!("{rows} or {one}"), found });
+        }
+        match &self.zero_points {
+            Some(zeros) if zeros.shape() != found => {
+                Err(Error::Shape { op, what: "zero_points", expected: found.to_string(), found: zeros.shape() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies them back.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub async fn read(&self) -> Result<HostInt8> {
+        let (codes, scales, zeros) = (self.codes.read(), self.scales.read(), self.zero_points.as_ref().map(Tensor::read));
+        let zero_points = match zeros {
+            Some(zeros) => Some(zeros.await?),
+            None => None,
+        };
+        Ok(HostInt8 { codes: codes.await?, scales: scales.await?, zero_points })
+    }
+}
+
+/// [`QuantizedInt8`] in host memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostInt8 {
+    /// Row-major codes.
+    pub codes: Vec<i8>,
+    /// One a row, or one for all.
+    pub scales: Vec<f32>,
+    /// The code of 0, one for each scale; `None` where that is 0.
+    pub zero_points: Option<Vec<i32>>,
+}
+
+impl HostInt8 {
+    /// The numbers that the codes stand for: the CPU twin of [`dequantize_int8`].
+    pub fn dequantize(&self) -> Vec<f32> {
+        let per_scale = self.codes.len() / self.scales.len().max(1);
+        let value = |(i, &code): (usize, &i8)| {
+            let of = i / per_scale;
+            let zero = self.zero_points.as_ref().map_or(0, |zeros| zeros[of]);
+            (i32::from(code) - zero) as f32 / self.scales[of]
+        };
+        self.codes.iter().enumerate().map(value).collect()
+    }
+}
+
+/// (code - zero point) / scale, of the shape of the codes: floats again. What is not finite is NaN.
+///
+/// # Errors
+/// As [`dequantize_int8_into`].
+pub fn dequantize_int8<T: Float>(encoder: &mut Encoder, x: &QuantizedInt8) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.codes.shape())?;
+    dequantize_int8_into(encoder, x, &y)?;
+    Ok(y)
+}
+
+/// [`dequantize_int8`] into a tensor of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if it does not fit, or scales or zero points do not.
+pub fn dequantize_int8_into<'y, T: Float>(encoder: &mut Encoder, x: &QuantizedInt8, y: impl Into<Out<'y, T>>) -> Result<()> {
+    let (op, y) = ("dequantize_int8", y.into());
+    x.check(op)?;
+    y.check_shape(op, x.codes.shape())?;
+    let length = x.codes.len();
+    let params = Params {
+        length: length as u32,
+        per_scale: (length / x.scales.len().max(1)) as u32,
+        zeros: x.zero_points.is_some().into(),
+        add: y.adds().into(),
+    };
+    encoder.dispatch(&DEQUANTIZE_INT8, &params, &[&x.codes, &x.scales, &x.bound_zero_points(), y.tensor()], [length.div_ceil(4), 1, 1])
+}
+
+/// Threads that share a row in wgsl/bitnet/quantize_rows.wgsl: no more than leave whole words of codes to a workgroup.
+pub(super) fn word_lanes(columns: usize) -> usize {
+    let most = if columns.is_multiple_of(4) { THREADS } else { THREADS / 4 };
+    lanes(columns).min(most)
+}
+
+/// The workgroups of such a kernel.
+pub(super) fn word_extent(rows: usize, columns: usize) -> [usize; 3] {
+    [rows.div_ceil(THREADS / word_lanes(columns)), 1, 1]
+}

@@ -1,0 +1,132 @@
+//! quantize_activations_with_zero_point: asymmetric int8 by token, for numbers that lie on one side of 0, as after relu. Jacob et al. 2018,
+//! arXiv:1712.05877; BitNet (arXiv:2310.11453) has it before non-linear functions.
+
+use super::{
+    int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
+    quantize_activations::absmax_scale,
+};
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
+    msl,
+    ops::reduce::by_rows,
+    params, wgsl,
+};
+
+params! { struct Params { rows: u32, columns: u32, lanes: u32 } }
+
+static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = Kernel::trusted(
+    "quantize_activations_with_zero_point",
+    Params::FIELDS,
+    &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32), read_write("zero_points", I32)],
+    // Two words of the tree and two of the grid for each thread.
+    &[
+        by_rows(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exact",
+                "shared/finite",
+                "shared/order",
+                "bitnet/absmax_scale",
+                "shared/extremes",
+                "shared/lanes",
+                "bitnet/quantize_rows",
+                "bitnet/quantize_activations_with_zero_point"
+            ]),
+            4,
+        )
+        .work(Work::new(4, "elements", 20, 8)),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exact",
+                "shared/finite",
+                "shared/order",
+                "bitnet/absmax_scale",
+                "shared/extremes",
+                "shared/lanes",
+                "bitnet/quantize_rows",
+                "bitnet/quantize_activations_with_zero_point"
+            ]),
+            4,
+        )
+        .work(Work::new(4, "elements", 20, 8)),
+    ],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT];
+
+/// Every row of `x` `[.., k]` in 8 bits from its smallest number to its largest: code = clamp(round(x·a) + z, -128, 127), ties to even, where
+/// a = 255 / (high - low) and z = round(-low·a) - 128. low and high are the extremes of the row and 0, which keeps its place exactly: its code is the
+/// zero point z. high - low counts as 2e-5 at least. (PyTorch's scale is 1 / a.)
+///
+/// A row that holds a NaN or an infinity gets codes 0, zero point 0 and scale NaN.
+///
+/// # Errors
+/// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
+pub fn quantize_activations_with_zero_point<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
+    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows)?;
+    let (rows, columns) = x.shape().as_matrix();
+    let zero_points = Tensor::uninit(encoder.context(), [rows])?;
+    let params = Params { rows: rows as u32, columns: columns as u32, lanes: word_lanes(columns) as u32 };
+    let (kernel, extent) = (&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT, word_extent(rows, columns));
+    encoder.dispatch(kernel, &params, &[x, &made.codes, &made.scales, &zero_points], extent)?;
+    Ok(QuantizedInt8 { zero_points: Some(zero_points), ..made })
+}
+
+/// The CPU twin: the same bits. `x` is `[tokens, features]`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn quantize_activations_with_zero_point_cpu<T: Float>(x: &[T], tokens: usize, features: usize) -> Result<HostInt8> {
+    if tokens.checked_mul(features) != Some(x.len()) {
+        return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
+    }
+    let row = |token: usize| x[token * features..][..features].iter().map(|&v| v.into());
+    let grids: Vec<_> = (0..tokens).map(|token| Grid::of(row(token))).collect();
+    Ok(HostInt8 {
+        codes: x.iter().enumerate().map(|(i, &v)| grids[i / features].code(v.into())).collect(),
+        scales: grids.iter().map(|grid| grid.scale).collect(),
+        zero_points: Some(grids.iter().map(|grid| grid.zero_point).collect()),
+    })
+}
+
+/// What codes stand for: x ≈ (code - zero point) / scale.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    pub scale: f32,
+    pub zero_point: i32,
+}
+
+impl Grid {
+    /// From the smallest to the largest.
+    fn of(row: impl Iterator<Item = f32> + Clone) -> Self {
+        match row.clone().all(f32::is_finite) {
+            true => Self::within(row.clone().fold(0.0, f32::min), row.fold(0.0, f32::max)),
+            false => Self { scale: f32::NAN, zero_point: 0 },
+        }
+    }
+
+    /// Finite, low <= high; 0 is added to the range.
+    pub fn within(low: f32, high: f32) -> Self {
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        // Halves first, since the difference may be no float.
+        let scale = absmax_scale(0.5 * high - 0.5 * low, 127.5);
+        Self { scale, zero_point: ((-low * scale).round_ties_even() - 128.0).clamp(-128.0, 127.0) as i32 }
+    }
+
+    /// The code of a number; of NaN that of 0.
+    pub fn code(self, v: f32) -> i8 {
+        let steps = if v.is_nan() || self.scale.is_nan() { 0.0 } else { (v * self.scale).round_ties_even() };
+        (steps + self.zero_point as f32).clamp(-128.0, 127.0) as i8
+    }
+}

@@ -1,0 +1,169 @@
+//! `src/ops/bitnet/fake_quantize_activations.rs`, `fake_quantize_weights.rs` and `rms_norm_fake_quantize.rs`
+
+use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, shapes, sums, wild_activations};
+use bitnet_wgpu::{Float, Out, Result, bitnet, f16};
+
+/// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave out, and numbers that are too small to be normal.
+pub fn warmed(x: f32, rounded: f32, lambda: f32) -> Near {
+    let (x, rounded, lambda) = (f64::from(x), f64::from(rounded), f64::from(lambda));
+    let exact = x + lambda * (rounded - x);
+    Near { exact, error: U * (2.01 * lambda * (rounded - x).abs() + 1.01 * x.abs() + 1.01 * exact.abs()) + 1e-37 }
+}
+
+pub fn activations() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (mut rng, (tokens, _, features)) in shapes("fake_quantize_activations") {
+        let x = wild_activations(&mut rng, tokens, features);
+        cases.extend([of_activations::<f32>(&x, tokens, features), of_activations::<f16>(&x, tokens, features)]);
+    }
+    // Rows that no workgroup takes at once, and many in one.
+    for (tokens, features) in [(3, 5000), (700, 2)] {
+        let x = wild_activations(&mut rng(features as u64), tokens, features);
+        cases.push(of_activations::<f32>(&x, tokens, features));
+    }
+    cases
+}
+
+/// What BitLinear computes with, to the bit: the values of the quantiser itself. Beside them what is on the way there, and what is added.
+fn of_activations<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
+    let x = convert::<T>(x);
+    let rounded = bitnet::quantize_activations_cpu(&x, tokens, features).unwrap().dequantize();
+    let twin = bitnet::fake_quantize_activations_cpu(&x, tokens, features, 1.0).unwrap();
+    assert!(twin.iter().zip(&rounded).all(|(twin, value)| twin.to_bits() == value.to_bits() || twin.is_nan() && value.is_nan()));
+    let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
+    case(name, x, rounded, vec![], move |r, x, base| {
+        let (x, base) = (r.upload(x, [tokens, features])?, r.upload(base, [tokens, features])?);
+        let exact = bitnet::fake_quantize_activations(&mut r.encoder, &x, 1.0)?;
+        let partly = bitnet::fake_quantize_activations(&mut r.encoder, &x, LAMBDA)?;
+        bitnet::fake_quantize_activations_into(&mut r.encoder, &x, 1.0, Out::add(&base))?;
+        [&exact, &partly, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    })
+}
+
+pub fn with_norm() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let wide = [(rng(14), (3, 0, 1280)), (rng(15), (1, 0, 6912))];
+    for (mut rng, (tokens, _, features)) in shapes("rms_norm_fake_quantize").chain(wide) {
+        let (x, gain) = (wild_activations(&mut rng, tokens, features), floats(&mut rng, features, 2.0));
+        cases.extend([after_norm::<f32>(&x, tokens, &gain, 1e-5), after_norm::<f16>(&x, tokens, &gain, 1e-6)]);
+    }
+    cases
+}
+
+/// What the norm's quantiser makes, to the bit.
+fn after_norm<T: Float>(x: &[f32], tokens: usize, gain: &[f32], eps: f32) -> Case {
+    let (x, gain, features) = (convert::<T>(x), gain.to_vec(), gain.len());
+    let rounded = bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, eps).unwrap().dequantize();
+    let normed = bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, eps, 0.0).unwrap();
+    let twin = bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, eps, 1.0).unwrap();
+    assert!(twin.iter().zip(&rounded).all(|(twin, value)| twin.to_bits() == value.to_bits() || twin.is_nan() && value.is_nan()));
+    let name = format!("{tokens} × {features} {:?}", T::ELEMENT);
+    between(name, x, normed, rounded, vec![], move |r, x, base| {
+        let (x, gain, base) = (r.upload(x, [tokens, features])?, r.upload(&gain, [features])?, r.upload(base, [tokens, features])?);
+        let exact = bitnet::rms_norm_fake_quantize(&mut r.encoder, &x, &gain, eps, 1.0)?;
+        let partly = bitnet::rms_norm_fake_quantize(&mut r.encoder, &x, &gain, eps, LAMBDA)?;
+        bitnet::rms_norm_fake_quantize_into(&mut r.encoder, &x, &gain, eps, 1.0, Out::add(&base))?;
+        [&exact, &partly, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    })
+}
+
+pub fn weights() -> Vec<Case> {
+    let mut cases = Vec::new();
+    // One workgroup's chunk is 65536 weights, its part of the codes 4096.
+    let more = [(1, 70_001), (64, 64), (129, 1031)].map(|(rows, columns)| (rng(columns as u64), (0, rows, columns)));
+    for (mut rng, (_, rows, columns)) in shapes("fake_quantize_weights").chain(more) {
+        let w = floats(&mut rng, rows * columns, 1.0);
+        let (uneven, tiny) = (w.iter().map(|w| w.powi(3)).collect::<Vec<_>>(), w.iter().map(|w| w * 1e-6).collect::<Vec<_>>());
+        cases.extend([of_weights::<f32>(&uneven, rows, columns), of_weights::<f16>(&w, rows, columns)]);
+        cases.extend([of_weights::<f32>(&tiny, rows, columns), of_weights::<f32>(&vec![0.0; w.len()], rows, columns)]);
+    }
+    cases.extend([f32::NAN, f32::INFINITY].map(|bad| of_weights::<f32>(&[0.5, bad, -0.25, 1.0, 0.0, 3.0], 2, 3)));
+    cases
+}
+
+fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
+    let w = convert::<T>(w);
+    let twin = bitnet::fake_quantize_weights_cpu(&w, 1.0).unwrap();
+    if let Ok(packed) = bitnet::quantize_weights_cpu(&w, rows, columns) {
+        assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
+    }
+    let name = format!("{rows} × {columns} {:?}", T::ELEMENT);
+    let scale = Data::F32(vec![twin.scale]);
+    case(name, w, twin.values, vec![scale], move |r, w, base| {
+        let (w, base) = (r.upload(w, [rows, columns])?, r.upload(base, [rows, columns])?);
+        let exact = bitnet::fake_quantize_weights(&mut r.encoder, &w, 1.0)?;
+        let partly = bitnet::fake_quantize_weights(&mut r.encoder, &w, LAMBDA)?;
+        bitnet::fake_quantize_weights_into(&mut r.encoder, &w, 1.0, Out::add(&base), &partly.scale)?;
+        [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
+        r.watch_all(&exact.scale);
+        Ok(())
+    })
+}
+
+const LAMBDA: f32 = 0.3;
+
+/// The values x̃ of `x` themselves, what is on the way there by `LAMBDA`, and x̃ added to 1.5; then what else there is.
+fn case<T: Float>(
+    name: String,
+    x: Vec<T>,
+    rounded: Vec<f32>,
+    more: Vec<Data>,
+    record: impl Fn(&mut Recorder, &[T], &[T]) -> Result<()> + Send + Sync + 'static,
+) -> Case {
+    let from = x.iter().map(|&v| v.into()).collect();
+    between(name, x, from, rounded, more, record)
+}
+
+/// The same where the way begins at `from`, which is made of `x`.
+fn between<T: Float>(
+    name: String,
+    x: Vec<T>,
+    from: Vec<f32>,
+    rounded: Vec<f32>,
+    more: Vec<Data>,
+    record: impl Fn(&mut Recorder, &[T], &[T]) -> Result<()> + Send + Sync + 'static,
+) -> Case {
+    let base = vec![1.5; rounded.len()];
+    let partly: Vec<_> = from.iter().zip(&rounded).map(|(&x, &rounded)| warmed(x, rounded, LAMBDA)).collect();
+    let (exact, added) = (Data::floats(T::ELEMENT, &rounded), sums(&base, &rounded));
+    let check = move |got: &[Data], leeway| {
+        got[0].check(&exact, leeway)?;
+        got[1].check_near(partly.iter().copied()).map_err(|e| format!("partly: {e}"))?;
+        got[2].check_near(added.iter().copied()).map_err(|e| format!("added: {e}"))?;
+        got[3..].iter().zip(&more).try_for_each(|(got, wanted)| got.check(wanted, leeway))
+    };
+    let base = convert::<T>(&base);
+    Case::new(name, move |r| record(r, &x, &base), check).of(T::ELEMENT)
+}
+
+pub fn backward() -> Vec<Case> {
+    let shapes = [(1, 1), (0, 3), (5, 7), (33, 65), (2, 3000)];
+    shapes.into_iter().flat_map(|(rows, columns)| [of_backward::<f32>(rows, columns), of_backward::<f16>(rows, columns)]).collect()
+}
+
+/// With a scale for all and one a row, beyond the range, within it and at its ends; and in place.
+fn of_backward<T: Float>(rows: usize, columns: usize) -> Case {
+    let mut rng = rng((rows * 7 + columns) as u64);
+    let mut x = floats(&mut rng, rows * columns, 3.0);
+    x.iter_mut().zip([0.5, -0.5, 0.0, 1.0, -1.0]).for_each(|(x, end)| *x = end);
+    let (x, dy) = (convert::<T>(&x), convert::<T>(&floats(&mut rng, rows * columns, 2.0)));
+    let scales: Vec<f32> = (0..rows).map(|row| 2.0 / (row + 1) as f32).collect();
+    let twin = |scale: &dyn Fn(usize) -> f32, range| {
+        let one = |i: usize| bitnet::fake_quantize_backward_cpu(x[i].into(), scale(i), range, dy[i].into());
+        Data::floats(T::ELEMENT, &(0..x.len()).map(one).collect::<Vec<_>>())
+    };
+    let of_all = twin(&|_| 2.0, (-1.0, 1.0));
+    let of_rows = twin(&|i| scales[i / columns], (-0.5, 2.0));
+    Case::exact(format!("{rows} × {columns} {:?}", T::ELEMENT), vec![of_all, of_rows.clone(), of_rows], move |r| {
+        let (x, dy) = (r.upload(&x, [rows, columns])?, r.upload(&dy, [rows, columns])?);
+        let (one, scales) = (r.upload(&[2.0], [])?, r.upload(&scales, [rows, 1])?);
+        let dx = bitnet::fake_quantize_backward(&mut r.encoder, &x, &one, (-1.0, 1.0), &dy)?;
+        let of_rows = bitnet::fake_quantize_backward(&mut r.encoder, &x, &scales, (-0.5, 2.0), &dy)?;
+        bitnet::fake_quantize_backward_into(&mut r.encoder, &x, &scales, (-0.5, 2.0), &dy, &dy)?;
+        [&dx, &of_rows, &dy].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    })
+    .of(T::ELEMENT)
+}

@@ -1,0 +1,7 @@
+// The scale a = levels / max(largest, 1e-5) of numbers of which `largest` is the largest magnitude. PyTorch computes 127 / t as (1 / t)·127. For t from
+// 2^126 on, 1 / t is subnormal, and GPUs may flush it; so t is shrunk before.
+fn absmax_scale(largest: f32, levels: f32) -> f32 {
+    let t = max(largest, 1e-5);
+    let shrink = select(1.0, 0x1p-32f, t >= 0x1p126f);
+    return exact_quotient(1.0, t * shrink) * levels * shrink;
+}
