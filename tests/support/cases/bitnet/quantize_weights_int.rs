@@ -1,6 +1,6 @@
 //! `src/ops/bitnet/quantize_weights_int.rs`
 
-use super::{check_not_finite, ints_of, watch_ints};
+use super::{check_not_finite, ints_of, random_groups, watch_ints};
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
     Bits, Float,
@@ -15,7 +15,8 @@ pub fn cases() -> Vec<Case> {
     let shapes = [(0, 5, None), (3, 0, Some(32)), (2, 0, None), (1, 1, None), (5, 65, None), (2, 1000, None), (7, 32, Some(32))]
         .into_iter()
         .chain([(5, 65, Some(32)), (3, 300, Some(64)), (4, 130, Some(96)), (9, 256, Some(128)), (2, 100, Some(128))]);
-    for (rows, columns, size) in shapes {
+    let random = random_groups("quantize_weights_int").map(|((_, rows, columns), size)| (rows, columns, size));
+    for (rows, columns, size) in shapes.chain(random) {
         for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(|bits| both(bits)) {
             let how = (bits, size, scheme);
             let plain = floats(&mut rng((rows + columns) as u64), rows * columns, 3.0);
