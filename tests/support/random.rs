@@ -115,7 +115,7 @@ pub fn ternary_with(rng: &mut StdRng, rows: usize, columns: usize, scales: Scale
 pub fn ints(rng: &mut StdRng, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> PackedInt {
     let codes: Vec<u8> = (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
     let groups = rows * group.map_or(1, |size| columns.div_ceil(size));
-    let zero = |i: usize| rng.random_range(0..=2 * u32::from(bits.max_code())) as f32 / if i % 2 == 0 { 2.0 } else { 3.0 };
+    let zero = |i: usize| rng.random_range(0..=2 * u32::from(bits.max_code())) as f32 / if i.is_multiple_of(2) { 2.0 } else { 3.0 };
     let zeros = (0..groups).map(zero).collect();
     PackedInt::from_codes(rows, columns, bits, &codes, Affine { group, scales: floats(rng, groups, 1.0), zeros }).unwrap()
 }

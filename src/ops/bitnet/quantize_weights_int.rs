@@ -66,7 +66,7 @@ pub enum Scheme {
 
 /// Quantises `w` `[.., columns]` (`f32` or `f16`) to 2, 4 or 8 bits, with a scale and a zero point for every `size` neighbouring columns of a row, or with
 /// `None` for each row; all but the last dimension are rows, and the last group of a row may be short. Codes are rounded to the nearest step, ties to
-/// even, and 0 is exact. A group whose scale were below 2^-80 counts as zeros.
+/// even, and 0 is exact. A group whose scale would be below 2^-80 counts as zeros.
 ///
 /// Weights must be finite: otherwise the codes of the group are 0 and its scale NaN, which [`IntMatrix::read`] refuses.
 ///

@@ -1,5 +1,6 @@
 //! `src/ops/bitnet/bitlinear_int.rs`
 
+use super::random_groups;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, ints, rng};
 use bitnet_wgpu::{Bits, Float, Out, bitnet, f16};
 
@@ -7,6 +8,9 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let shapes = [(1, 1, 1, None), (0, 3, 5, None), (2, 3, 0, None), (5, 70, 65, None), (3, 20, 300, Some(32)), (66, 33, 260, Some(128))];
     for (bits, (m, rows, columns, size)) in Bits::ALL.into_iter().flat_map(|bits| shapes.map(|shape| (bits, shape))) {
+        cases.push(case::<f32, f32>(m, rows, columns, (bits, size)));
+    }
+    for (((m, rows, columns), size), bits) in random_groups("bitlinear_int").zip(Bits::ALL.into_iter().cycle()) {
         cases.push(case::<f32, f32>(m, rows, columns, (bits, size)));
     }
     for (bits, (m, rows, columns, size)) in Bits::ALL.into_iter().zip([(4, 20, 50, Some(32)), (3, 65, 129, None)].into_iter().cycle()) {

@@ -1,5 +1,6 @@
 //! `src/ops/bitnet/bitlinear_int_quantized.rs`
 
+use super::random_groups;
 use crate::{Case, Data, Near, U, convert, floats, ints, rng, wild_activations};
 use bitnet_wgpu::{
     Affine, Bits, Float, Out, PackedInt,
@@ -12,7 +13,9 @@ pub fn cases() -> Vec<Case> {
     // Rows and tokens on every side of a tile, columns on every side of a word, a unit of 32 and what is staged at a time, 128.
     let shapes = [(0, 3, 40, None), (2, 3, 0, None), (1, 1, 1, None), (3, 5, 33, None), (4, 64, 128, Some(128)), (9, 65, 129, Some(32))];
     let more = [(1, 130, 300, Some(64)), (17, 7, 500, Some(96)), (8, 20, 257, None), (3, 9, 64, Some(256))];
-    for (bits, (m, n, k, size)) in Bits::ALL.into_iter().flat_map(|bits| shapes.into_iter().chain(more).map(move |shape| (bits, shape))) {
+    let shapes = Bits::ALL.into_iter().flat_map(|bits| shapes.into_iter().chain(more).map(move |shape| (bits, shape)));
+    let random = random_groups("bitlinear_int_quantized").zip(Bits::ALL.into_iter().cycle());
+    for (bits, (m, n, k, size)) in shapes.chain(random.map(|(((m, n, k), size), bits)| (bits, (m, n, k, size)))) {
         let mut rng = rng((m + n + k) as u64);
         let (x, w) = (wild_activations(&mut rng, m, k), ints(&mut rng, n, k, bits, size));
         let tame: Vec<f32> = floats(&mut rng, m * k, 2.0);

@@ -21,7 +21,7 @@ mod quantize_weights_int;
 mod rms_norm_quantize;
 
 use super::{By::*, Family};
-use crate::{Data, Leeway, Recorder};
+use crate::{Data, Leeway, Recorder, random_shapes};
 use bitnet_wgpu::{
     IntMatrix, PackedInt, PackedTernary,
     bitnet::{HostActivations, Layout, QuantizedActivations},
@@ -122,6 +122,11 @@ fn watch_quantized(r: &mut Recorder, x: &QuantizedActivations) {
     r.watch_all(codes);
     r.watch_all(scales);
     r.watch_all(sums);
+}
+
+/// Random shapes, and sizes of groups in turn.
+fn random_groups(op: &str) -> impl Iterator<Item = ((usize, usize, usize), Option<usize>)> {
+    random_shapes(op).into_iter().zip([None, Some(32), Some(64), Some(160)].into_iter().cycle())
 }
 
 /// What [`watch_ints`] watches: codes, scales, zero points. Those of an empty matrix are not made by a kernel.

@@ -1,6 +1,6 @@
 //! `src/ops/bitnet/quantization_error.rs`
 
-use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
+use crate::{Case, Data, Near, Recorder, U, convert, floats, random_shapes, rng};
 use bitnet_wgpu::{
     Float,
     bitnet::{self, QuantizationError},
@@ -10,7 +10,8 @@ use bitnet_wgpu::{
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     // One workgroup takes 8192 numbers; 8192 of those are more than one pass merges.
-    for (i, shape) in [[1, 1], [3, 0], [0, 4], [5, 65], [3, 300], [1, 8193], [130, 257]].into_iter().enumerate() {
+    let random = random_shapes("quantization_error").into_iter().map(|(_, rows, columns)| [rows, columns]);
+    for (i, shape) in [[1, 1], [3, 0], [0, 4], [5, 65], [3, 300], [1, 8193], [130, 257]].into_iter().chain(random).enumerate() {
         let w = floats(&mut rng(i as u64), shape[0] * shape[1], 3.0);
         let rounded: Vec<f32> = w.iter().map(|v| v.round()).collect();
         let none = vec![0.0; w.len()];

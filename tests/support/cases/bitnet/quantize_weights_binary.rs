@@ -1,6 +1,6 @@
 //! `src/ops/bitnet/quantize_weights_binary.rs`
 
-use super::{check_not_finite, ints_of, watch_ints};
+use super::{check_not_finite, ints_of, random_groups, watch_ints};
 use crate::{Case, Recorder, convert, floats, rng};
 use bitnet_wgpu::{Affine, Bits, Float, PackedInt, bitnet, f16};
 
@@ -19,7 +19,8 @@ pub fn cases() -> Vec<Case> {
     let grouped = [(3, 0, Some(32)), (2, 0, None), (1, 1, None), (5, 65, None), (2, 1000, None), (7, 32, Some(32)), (5, 65, Some(32))];
     let more = [(3, 300, Some(64)), (4, 130, Some(96)), (9, 256, Some(128)), (2, 100, Some(128))];
     let grouped = grouped.into_iter().chain(more).map(|(rows, columns, size)| (rows, columns, Of::Group(size)));
-    for (rows, columns, of) in whole.into_iter().chain(grouped) {
+    let random = random_groups("quantize_weights_binary").map(|((_, rows, columns), size)| (rows, columns, Of::Group(size)));
+    for (rows, columns, of) in whole.into_iter().chain(grouped).chain(random) {
         let plain = floats(&mut rng((rows + columns) as u64), rows * columns, 3.0);
         // Means that are not near 0, and groups that differ by much, or are nothing.
         let shifted: Vec<f32> = plain.iter().enumerate().map(|(i, v)| (v + 1.0) * [1.0, 0.0, 1e-3][i / 32 % 3]).collect();

@@ -1,6 +1,6 @@
 //! `src/ops/bitnet/quantize_weights_int.rs`
 
-use super::{check_not_finite, ints_of, watch_ints};
+use super::{check_not_finite, ints_of, random_groups, watch_ints};
 use crate::{Case, Data, Recorder, convert, floats, rng};
 use bitnet_wgpu::{
     Bits, Float,
@@ -15,8 +15,9 @@ pub fn cases() -> Vec<Case> {
     let shapes = [(0, 5, None), (3, 0, Some(32)), (2, 0, None), (1, 1, None), (5, 65, None), (2, 1000, None), (7, 32, Some(32))]
         .into_iter()
         .chain([(5, 65, Some(32)), (3, 300, Some(64)), (4, 130, Some(96)), (9, 256, Some(128)), (2, 100, Some(128))]);
-    for (rows, columns, size) in shapes {
-        for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(|bits| both(bits)) {
+    let random = random_groups("quantize_weights_int").map(|((_, rows, columns), size)| (rows, columns, size));
+    for (rows, columns, size) in shapes.chain(random) {
+        for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
             let how = (bits, size, scheme);
             let plain = floats(&mut rng((rows + columns) as u64), rows * columns, 3.0);
             // Of one sign, of the other, and of nothing.
@@ -25,7 +26,7 @@ pub fn cases() -> Vec<Case> {
             cases.extend([case::<f32>(&uneven, rows, columns, how), case::<f16>(&uneven, rows, columns, how)]);
         }
     }
-    for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(|bits| both(bits)) {
+    for (bits, scheme) in [Bits::Two, Bits::Four, Bits::Eight].into_iter().flat_map(both) {
         let how = (bits, Some(32), scheme);
         // Values on the steps, and halfway between: -3.5 to 4 by halves.
         let halves: Vec<f32> = (0..64).map(|i| (i % 16) as f32 / 2.0 - 3.5).collect();
