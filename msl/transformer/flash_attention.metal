@@ -1,5 +1,5 @@
-// y = Σ_j e^(s_j)·v_j / Σ_j e^(s_j) and lse = ln Σ_j e^(s_j), s_j = scale·q·k_j, without a matrix of scores. Shapes, tiles and threadgroups are those of
-// wgsl/transformer/flash_attention.wgsl.
+// y = Σ_j e^(s_j)·v_j / Σ_j e^(s_j) and lse = ln Σ_j e^(s_j), s_j = scale·q·k_j, without a matrix of scores. Shapes, tiles and threadgroups are
+// those of wgsl/transformer/flash_attention.wgsl.
 struct Params { uint groups, tokens, dim, sharing, causal, add; float scale; };
 
 // Threads of a row while its maximum is sought, and the columns of each.

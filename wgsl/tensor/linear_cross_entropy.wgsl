@@ -1,6 +1,6 @@
-// cross_entropy.wgsl for logits that come in chunks: those of columns first.. of `vocabulary`, [rows, columns]. Of what came so far, `running` has four
-// numbers a row: the largest logit, Σ e^(x - largest), Σ x and the target's logit. With the last chunk, loss and lse = ln Σ e^x are written; the loss is
-// added if `add` is not 0. A row is shared by `lanes` threads.
+// cross_entropy.wgsl for logits that come in chunks: those of columns first.. of `vocabulary`, [rows, columns]. Of what came so far, `running` has
+// four numbers a row: the largest logit, Σ e^(x - largest), Σ x and the target's logit. With the last chunk, loss and lse = ln Σ e^x are written;
+// the loss is added if `add` is not 0. A row is shared by `lanes` threads.
 struct Params {
     rows: u32, columns: u32, lanes: u32, first: u32, vocabulary: u32, last: u32, ignores: u32, ignored: u32, add: u32, smoothing: f32,
 }

@@ -1,6 +1,6 @@
 // The gradient of linear_cross_entropy.wgsl for a chunk of its logits, [rows, columns], columns first.. of `vocabulary`, in their place:
-// dloss·(e^(x - lse) - (1 - smoothing)·[column is the target] - smoothing / vocabulary); 0 for rows that are ignored, NaN for those whose target is no
-// other column. One thread per logit.
+// dloss·(e^(x - lse) - (1 - smoothing)·[column is the target] - smoothing / vocabulary); 0 for rows that are ignored, NaN for those whose target is
+// no other column. One thread per logit.
 struct Params { length: u32, columns: u32, first: u32, vocabulary: u32, ignores: u32, ignored: u32, smoothing: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> logits: array<f32>;

@@ -1,6 +1,6 @@
-// y[b, i, j] = Σ a[b, i, l]·b[b, j, l] over l, of bytes with signs in words. Rows have k bytes one after another, so they may begin within a word. A
-// workgroup makes a tile of TILE_Y × TILE_X: it stages DEPTH words of its rows at a time, and a thread makes 4 × 4 of it, in columns that lie 16 apart.
-// a_batch and b_batch are bytes from a matrix to the next.
+// y[b, i, j] = Σ a[b, i, l]·b[b, j, l] over l, of bytes with signs in words. Rows have k bytes one after another, so they may begin within a word.
+// A workgroup makes a tile of TILE_Y × TILE_X: it stages DEPTH words of its rows at a time, and a thread makes 4 × 4 of it, in columns that lie 16
+// apart. a_batch and b_batch are bytes from a matrix to the next.
 struct Params { m: u32, n: u32, k: u32, a_batch: u32, b_batch: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> a: array<u32>;

@@ -1,7 +1,7 @@
-// y = Σ_j e^(s_j)·v_j / Σ_j e^(s_j), s_j = scale·q·k_j, and lse = ln Σ_j e^(s_j), for every query of every head: q and y are [heads, tokens, dim], lse
-// [heads, tokens], k and v [heads / sharing, tokens, dim]. With `causal`, a query sees the keys up to its own place. The result is added to y if `add`
-// is not 0. Scores exist a tile at a time ("FlashAttention-2", Dao 2023, arXiv:2307.08691). A workgroup makes ROWS queries of a head, and 2·WIDTH
-// columns of y: of wider heads, several workgroups compute the scores, each for its columns.
+// y = Σ_j e^(s_j)·v_j / Σ_j e^(s_j), s_j = scale·q·k_j, and lse = ln Σ_j e^(s_j), for every query of every head: q and y are [heads, tokens, dim],
+// lse [heads, tokens], k and v [heads / sharing, tokens, dim]. With `causal`, a query sees the keys up to its own place. The result is added to y
+// if `add` is not 0. Scores exist a tile at a time ("FlashAttention-2", Dao 2023, arXiv:2307.08691). A workgroup makes ROWS queries of a head, and
+// 2·WIDTH columns of y: of wider heads, several workgroups compute the scores, each for its columns.
 struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> q: array<X>;

@@ -1,6 +1,6 @@
-// dv_j = Σ_i P_ij·dy_i and dk_j = scale·Σ_i P_ij·(dy_i·v_j - delta_i)·q_i: the gradients of flash_attention.wgsl for k and v, P and delta being those of
-// flash_attention_dq.wgsl. A workgroup makes ROWS keys of a key head, and adds over the queries, head after head of those that share it. The results
-// are added to dk if `add_k` is not 0, to dv if `add_v` is not.
+// dv_j = Σ_i P_ij·dy_i and dk_j = scale·Σ_i P_ij·(dy_i·v_j - delta_i)·q_i: the gradients of flash_attention.wgsl for k and v, P and delta being
+// those of flash_attention_dq.wgsl. A workgroup makes ROWS keys of a key head, and adds over the queries, head after head of those that share it.
+// The results are added to dk if `add_k` is not 0, to dv if `add_v` is not.
 struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add_k: u32, add_v: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> q: array<X>;

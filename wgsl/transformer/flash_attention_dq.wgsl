@@ -1,5 +1,5 @@
-// dq_i = scale·Σ_j P_ij·(dy_i·v_j - delta_i)·k_j with P_ij = e^(scale·q_i·k_j - lse_i): the gradient of flash_attention.wgsl for q, where dy is that of
-// y and delta_i = y_i·dy_i. Shapes, tiles and workgroups are as there; the result is added to dq if `add` is not 0.
+// dq_i = scale·Σ_j P_ij·(dy_i·v_j - delta_i)·k_j with P_ij = e^(scale·q_i·k_j - lse_i): the gradient of flash_attention.wgsl for q, where dy is
+// that of y and delta_i = y_i·dy_i. Shapes, tiles and workgroups are as there; the result is added to dq if `add` is not 0.
 struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> q: array<X>;

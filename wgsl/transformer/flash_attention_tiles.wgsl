@@ -1,8 +1,8 @@
 // Products of tiles, for attention without a matrix of scores. A workgroup of 16 × 16 threads has ROWS rows of one matrix and goes through another,
-// COLUMNS of its rows at a time: these are the columns of a tile of scores. A thread (across, down) has rows 4·down to 4·down + 3 of a tile, and of the
-// columns those that lie 16 apart, from `across` on. A kernel that includes this declares `params.tokens` and `params.dim`, the rows and columns of all
-// matrices, and brings `element(tensor, at) -> f32`.
-// DEPTH columns of the rows of two matrices, or DEPTH rows of one. Numbers of one column, or row, are SLICE apart from those of the next.
+// COLUMNS of its rows at a time: these are the columns of a tile of scores. A thread (across, down) has rows 4·down to 4·down + 3 of a tile, and of
+// the columns those that lie 16 apart, from `across` on. A kernel that includes this declares `params.tokens` and `params.dim`, the rows and
+// columns of all matrices, and brings `element(tensor, at) -> f32`. DEPTH columns of the rows of two matrices, or DEPTH rows of one. Numbers of one
+// column, or row, are SLICE apart from those of the next.
 var<workgroup> staged: array<f32, DEPTH * SLICE>;
 // A tile of what rows of the second matrix are weighted with, column by column, PITCH apart.
 var<workgroup> weights: array<f32, COLUMNS * PITCH>;

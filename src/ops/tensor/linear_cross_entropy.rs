@@ -1,5 +1,6 @@
-//! linear_cross_entropy: [`cross_entropy`](super::cross_entropy()) of the logits x·Wᵀ, which exist a chunk of the vocabulary at a time. ("Fused linear cross entropy" in Liger Kernel, Hsu et al. 2024, arXiv:2410.10989, which cuts the rows; "Cut Your Losses in
-//! Large-Vocabulary Language Models", Wijmans et al. 2024, arXiv:2411.09009.)
+//! linear_cross_entropy: [`cross_entropy`](super::cross_entropy()) of the logits x·Wᵀ, which exist a chunk of the vocabulary at a time. ("Fused
+//! linear cross entropy" in Liger Kernel, Hsu et al. 2024, arXiv:2410.10989, which cuts the rows; "Cut Your Losses in Large-Vocabulary Language
+//! Models", Wijmans et al. 2024, arXiv:2411.09009.)
 
 use super::{
     cross_entropy::{CrossEntropyOptions, check_smoothing, cross_entropy_cpu},
@@ -28,6 +29,7 @@ params! {
         rows: u32, columns: u32, lanes: u32, first: u32, vocabulary: u32, last: u32, ignores: u32, ignored: u32, add: u32, smoothing: f32,
     }
 }
+
 const WIDE_X: Part = Part::new("alias X", "alias X = f32;\n");
 const WIDE_Y: Part = Part::new("alias Y", "alias Y = f32;\n");
 
@@ -67,8 +69,8 @@ static LINEAR_CROSS_ENTROPY: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&WIDEN, &NARROW, &LINEAR_CROSS_ENTROPY];
 
-/// The most bytes that the logits and the weights of a chunk take together in [`linear_cross_entropy`], unless the caller says how long a chunk is, or one
-/// column of them is more.
+/// The most bytes that the logits and the weights of a chunk take together in [`linear_cross_entropy`], unless the caller says how long a chunk is,
+/// or one column of them is more.
 pub const LINEAR_CROSS_ENTROPY_BYTES: usize = 64 << 20;
 
 /// How [`linear_cross_entropy`] computes.
@@ -132,12 +134,10 @@ impl Problem {
         options: LinearCrossEntropyOptions,
     ) -> Result<Self> {
         let (rows, k) = x.shape().as_matrix();
-        let &[vocabulary, columns] = w.shape().dims() else {
-            return Err(Error::Shape { op, what: "w", expected: format!("[vocabulary, {k}]"), found: w.shape() });
+        let vocabulary = match *w.shape().dims() {
+            [vocabulary, columns] if columns == k => vocabulary,
+            _ => return Err(Error::Shape { op, what: "w", expected: format!("[vocabulary, {k}]"), found: w.shape() }),
         };
-        if columns != k {
-            return Err(Error::Shape { op, what: "w", expected: format!("[vocabulary, {k}]"), found: w.shape() });
-        }
         if let Some(&(what, found)) = by_rows.iter().find(|(_, shape)| shape.dims() != [rows]) {
             return Err(Error::Shape { op, what, expected: format!("[{rows}]"), found });
         }
@@ -202,9 +202,9 @@ impl Chunk {
 }
 
 /// The loss of every row of the logits x·Wᵀ, `x` being `[.., k]` and `w` `[vocabulary, k]`, with `lse` for the gradients: in nats, as
-/// [`cross_entropy`](super::cross_entropy()) has it, with the same options and the same answer to targets that are ignored or no column. Products are in
-/// `f32`, and so are the logits. They exist a chunk of columns at a time, so that beside its results this takes 4·(c·(rows + k) + rows·(k + 4)) bytes for
-/// chunks of c columns.
+/// [`cross_entropy`](super::cross_entropy()) has it, with the same options and the same answer to targets that are ignored or no column. Products
+/// are in `f32`, and so are the logits. They exist a chunk of columns at a time, so that beside its results this takes
+/// 4·(c·(rows + k) + rows·(k + 4)) bytes for chunks of c columns. The order of sums follows from the shapes and c, so a device gives the same bits every time.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Linear, LinearCrossEntropyOptions}};
@@ -233,8 +233,8 @@ pub fn linear_cross_entropy<X: Float, W: Float>(
 /// [`linear_cross_entropy`] into tensors of the caller; `lse` is overwritten.
 ///
 /// # Errors
-/// [`Error::Shape`] if `w` is not `[vocabulary, k]`, or `targets` or an output is not one for each row; [`Error::Invalid`] for a smoothing that is not from
-/// 0 to 1, or chunks of 0 columns.
+/// [`Error::Shape`] if `w` is not `[vocabulary, k]`, or `targets` or an output is not one for each row; [`Error::Invalid`] for a smoothing that is
+/// not from 0 to 1, or chunks of 0 columns.
 pub fn linear_cross_entropy_into<'y, X: Float, W: Float>(
     encoder: &mut Encoder,
     head: Linear<&Tensor<X>, &Tensor<W>>,

@@ -33,9 +33,9 @@ static LINEAR_CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&LINEAR_CROSS_ENTROPY_BACKWARD];
 
-/// The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()) for `x` and `w`, where `lse` is what it gave and `dloss` `[rows]` is the gradient of the losses. The logits are
-/// computed again, a chunk at a time, and become their own gradients: beside its results this takes 4·(c·(rows + k) + 2·rows·k) bytes for chunks of c
-/// columns.
+/// The gradients of [`linear_cross_entropy`](super::linear_cross_entropy()) for `x` and `w`, where `lse` is what it gave and `dloss` `[rows]` is
+/// the gradient of the losses. The logits are computed again, a chunk at a time, and become their own gradients: beside its results this takes
+/// 4·(c·(rows + k) + 2·rows·k) bytes for chunks of c columns.
 ///
 /// # Errors
 /// As [`linear_cross_entropy_backward_into`].
@@ -57,7 +57,8 @@ pub fn linear_cross_entropy_backward<X: Float, W: Float>(
 /// [`linear_cross_entropy_backward`] into tensors of the caller.
 ///
 /// # Errors
-/// As [`linear_cross_entropy_into`](super::linear_cross_entropy_into); [`Error::Shape`] if `lse` or `dloss` is not one for each row, or a gradient has another shape than what it is of.
+/// As [`linear_cross_entropy_into`](super::linear_cross_entropy_into); [`Error::Shape`] if `lse` or `dloss` is not one for each row, or a gradient
+/// has another shape than what it is of.
 pub fn linear_cross_entropy_backward_into<X: Float, W: Float>(
     encoder: &mut Encoder,
     head: Linear<&Tensor<X>, &Tensor<W>>,

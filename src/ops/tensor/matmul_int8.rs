@@ -34,8 +34,9 @@ pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT8];
 /// The first k of which a sum of products may be larger than an `i32`: k·(-128)².
 const TOO_MANY: usize = 1 << 17;
 
-/// a·bᵀ: `[.., m, k]` by `[.., n, k]` gives `[.., m, n]`, exact. Leading dimensions are a batch and must agree; a side that has none is the same for all.
-/// Rows may have any length: they are packed one after another, in whole words or not. Devices that have it use a dot product of four bytes (DP4A).
+/// a·bᵀ: `[.., m, k]` by `[.., n, k]` gives `[.., m, n]`, exact. Leading dimensions are a batch and must agree; a side that has none is the same
+/// for all. Rows may have any length: they are packed one after another, in whole words or not. Devices that have it use a dot product of four
+/// bytes (DP4A).
 ///
 /// # Errors
 /// As [`matmul_int8_into`].

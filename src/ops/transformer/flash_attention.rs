@@ -176,9 +176,9 @@ impl Problem {
     }
 }
 
-/// softmax(scale·q·kᵀ)·v of every head, with the logarithm of each row's sum. Each head of `k` and `v` is shared by `heads / kv_heads` of `q`, in order
-/// (grouped-query attention). Memory for the results is all that it takes: scores exist in tiles. Sums are in `f32`, in an order that follows from the
-/// shape, so a device gives the same bits every time. A score that is not finite gives numbers that nobody promises.
+/// softmax(scale·q·kᵀ)·v of every head, with the logarithm of each row's sum. Each head of `k` and `v` is shared by `heads / kv_heads` of `q`, in
+/// order (grouped-query attention). Memory for the results is all that it takes: scores exist in tiles. Sums are in `f32`, in an order that follows
+/// from the shape, so a device gives the same bits every time. A score that is not finite gives numbers that nobody promises.
 ///
 /// ```no_run
 /// # use bitnet_wgpu::{Encoder, Result, Tensor, transformer::{self, FlashAttentionOptions, Qkv}};

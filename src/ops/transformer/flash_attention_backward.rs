@@ -8,7 +8,11 @@ use super::{
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -157,7 +161,7 @@ pub fn flash_attention_backward_into<T: Float>(
     let groups = problem.groups(problem.kv_heads);
     let (add_k, add_v) = (gradients.k.adds().into(), gradients.v.adds().into());
     let params = KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
-    let bindings: [&dyn crate::gpu::tensor::Bind; 8] = [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
+    let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
     encoder.dispatch(&DKDV, &params, &bindings, [groups, 1, 1])
 }
 

@@ -102,8 +102,8 @@ impl Problem {
         let largest = logits.iter().map(|x| x.exact).fold(f64::MIN, f64::max);
         let weights: Vec<f64> = logits.iter().map(|x| (x.exact - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
-        // A share is scaled down with each number that its thread takes, each step of a tree, and each chunk: an exponential, a product and a sum. All
-        // the distances make up that to the maximum.
+        // A share is scaled down with each number that its thread takes, each step of a tree, and each chunk: an exponential, a product and a sum.
+        // All the distances make up that to the maximum.
         let chunk = self.options.chunk.unwrap_or(usize::MAX).min(self.shape[2]);
         let chunks = self.shape[2].div_ceil(chunk) as f64;
         let stray = |i: usize| (U * (6.0 * (steps(chunk) + chunks + 2.0) + 2.0 * (largest - logits[i].exact)) + logits[i].error).exp_m1();
