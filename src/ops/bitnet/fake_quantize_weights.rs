@@ -66,6 +66,22 @@ pub struct FakeQuantizedWeights<V, S> {
 /// Its gradient straight through the rounding is `dy`, or [`fake_quantize_backward`] with the range -1 to 1, which leaves out what was clipped. Where
 /// `w` is not finite, all is NaN.
 ///
+/// A BitLinear that is trained, y = x̃·w̃ᵀ, and its gradients:
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, tensor::{Side, matmul}};
+/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, w: &Tensor<f32>, dy: &Tensor<f32>) -> Result<()> {
+/// let x = bitnet::fake_quantize_activations(encoder, x, 1.0)?;
+/// let rounded = bitnet::fake_quantize_weights(encoder, w, 1.0)?;
+/// let y = matmul(encoder, &x, Side::transposed(&rounded.values))?;
+/// // Backward, where dy is the gradient of y:
+/// let dx = matmul(encoder, dy, &rounded.values)?;
+/// let dw = matmul(encoder, Side::transposed(dy), &x)?;
+/// let dw = bitnet::fake_quantize_backward(encoder, w, &rounded.scale, (-1.0, 1.0), &dw)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`fake_quantize_weights_into`].
 pub fn fake_quantize_weights<T: Float>(
