@@ -7,7 +7,7 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work},
     },
-    params, wgsl,
+    msl, params, wgsl,
 };
 
 params! {
@@ -36,6 +36,15 @@ const fn tiles(parts: &'static [Part], side: u32) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([side, side, 1]).workgroup_bytes(16_384)
 }
 
+/// On the matrix units: 64 × 64 outputs, of which a SIMD-group makes a quarter.
+const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
+    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul"];
+    Source::msl(PARTS).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(constants).workgroup_bytes(10_496)
+}
+
+const METAL: Source = metal(&[("DEPTH", 16), ("ALIGNED", 0)]);
+const METAL_QUADS: Source = metal(&[("DEPTH", 16), ("ALIGNED", 1)]);
+
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
 const fn gemv(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([8, 8, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 160, 128))
@@ -53,15 +62,19 @@ macro_rules! parts {
 }
 
 /// Sides of any shape.
-pub static MATMUL: Kernel = kernel("matmul", "matmul", &[tile(parts![any: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+pub static MATMUL: Kernel =
+    kernel("matmul", "matmul", &[tile(parts![any: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"]), METAL]);
 
 /// Both tensors have rows of whole quads.
 pub static MATMUL_QUADS: Kernel =
-    kernel("matmul_quads", "matmul", &[tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+    kernel("matmul_quads", "matmul", &[tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"]), METAL_QUADS]);
 
-/// The same, for products that keep a GPU busy with few workgroups.
-pub static MATMUL_LARGE: Kernel =
-    kernel("matmul_large", "matmul", &[large_tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+/// The same, for products that keep a GPU busy with few workgroups. (In Metal they are no larger.)
+pub static MATMUL_LARGE: Kernel = kernel(
+    "matmul_large",
+    "matmul",
+    &[large_tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"]), METAL_QUADS],
+);
 
 /// Few rows, both sides in lines along k.
 pub static MATMUL_GEMV: Kernel = kernel(

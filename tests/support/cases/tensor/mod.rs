@@ -36,7 +36,7 @@ pub const OPS: Family = &[
     ("tensor::dropout", Wgsl, dropout::cases),
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
-    ("tensor::matmul", WgslAndTwin, matmul::cases),
+    ("tensor::matmul", KernelsAndTwin, matmul::cases),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),
