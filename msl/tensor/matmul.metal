@@ -2,7 +2,7 @@
 // lie in memory. A threadgroup of four SIMD-groups makes 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH of l are in threadgroup memory at a
 // time, the left side in rows, the right one in rows of l. `ALIGNED` says that lines are whole quads. The order in which eight products are added is
 // the device's.
-struct Params { uint m, n, k, a_transposed, b_transposed, a_batch, b_batch, add; };
+struct Params { uint m, n, k, a_transposed, b_transposed, a_batch, b_batch, add, biased, activation; };
 
 // The distances of rows in threadgroup memory: DEPTH and 64 elements, and four more so that neighbouring rows start in different banks.
 #define A_PITCH 20

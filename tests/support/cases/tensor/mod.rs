@@ -37,6 +37,7 @@ pub const OPS: Family = &[
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::matmul", KernelsAndTwin, matmul::cases),
+    ("tensor::matmul_with", Wgsl, matmul::finished),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),
