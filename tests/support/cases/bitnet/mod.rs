@@ -23,6 +23,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
     ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
+    ("bitnet::bitlinear_float_with", Wgsl, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),

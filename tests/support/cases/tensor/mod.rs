@@ -26,6 +26,8 @@ pub use binary::shape;
 use super::{By::*, Family};
 use crate::Case;
 
+pub(super) use matmul::activated;
+
 pub const OPS: Family = &[
     ("tensor::activations", WgslAndTwin, activations::cases),
     ("tensor::argmax", WgslAndTwin, max::argmax_cases),
