@@ -1,18 +1,89 @@
-//! Reductions, softmax, losses and norms: the bytes are those that must be read and written once. `cargo bench -p bitnet-wgpu-benches --bench tensor`
+//! Products, elementwise ops, moves, reductions, softmax, losses and norms: set against bytes that must be read and written once, products against
+//! arithmetic. `cargo bench -p bitnet-wgpu-benches --bench tensor`
 
 use bitnet_wgpu::{
-    Context, Tensor,
-    tensor::{self, Axes, CrossEntropyOptions, Prefix},
+    Context, Encoder, Float, Result, Tensor, bitnet, f16,
+    optimizer::{self, AdamW, AdamWState},
+    tensor::{self, Axes, CrossEntropyOptions, Prefix, Side},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
-use support::{floats, rng};
-use timing::{bench, device};
+use support::{convert, floats, rng, ternary};
+use timing::{Work, bench, bench_work, device};
 
 /// A matrix larger than any cache; smaller where there is no GPU.
 fn matrix(context: &Context) -> (usize, Tensor<f32>) {
     let side = if context.capabilities().software { 1024 } else { 8192 };
     let row = floats(&mut rng(1), side, 3.0);
     (side, context.upload(&row.repeat(side), [side, side]).expect("it fits"))
+}
+
+/// A matrix of any float type, of one row again and again.
+fn rows_of<T: Float>(context: &Context, rows: usize, columns: usize) -> Tensor<T> {
+    context.upload(&convert::<T>(&floats(&mut rng(1), columns, 3.0)).repeat(rows), [rows, columns]).expect("it fits")
+}
+
+fn recorded(context: &Context, record: impl FnOnce(&mut Encoder) -> Result<()>) -> bitnet_wgpu::Recording {
+    let mut encoder = context.encoder("tensor");
+    record(&mut encoder).expect("it fits");
+    encoder.finish()
+}
+
+/// Square products, as they are and with the right side transposed: arithmetic is the cost.
+fn products(criterion: &mut Criterion) {
+    let (context, _) = device();
+    let mut group = timing::group(criterion, "matmul");
+    let sides: &[usize] = if context.capabilities().software { &[256, 512] } else { &[512, 1024, 2048, 4096] };
+    for &side in sides {
+        let (shape, work) = (format!("{side}"), Work::Operations(2 * side * side * side));
+        let (wide, y) = (rows_of::<f32>(context, side, side), Tensor::<f32>::uninit(context, [side, side]).expect("it fits"));
+        let recording = recorded(context, |e| tensor::matmul_into(e, &wide, &wide, &y));
+        bench_work(&mut group, "f32", &shape, &recording, 1, work);
+        let recording = recorded(context, |e| tensor::matmul_into(e, &wide, Side::transposed(&wide), &y));
+        bench_work(&mut group, "f32 transposed", &shape, &recording, 1, work);
+        if context.capabilities().f16 {
+            let half = rows_of::<f16>(context, side, side);
+            let recording = recorded(context, |e| tensor::matmul_into(e, &half, &half, &y));
+            bench_work(&mut group, "f16 to f32", &shape, &recording, 1, work);
+        }
+    }
+}
+
+/// Few rows by a matrix larger than any cache, and by ternary weights with scales by groups: the matrix's bytes are the cost.
+fn few_rows(criterion: &mut Criterion) {
+    let (context, _) = device();
+    let mut group = timing::group(criterion, "few rows");
+    let (side, w) = matrix(context);
+    let codes = ternary(&mut rng(1), 4 * side, side).upload(context).expect("it fits");
+    for m in [1, 8] {
+        let shape = format!("{m}x{side}x{side}");
+        let (x, y) = (rows_of::<f32>(context, m, side), Tensor::<f32>::uninit(context, [m, side]).expect("it fits"));
+        let recording = recorded(context, |e| tensor::matmul_into(e, &x, Side::transposed(&w), &y));
+        bench(&mut group, "f32 transposed", &shape, &recording, 1, 4 * side * side);
+        let recording = recorded(context, |e| tensor::matmul_into(e, &x, &w, &y));
+        bench(&mut group, "f32", &shape, &recording, 1, 4 * side * side);
+        // Four times as many rows, so that a cache of 50 MiB does not hold the codes.
+        let recording = recorded(context, |e| bitnet::bitlinear_float(e, &x, &codes).map(|_| ()));
+        bench(&mut group, "ternary", &format!("{m}x{}x{side}", 4 * side), &recording, 1, codes.code_bytes());
+    }
+}
+
+fn elementwise(criterion: &mut Criterion) {
+    let (context, _) = device();
+    let mut group = timing::group(criterion, "elementwise");
+    let (side, x) = matrix(context);
+    let y = Tensor::uninit(context, [side, side]).expect("it fits");
+    let shape = format!("{side}x{side}");
+    let mut time = |name: &str, passes: usize, record: &dyn Fn(&mut Encoder) -> Result<()>| {
+        bench(&mut group, name, &shape, &recorded(context, record), 1, passes * 4 * side * side);
+    };
+    // The second input is the first: bytes of one.
+    time("add", 2, &|e| tensor::add_into(e, &x, &x, &y));
+    time("relu2", 2, &|e| tensor::relu2_into(e, &x, &y));
+    time("transpose", 2, &|e| tensor::transpose(e, &x).map(|_| ()));
+    time("hadamard", 2, &|e| bitnet::hadamard_into(e, &x, 128, &y));
+    let (weights, state) = (rows_of::<f32>(context, side, side), AdamWState::new(context, [side, side]).expect("it fits"));
+    // Weights and two means are read and written, the gradient is read.
+    time("adamw", 7, &|e| optimizer::adamw(e, AdamW::new(1e-3), 1, &weights, &x, &state));
 }
 
 fn reductions(criterion: &mut Criterion) {
@@ -65,5 +136,5 @@ fn rows(criterion: &mut Criterion) {
     time("layer_norm_backward", 3, &|e| tensor::layer_norm_backward(e, &x, &weight, 1e-5, &x).map(|_| ()));
 }
 
-criterion_group!(benches, reductions, rows);
+criterion_group!(benches, products, few_rows, elementwise, reductions, rows);
 criterion_main!(benches);

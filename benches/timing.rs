@@ -1,6 +1,9 @@
 //! How everything here is timed: work is recorded once, run many times in one submission, waited for, and set against the device's roof.
 
-use bitnet_wgpu::{Context, Recording, measure::Roof};
+use bitnet_wgpu::{
+    Context, Recording,
+    measure::{self, Roof},
+};
 use criterion::{BenchmarkGroup, BenchmarkId, Throughput, measurement::WallTime};
 use pollster::block_on;
 use std::{sync::LazyLock, time::Duration};
@@ -26,21 +29,55 @@ pub fn group<'a>(criterion: &'a mut criterion::Criterion, name: &str) -> Benchma
     group
 }
 
-/// Times `recording`, which does the same work `copies` times on different data; `bytes` is what one of them must read. Refuses a figure above
-/// the roof: it would be of a cache.
+/// What a recording's time is set against: the roof that limits it.
+#[derive(Clone, Copy)]
+pub enum Work {
+    /// So many bytes that must be read and written once.
+    Bytes(usize),
+    /// So many operations on floats, a multiply-add being two.
+    Operations(usize),
+}
+
+impl Work {
+    /// The share of the roof that `seconds` are. More than all of the bandwidth was of a cache; matrix units are above the roof of plain arithmetic.
+    fn share(self, seconds: f64) -> Option<f64> {
+        static OPERATIONS: LazyLock<f64> = LazyLock::new(|| {
+            let rate = block_on(measure::arithmetic(&device().0)).expect("the roof can be measured");
+            println!("multiplies and adds {:.2} TFLOP/s", rate / 1e12);
+            rate
+        });
+        match self {
+            Self::Bytes(bytes) => device().1.share(bytes, seconds),
+            Self::Operations(operations) => Some(operations as f64 / seconds / *OPERATIONS),
+        }
+    }
+
+    fn throughput(self) -> Throughput {
+        match self {
+            Self::Bytes(bytes) => Throughput::Bytes(bytes as u64),
+            Self::Operations(operations) => Throughput::Elements(operations as u64),
+        }
+    }
+}
+
+/// [`bench_work`] of so many bytes. Refuses a figure above the roof: it would be of a cache.
 pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, recording: &Recording, copies: usize, bytes: usize) {
-    let (_, roof) = device();
+    bench_work(group, name, shape, recording, copies, Work::Bytes(bytes));
+}
+
+/// Times `recording`, which does the same work `copies` times on different data; `work` is what one of them must do.
+pub fn bench_work(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, recording: &Recording, copies: usize, work: Work) {
     block_on(recording.time(1)).expect("it runs");
     let (clock, time) = block_on(recording.time(3)).expect("it runs");
     let seconds = time.as_secs_f64() / copies as f64;
-    match roof.share(bytes, seconds) {
+    match work.share(seconds) {
         Some(share) => println!("{name} {shape}: {:.2} µs ({clock:?} clock), {:.1} % of the roof", seconds * 1e6, share * 100.0),
         None => {
             println!("{name} {shape}: above the roof, so in a cache, and not reported");
             return;
         }
     }
-    group.throughput(Throughput::Bytes(bytes as u64));
+    group.throughput(work.throughput());
     group.bench_function(BenchmarkId::new(name, shape), |bencher| {
         bencher.iter_custom(|iterations| {
             // One iteration is one of the copies.

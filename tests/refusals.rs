@@ -311,6 +311,7 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert!(matches!(bitnet::hadamard_cpu(&mut [1.0; 6], 4), Err(Error::Length { .. })));
     assert_shape(tensor::matmul(&mut encoder, &x, &x));
     assert_shape(tensor::matmul(&mut encoder, &row, &x));
+    assert_shape(tensor::matmul_with(&mut encoder, &x, tensor::Side::transposed(&x), &tensor::Epilogue::new().bias(&row)));
     assert_shape(tensor::matmul_into(&mut encoder, &x, tensor::Side::transposed(&x), &x));
     assert_shape(tensor::gather(&mut encoder, &row, &condition));
     assert_shape(tensor::gather_backward(&mut encoder, &x, &condition, 5));

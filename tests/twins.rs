@@ -298,7 +298,7 @@ fn hadamard_is_orthogonal_and_its_own_gradient() {
         };
         let definition = |x: &[f64], at: usize| {
             let (first, i) = (at / block * block, at % block);
-            let sign = |j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+            let sign = |j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
             (0..block).map(|j| x[first + j] * sign(j)).sum::<f64>() / (block as f64).sqrt()
         };
         let y = transformed(&x);

@@ -2,7 +2,7 @@
 // makes four rows × TILE_Y = 4 tokens: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
 // in order, scaled, and added to what the lane has; lanes add up in a binary tree, as in wgsl/bitnet/bitlinear_float_gemv.wgsl. `ALIGNED` says that
 // the rows of a are whole quads.
-struct Params { uint m, n, k, words, groups, group_words, transposed, add; };
+struct Params { uint m, n, k, words, groups, group_words, transposed, add, biased, activation; };
 
 // Quad f of a word, times 4^f: the last bits of 1024 as a half count its ones, so two masked fields, put there, are 1024 + code·4^f, and a
 // subtraction, which is exact, makes them value·4^f: no conversion, and a shift for eight weights.

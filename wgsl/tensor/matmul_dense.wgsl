@@ -1,6 +1,8 @@
 // The sides of matmul: matrices or batches of them, either of which may be transposed. A line of a side is a row as it lies in memory. `a_batch` and
 // `b_batch` are the lines from one matrix of a side to the next, 0 where it has one for the whole batch.
-struct Params { m: u32, n: u32, k: u32, a_transposed: u32, b_transposed: u32, a_batch: u32, b_batch: u32, add: u32 }
+struct Params {
+    m: u32, n: u32, k: u32, a_transposed: u32, b_transposed: u32, a_batch: u32, b_batch: u32, add: u32, biased: u32, activation: u32,
+}
 var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> y: array<Y>;
 

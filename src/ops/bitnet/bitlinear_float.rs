@@ -12,65 +12,103 @@ use crate::{
         source::{Part, Source, Work},
     },
     msl,
-    ops::tensor::matmul_kernels::{Product, large_tile, tile},
+    ops::tensor::{
+        epilogue::Epilogue,
+        matmul_kernels::{Product, large_tile, tile},
+    },
     params,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
 
-params! { struct Params { m: u32, n: u32, k: u32, words: u32, groups: u32, group_words: u32, transposed: u32, add: u32 } }
-
-pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_TERNARY, &MATMUL_TERNARY_LARGE, &BITLINEAR_FLOAT_GEMV, &BITLINEAR_FLOAT_GEMV_QUADS];
-
-const fn kernel(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry(entry)
+params! {
+    struct Params {
+        m: u32, n: u32, k: u32, words: u32, groups: u32, group_words: u32, transposed: u32, add: u32, biased: u32, activation: u32,
+    }
 }
 
-/// Parts whose left side is in lines of any length, or in whole quads.
-macro_rules! parts {
-    (any: $($part:literal),+) => { wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", "tensor/matmul_a", $($part),+] };
-    (quads: $($part:literal),+) => { wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", "tensor/matmul_a_quads", $($part),+] };
-}
+pub(super) const KERNELS: &[&Kernel] = &[
+    &MATMUL_TERNARY[0],
+    &MATMUL_TERNARY[1],
+    &MATMUL_TERNARY_LARGE[0],
+    &MATMUL_TERNARY_LARGE[1],
+    &BITLINEAR_FLOAT_GEMV[0],
+    &BITLINEAR_FLOAT_GEMV[1],
+    &BITLINEAR_FLOAT_GEMV_QUADS[0],
+    &BITLINEAR_FLOAT_GEMV_QUADS[1],
+];
 
-static MATMUL_TERNARY: Kernel =
-    kernel("matmul_ternary", "matmul", &[tile(parts![any: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
-static MATMUL_TERNARY_LARGE: Kernel =
-    kernel("matmul_ternary_large", "matmul", &[large_tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+const BINDINGS: &[Binding] = &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
+const FINISH: &[Binding] =
+    &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
+
+const fn kernel(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, bindings, sources).entry(entry)
+}
 
 /// 8 rows × 4 tokens a workgroup, 32 lanes four rows; a turn takes a word of each.
-const fn gemv(source: Source) -> Source {
+const fn gemv(parts: &'static [Part]) -> Source {
+    of_words(Source::wgsl(parts)).workgroup_bytes(1024)
+}
+
+const fn of_words(source: Source) -> Source {
     source.workgroup_size([64, 1, 1]).tile([8, 4, 1]).work(Work::new(64, "weights", 96, 128))
 }
 
-const GEMV_METAL: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
+const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
+    const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
+    of_words(Source::msl(PARTS)).constants(constants)
+}
 
-static BITLINEAR_FLOAT_GEMV: Kernel = kernel(
-    "bitlinear_float_gemv",
-    "bitlinear_float_gemv",
-    &[
-        gemv(Source::wgsl(parts![any:
-            "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "bitnet/bitlinear_float_gemv"]))
-        .workgroup_bytes(1024),
-        gemv(Source::msl(GEMV_METAL)).constants(&[("ALIGNED", 0)]),
-    ],
+const METAL: Source = metal(&[("ALIGNED", 0)]);
+const METAL_QUADS: Source = metal(&[("ALIGNED", 1)]);
+
+/// A kernel for products as they are, and one for products with an epilogue: their names, the part that loads activations, those before what stores,
+/// and the last. Metal texts are of products as they are.
+macro_rules! forms {
+    ($plain:literal, $finish:literal, $entry:literal, $source:ident[$a:literal; $($part:literal),+; $last:literal] $(, $metal:ident)?) => {
+        [
+            kernel($plain, $entry, BINDINGS, &[
+                $source(wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", $a, $($part,)+ "tensor/matmul_store", $last]) $(, $metal)?
+            ]),
+            kernel($finish, $entry, FINISH, &[
+                $source(wgsl![
+                    "shared/ids", "shared/ternary", "shared/exp", "shared/sigmoid", "shared/normal", "bitnet/matmul_ternary", "bitnet/ternary_bias",
+                    $a, $($part,)+ "tensor/matmul_finish", $last
+                ])
+            ]),
+        ]
+    };
+}
+
+static MATMUL_TERNARY: [Kernel; 2] =
+    forms!("matmul_ternary", "matmul_ternary_finish", "matmul", tile["tensor/matmul_a"; "tensor/matmul_block"; "tensor/matmul"]);
+static MATMUL_TERNARY_LARGE: [Kernel; 2] = forms!(
+    "matmul_ternary_large",
+    "matmul_ternary_large_finish",
+    "matmul",
+    large_tile["tensor/matmul_a_quads"; "tensor/matmul_block"; "tensor/matmul"]
 );
-static BITLINEAR_FLOAT_GEMV_QUADS: Kernel = kernel(
-    "bitlinear_float_gemv_quads",
+static BITLINEAR_FLOAT_GEMV: [Kernel; 2] = forms!(
     "bitlinear_float_gemv",
-    &[
-        gemv(Source::wgsl(parts![quads:
-            "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "bitnet/bitlinear_float_gemv"]))
-        .workgroup_bytes(1024),
-        gemv(Source::msl(GEMV_METAL)).constants(&[("ALIGNED", 1)]),
-    ],
+    "bitlinear_float_gemv_finish",
+    "bitlinear_float_gemv",
+    gemv["tensor/matmul_a"; "tensor/matmul_block", "shared/add_quads", "shared/lanes"; "bitnet/bitlinear_float_gemv"],
+    METAL
+);
+static BITLINEAR_FLOAT_GEMV_QUADS: [Kernel; 2] = forms!(
+    "bitlinear_float_gemv_quads",
+    "bitlinear_float_gemv_quads_finish",
+    "bitlinear_float_gemv",
+    gemv["tensor/matmul_a_quads"; "tensor/matmul_block", "shared/add_quads", "shared/lanes"; "bitnet/bitlinear_float_gemv"],
+    METAL_QUADS
 );
 
 /// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.
 const GEMV_TOKENS: usize = 8;
 
-/// The kernel for a product of activations and ternary weights; the order of its sums follows from the shape.
-fn plan(product: Product) -> &'static Kernel {
+/// The kernels for a product of activations and ternary weights; the order of their sums follows from the shape.
+fn plan(product: Product) -> &'static [Kernel; 2] {
     let quads = product.k > 0 && product.k.is_multiple_of(4);
     match product.b_along_k && product.m <= GEMV_TOKENS {
         true => [&BITLINEAR_FLOAT_GEMV, &BITLINEAR_FLOAT_GEMV_QUADS][usize::from(quads)],
@@ -104,7 +142,36 @@ pub fn bitlinear_float_into<'y, X: Float, Y: Float>(
     w: &TernaryMatrix,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_float", x, w, y.into(), true)
+    bitlinear_float_with_into(encoder, x, w, &Epilogue::new(), y)
+}
+
+/// [`bitlinear_float`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+///
+/// # Errors
+/// As [`bitlinear_float_with_into`].
+pub fn bitlinear_float_with<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
+    bitlinear_float_with_into(encoder, x, w, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_float_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+///
+/// # Errors
+/// As [`bitlinear_float_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
+pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
+    record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true)
 }
 
 /// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded
@@ -128,7 +195,7 @@ pub fn bitlinear_backward_into<'y, X: Float, Y: Float>(
     w: &TernaryMatrix,
     dx: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_backward", dy, w, dx.into(), false)
+    record(encoder, "bitlinear_backward", dy, w, &Epilogue::new(), dx.into(), false)
 }
 
 fn record<X: Float, Y: Float>(
@@ -136,6 +203,7 @@ fn record<X: Float, Y: Float>(
     op: &'static str,
     a: &Tensor<X>,
     w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, X>,
     y: Out<'_, Y>,
     transposed: bool,
 ) -> Result<()> {
@@ -155,9 +223,15 @@ fn record<X: Float, Y: Float>(
         group_words: w.group().map_or(words, |size| size / 16).max(1) as u32,
         transposed: transposed.into(),
         add: y.adds().into(),
+        biased: epilogue.has_bias().into(),
+        activation: epilogue.code(),
     };
-    let kernel = plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: transposed });
-    encoder.dispatch(kernel, &params, &[a, &w.codes, &w.scales, y.tensor()], [n, m, 1])
+    let [plain, finish] = plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: transposed });
+    if epilogue.is_empty() {
+        return encoder.dispatch(plain, &params, &[a, &w.codes, &w.scales, y.tensor()], [n, m, 1]);
+    }
+    let bias = epilogue.bias_or(op, n, a)?;
+    encoder.dispatch(finish, &params, &[a, &w.codes, &w.scales, y.tensor(), bias], [n, m, 1])
 }
 
 /// The CPU twin of [`bitlinear_float`], of one row: products added in the order of k.

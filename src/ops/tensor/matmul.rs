@@ -1,6 +1,9 @@
 //! matmul: y = a·b, of matrices or batches of them, either side transposed.
 
-use super::matmul_kernels::{Params, Product, plan};
+use super::{
+    epilogue::Epilogue,
+    matmul_kernels::{Params, Product, plan},
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -67,7 +70,7 @@ impl<T> Side<'_, T> {
 
 /// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must agree; a side that has none is the same for all. Either
 /// side may be [`Side::transposed`]. Products are added in `f32`, in an order that follows from the shapes (that of k where there are many
-/// rows), so a device gives the same bits every time.
+/// rows; eight at a time on the matrix units of Metal), so a device gives the same bits every time.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b (summed over the batch for a side that has none).
 ///
@@ -98,6 +101,44 @@ pub fn matmul_into<'a, 'y, X: Float, Y: Float>(
     b: impl Into<Side<'a, X>>,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
+    matmul_with_into(encoder, a, b, &Epilogue::new(), y)
+}
+
+/// [`matmul`], finished by an [`Epilogue`] before it is stored: activation(a·b + bias).
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor::{self, Activation, Epilogue, Side}};
+/// # fn f(encoder: &mut Encoder, x: &Tensor<f32>, weight: &Tensor<f32>, bias: &Tensor<f32>) -> Result<()> {
+/// let y = tensor::matmul_with(encoder, x, Side::transposed(weight), &Epilogue::new().bias(bias).activation(Activation::Gelu))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`matmul_with_into`].
+pub fn matmul_with<'a, T: Float>(
+    encoder: &mut Encoder,
+    a: impl Into<Side<'a, T>>,
+    b: impl Into<Side<'a, T>>,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
+    let (a, b) = (a.into(), b.into());
+    let y = Tensor::uninit(encoder.context(), output(&a, &b)?)?;
+    matmul_with_into(encoder, a, b, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`matmul_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+///
+/// # Errors
+/// As [`matmul_into`]; [`Error::Shape`] for a bias that is not `[n]`.
+pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    a: impl Into<Side<'a, X>>,
+    b: impl Into<Side<'a, X>>,
+    epilogue: &Epilogue<'_, X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
     let (a, b, y) = (a.into(), b.into(), y.into());
     y.check_shape("matmul", output(&a, &b)?)?;
     let (left, right) = (a.view("a")?, b.view("b")?);
@@ -112,9 +153,15 @@ pub fn matmul_into<'a, 'y, X: Float, Y: Float>(
         a_batch: a.step(),
         b_batch: b.step(),
         add: y.adds().into(),
+        biased: epilogue.has_bias().into(),
+        activation: epilogue.code(),
     };
-    let kernel = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed });
-    encoder.dispatch(kernel, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch])
+    let [plain, finish] = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed });
+    if epilogue.is_empty() {
+        return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch]);
+    }
+    let bias = epilogue.bias_or("matmul", n, a.tensor)?;
+    encoder.dispatch(finish, &params, &[a.tensor, b.tensor, y.tensor(), bias], [n, m, batch])
 }
 
 /// The shape of a product.

@@ -7,20 +7,32 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work},
     },
-    params, wgsl,
+    msl, params, wgsl,
 };
 
 params! {
-    pub struct Params { pub m: u32, pub n: u32, pub k: u32, pub a_transposed: u32, pub b_transposed: u32, pub a_batch: u32, pub b_batch: u32, pub add: u32 }
+    pub struct Params { pub m: u32, pub n: u32, pub k: u32, pub a_transposed: u32, pub b_transposed: u32, pub a_batch: u32, pub b_batch: u32, pub add: u32, pub biased: u32, pub activation: u32 }
 }
 
-pub const KERNELS: &[&Kernel] =
-    &[&MATMUL, &MATMUL_QUADS, &MATMUL_LARGE, &MATMUL_GEMV, &MATMUL_GEMV_QUADS, &MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS];
+pub const KERNELS: &[&Kernel] = &[
+    &MATMUL[0],
+    &MATMUL[1],
+    &MATMUL_QUADS[0],
+    &MATMUL_QUADS[1],
+    &MATMUL_LARGE[0],
+    &MATMUL_LARGE[1],
+    &MATMUL_GEMV[0],
+    &MATMUL_GEMV[1],
+    &MATMUL_GEMV_QUADS[0],
+    &MATMUL_GEMV_QUADS[1],
+    &MATMUL_GEMV_COLUMNS[0],
+    &MATMUL_GEMV_COLUMNS[1],
+    &MATMUL_GEMV_COLUMNS_QUADS[0],
+    &MATMUL_GEMV_COLUMNS_QUADS[1],
+];
 
-const fn kernel(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry(entry)
-}
+/// A kernel for products as they are, and one for products with an epilogue, which has a bias bound: where it is none, anything of its type.
+type Forms = [Kernel; 2];
 
 /// 64 × 64 outputs a workgroup, 4 × 4 a thread.
 pub const fn tile(parts: &'static [Part]) -> Source {
@@ -36,6 +48,15 @@ const fn tiles(parts: &'static [Part], side: u32) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([side, side, 1]).workgroup_bytes(16_384)
 }
 
+/// On the matrix units: 64 × 64 outputs, of which a SIMD-group makes a quarter.
+const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
+    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul"];
+    Source::msl(PARTS).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(constants).workgroup_bytes(10_496)
+}
+
+const METAL: Source = metal(&[("DEPTH", 16), ("ALIGNED", 0)]);
+const METAL_QUADS: Source = metal(&[("DEPTH", 16), ("ALIGNED", 1)]);
+
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
 const fn gemv(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([8, 8, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 160, 128))
@@ -46,51 +67,91 @@ const fn gemv_columns(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([32, 4, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 128, 128))
 }
 
-/// Parts with sides in lines of any length, or in whole quads.
-macro_rules! parts {
-    (any: $($part:literal),+) => { wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul_a", "tensor/matmul_b", $($part),+] };
-    (quads: $($part:literal),+) => { wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul_a_quads", "tensor/matmul_b_quads", $($part),+] };
+const fn kernel(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, bindings, sources).entry(entry)
+}
+
+const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
+const FINISH: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y")), read("bias", Float("X"))];
+
+/// Both forms: their names, the parts that load the sides, those before what stores, and the last. Metal texts are of products as they are.
+macro_rules! forms {
+    ($plain:literal, $finish:literal, $entry:literal, $source:ident[$a:literal, $b:literal; $($part:literal),+; $last:literal] $(, $metal:ident)?) => {
+        [
+            kernel($plain, $entry, BINDINGS, &[
+                $source(wgsl!["shared/ids", "tensor/matmul_dense", $a, $b, $($part,)+ "tensor/matmul_store", $last]) $(, $metal)?
+            ]),
+            kernel($finish, $entry, FINISH, &[
+                $source(wgsl![
+                    "shared/ids", "shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_dense", "tensor/matmul_bias", $a, $b,
+                    $($part,)+ "tensor/matmul_finish", $last
+                ])
+            ]),
+        ]
+    };
 }
 
 /// Sides of any shape.
-pub static MATMUL: Kernel = kernel("matmul", "matmul", &[tile(parts![any: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+pub static MATMUL: Forms = forms!(
+    "matmul",
+    "matmul_finish",
+    "matmul",
+    tile["tensor/matmul_a", "tensor/matmul_b"; "tensor/matmul_block"; "tensor/matmul"],
+    METAL
+);
 
 /// Both tensors have rows of whole quads.
-pub static MATMUL_QUADS: Kernel =
-    kernel("matmul_quads", "matmul", &[tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+pub static MATMUL_QUADS: Forms = forms!(
+    "matmul_quads",
+    "matmul_quads_finish",
+    "matmul",
+    tile["tensor/matmul_a_quads", "tensor/matmul_b_quads"; "tensor/matmul_block"; "tensor/matmul"],
+    METAL_QUADS
+);
 
-/// The same, for products that keep a GPU busy with few workgroups.
-pub static MATMUL_LARGE: Kernel =
-    kernel("matmul_large", "matmul", &[large_tile(parts![quads: "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])]);
+/// The same, for products that keep a GPU busy with few workgroups. (In Metal they are no larger.)
+pub static MATMUL_LARGE: Forms = forms!(
+    "matmul_large",
+    "matmul_large_finish",
+    "matmul",
+    large_tile["tensor/matmul_a_quads", "tensor/matmul_b_quads"; "tensor/matmul_block"; "tensor/matmul"],
+    METAL_QUADS
+);
 
 /// Few rows, both sides in lines along k.
-pub static MATMUL_GEMV: Kernel = kernel(
+pub static MATMUL_GEMV: Forms = forms!(
     "matmul_gemv",
+    "matmul_gemv_finish",
     "matmul_gemv",
-    &[gemv(parts![any: "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv"])],
+    gemv["tensor/matmul_a", "tensor/matmul_b"; "shared/add_quads", "shared/lanes"; "tensor/matmul_gemv"]
 );
 
 /// The same for whole quads.
-pub static MATMUL_GEMV_QUADS: Kernel = kernel(
+pub static MATMUL_GEMV_QUADS: Forms = forms!(
     "matmul_gemv_quads",
+    "matmul_gemv_quads_finish",
     "matmul_gemv",
-    &[gemv(parts![quads: "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv"])],
+    gemv["tensor/matmul_a_quads", "tensor/matmul_b_quads"; "shared/add_quads", "shared/lanes"; "tensor/matmul_gemv"]
 );
 
 /// Few rows, the right side in lines of columns.
-pub static MATMUL_GEMV_COLUMNS: Kernel = kernel(
+pub static MATMUL_GEMV_COLUMNS: Forms = forms!(
     "matmul_gemv_columns",
+    "matmul_gemv_columns_finish",
     "matmul_gemv_columns",
-    &[gemv_columns(parts![any:
-        "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv_columns"])],
+    gemv_columns["tensor/matmul_a", "tensor/matmul_b"; "tensor/matmul_block", "shared/add_quads", "shared/lanes"; "tensor/matmul_gemv_columns"]
 );
 
 /// The same for whole quads.
-pub static MATMUL_GEMV_COLUMNS_QUADS: Kernel = kernel(
+pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms!(
     "matmul_gemv_columns_quads",
+    "matmul_gemv_columns_quads_finish",
     "matmul_gemv_columns",
-    &[gemv_columns(parts![quads:
-        "tensor/matmul_block", "shared/add_quads", "shared/lanes", "tensor/matmul_store", "tensor/matmul_gemv_columns"])],
+    gemv_columns[
+        "tensor/matmul_a_quads", "tensor/matmul_b_quads";
+        "tensor/matmul_block", "shared/add_quads", "shared/lanes";
+        "tensor/matmul_gemv_columns"
+    ]
 );
 
 /// A product `[m, k]` by `[k, n]`, `batch` times, and which sides lie in memory in lines along k.
@@ -125,8 +186,8 @@ impl Product {
     }
 }
 
-/// The kernel for a product.
-pub fn plan(product: Product) -> &'static Kernel {
+/// The kernels for a product.
+pub fn plan(product: Product) -> &'static Forms {
     let Product { m, n, a_along_k, b_along_k, .. } = product;
     let few = a_along_k && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS } && n <= GEMV_COLUMNS;
     match (few, product.of_quads()) {
@@ -143,7 +204,7 @@ mod tests {
     use super::*;
 
     fn name([m, n, k, batch]: [usize; 4], a_along_k: bool, b_along_k: bool) -> &'static str {
-        plan(Product { m, n, k, batch, a_along_k, b_along_k }).name
+        plan(Product { m, n, k, batch, a_along_k, b_along_k })[0].name
     }
 
     #[test]

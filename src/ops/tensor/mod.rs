@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod copy;
 pub(crate) mod cross_entropy;
 pub(crate) mod dropout;
+pub(crate) mod epilogue;
 pub(crate) mod gather;
 pub(crate) mod layer_norm;
 pub(crate) mod linear_cross_entropy;
@@ -26,6 +27,7 @@ pub(crate) mod unary;
 pub(crate) mod variance;
 
 pub use super::reduce::Axes;
+pub use epilogue::{Activation, Epilogue};
 
 family!(
     activations,

@@ -4,7 +4,11 @@ use super::{By::*, Family};
 use crate::{Case, Data};
 use bitnet_wgpu::{Kernel, catalog, params};
 
-pub const OPS: Family = &[("half_subnormals", Kernels, half_subnormals), ("measure::read_bandwidth", Device, read_bandwidth)];
+pub const OPS: Family = &[
+    ("half_subnormals", Kernels, half_subnormals),
+    ("measure::arithmetic", Device, arithmetic),
+    ("measure::read_bandwidth", Device, read_bandwidth),
+];
 
 fn kernel(name: &str) -> &'static Kernel {
     catalog().find(|kernel| kernel.name == name).expect("the kernel is in the catalog")
@@ -37,6 +41,26 @@ fn reading(quads: usize) -> Case {
     Case::exact(format!("{quads} quads"), vec![Data::U32(sink)], move |r| {
         let (source, sink) = (r.upload(&source, [4 * quads])?, r.output::<u32>([4 * THREADS])?);
         r.encoder.dispatch(kernel("read_bandwidth"), &Params { quads: quads as u32 }, &[&source, &sink], [2, 1, 1])?;
+        r.watch_all(&sink);
+        Ok(())
+    })
+}
+
+params! { struct ArithmeticParams { turns: u32, factor: f32, term: f32 } }
+
+/// Factors of 1 and -1 keep numbers whole, so that they are exact.
+fn arithmetic() -> Vec<Case> {
+    [(0, 1.0, 1.0), (3, 1.0, 2.0), (50, 1.0, -1.0), (7, -1.0, 3.0)].map(|(turns, factor, term)| chains(turns, factor, term)).into()
+}
+
+fn chains(turns: u32, factor: f32, term: f32) -> Case {
+    const THREADS: usize = 2 * 256;
+    let chain = |start: f32| (0..2 * turns).fold(start, |v, _| v * factor + term);
+    let of = |thread: usize| (0..8).map(|i| chain((thread % 256 + i) as f32)).sum::<f32>();
+    let sink = (0..4 * THREADS).map(|i| of(i / 4)).collect();
+    Case::exact(format!("{turns} turns by {factor}, {term}"), vec![Data::F32(sink)], move |r| {
+        let sink = r.output::<f32>([4 * THREADS])?;
+        r.encoder.dispatch(kernel("arithmetic"), &ArithmeticParams { turns, factor, term }, &[&sink], [2, 1, 1])?;
         r.watch_all(&sink);
         Ok(())
     })

@@ -1,7 +1,10 @@
 //! `src/ops/bitnet/bitlinear_float.rs`
 
-use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, ternary_with};
-use bitnet_wgpu::{Float, Out, Scales, bitnet, f16};
+use crate::{Case, Data, Near, Recorder, U, cases::tensor::activated, convert, floats, rng, ternary_with};
+use bitnet_wgpu::{
+    Float, Out, Scales, bitnet, f16,
+    tensor::{Activation, Epilogue},
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -24,6 +27,53 @@ pub fn cases() -> Vec<Case> {
     cases.extend([case::<f32, f32>(m, rows, columns, size), case::<f16, f32>(m, rows, columns, size)]);
     cases.extend([case::<f32, f16>(m, rows, columns, size), case::<f16, f16>(m, rows, columns, size)]);
     cases
+}
+
+/// Every kernel that finishes products by every type of float, with every activation and a bias or none.
+pub fn finished() -> Vec<Case> {
+    use Activation::*;
+    let mut ways = [None, Some(Relu), Some(Relu2), Some(Silu), Some(Gelu)].into_iter().cycle();
+    let mut cases = Vec::new();
+    for (i, shape) in [(4, 20, 50), (7, 21, 1028), (9, 70, 50), (16_257, 68, 16)].into_iter().enumerate() {
+        let mut way = || (ways.next().expect("it is a cycle"), i % 2 == 0);
+        cases.extend([finish::<f32, f32>(shape, way()), finish::<f16, f32>(shape, way())]);
+        cases.extend([finish::<f32, f16>(shape, way()), finish::<f16, f16>(shape, way())]);
+    }
+    cases
+}
+
+/// Into a tensor, and on top of one. Where there is no activation, there is a bias.
+fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activation, biased): (Option<Activation>, bool)) -> Case {
+    let biased = biased || activation.is_none();
+    let mut rng = rng((rows * columns) as u64);
+    let scales = Scales::Groups { size: 32, scales: floats(&mut rng, rows * columns.div_ceil(32), 1.0) };
+    let w = ternary_with(&mut rng, rows, columns, scales);
+    let dense = w.dequantize();
+    let [x, bias] = [m * columns, rows].map(|length| convert::<X>(&floats(&mut rng, length, 1.0)));
+    let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
+    let near = |i: usize| {
+        let (t, r) = (i / rows, i % rows);
+        let product = |c: usize| f64::from(x[t * columns + c].into()) * f64::from(dense[r * columns + c]);
+        let (exact, sizes) = (0..columns).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
+        let sum = Near { exact, error: U * (columns + 2) as f64 * sizes };
+        activated(if biased { sum.on_top_of(bias[r]) } else { sum }, activation)
+    };
+    let y: Vec<Near> = (0..m * rows).map(near).collect();
+    let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+    let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()));
+    let record = move |r: &mut Recorder| {
+        let w = w.upload(r.encoder.context())?;
+        let (x, bias) = (r.upload(&x, [m, columns])?, r.upload(&bias, [rows])?);
+        let (y, added) = (r.output::<Y>([m, rows])?, r.upload(&base, [m, rows])?);
+        let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
+        let epilogue = if biased { epilogue.bias(&bias) } else { epilogue };
+        bitnet::bitlinear_float_with_into(&mut r.encoder, &x, &w, &epilogue, &y)?;
+        bitnet::bitlinear_float_with_into(&mut r.encoder, &x, &w, &epilogue, Out::add(&added))?;
+        [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    let name = format!("{m} × {rows} × {columns}, {activation:?}, bias: {biased}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
 /// Forward, on top of something, and the gradient for the input.

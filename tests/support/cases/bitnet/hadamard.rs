@@ -70,7 +70,7 @@ fn adding<T: Float>(rows: usize, columns: usize, block: usize) -> Case {
 fn near(x: &[f32], block: usize) -> Vec<Near> {
     let element = |at: usize| {
         let (first, i) = (at / block * block, at % block);
-        let term = |j: usize| f64::from(x[first + j]) * if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let term = |j: usize| f64::from(x[first + j]) * if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         let (exact, sizes) = (0..block).map(term).fold((0.0, 0.0), |(sum, sizes), v| (sum + v, sizes + v.abs()));
         let root = (block as f64).sqrt();
         Near { exact: exact / root, error: U * f64::from(block.ilog2() + 2) * sizes / root }

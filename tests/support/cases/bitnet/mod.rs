@@ -32,6 +32,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
     ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
+    ("bitnet::bitlinear_float_with", Wgsl, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::bitlinear_int", WgslAndTwin, bitlinear_int::cases),
     ("bitnet::bitlinear_int_quantized", KernelsAndTwin, bitlinear_int_quantized::cases),

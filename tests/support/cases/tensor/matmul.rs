@@ -4,7 +4,7 @@ use super::binary::shape;
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng};
 use bitnet_wgpu::{
     Float, Out, Tensor, f16,
-    tensor::{self, Side},
+    tensor::{self, Activation, Epilogue, Side},
 };
 
 pub fn cases() -> Vec<Case> {
@@ -50,6 +50,84 @@ pub fn cases() -> Vec<Case> {
     cases.extend([large(false, false).case::<f32, f32>(), large(true, false).case::<f16, f32>()]);
     cases.extend([large(false, true).case::<f32, f16>(), large(true, true).case::<f16, f16>()]);
     cases
+}
+
+/// Every kernel that finishes products by every type of float, with every activation and a bias or none.
+pub fn finished() -> Vec<Case> {
+    use Activation::*;
+    let mut ways = [None, Some(Relu), Some(Relu2), Some(Silu), Some(Gelu)].into_iter().cycle();
+    let mut cases = Vec::new();
+    for (i, (dims, b_transposed)) in [
+        ([20, 41, 70], true),
+        ([70, 40, 68], false),
+        ([5, 37, 19], true),
+        ([9, 300, 21], true),
+        ([3, 37, 19], false),
+        ([6, 300, 68], false),
+        ([16_260, 4, 68], true),
+        ([2, 0, 5], true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut way = || (ways.next().expect("it is a cycle"), i % 2 == 0);
+        cases.push(finish::<f32, f32>(dims, b_transposed, way()));
+        cases.push(finish::<f16, f32>(dims, b_transposed, way()));
+        cases.push(finish::<f32, f16>(dims, b_transposed, way()));
+        cases.push(finish::<f16, f16>(dims, b_transposed, way()));
+    }
+    cases
+}
+
+/// Into a tensor, and on top of one. Where there is no activation, there is a bias.
+fn finish<X: Float, Y: Float>([m, k, n]: [usize; 3], b_transposed: bool, (activation, biased): (Option<Activation>, bool)) -> Case {
+    let biased = biased || activation.is_none();
+    let mut rng = rng((m * 100 + k * 10 + n) as u64);
+    let [a, b, bias] = [m * k, k * n, n].map(|length| convert::<X>(&floats(&mut rng, length, 1.0)));
+    let base = convert::<Y>(&floats(&mut rng, m * n, 9.0));
+    let near = |index: usize| {
+        let (i, j) = (index / n, index % n);
+        let product = |l: usize| f64::from(a[i * k + l].into()) * f64::from(b[if b_transposed { j * k + l } else { l * n + j }].into());
+        let (exact, sizes) = (0..k).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
+        let sum = Near { exact, error: U * (k + 1) as f64 * sizes };
+        activated(if biased { sum.on_top_of(bias[j]) } else { sum }, activation)
+    };
+    let y: Vec<Near> = (0..m * n).map(near).collect();
+    let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+    let check = move |got: &[Data], _| got[0].check_near(y.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()));
+    let record = move |r: &mut Recorder| {
+        let (a, b, bias) = (r.upload(&a, [m, k])?, r.upload(&b, if b_transposed { [n, k] } else { [k, n] })?, r.upload(&bias, [n])?);
+        let (y, added) = (r.output::<Y>([m, n])?, r.upload(&base, [m, n])?);
+        let epilogue = activation.into_iter().fold(Epilogue::new(), Epilogue::activation);
+        let epilogue = if biased { epilogue.bias(&bias) } else { epilogue };
+        tensor::matmul_with_into(&mut r.encoder, &a, side(&b, b_transposed), &epilogue, &y)?;
+        tensor::matmul_with_into(&mut r.encoder, &a, side(&b, b_transposed), &epilogue, Out::add(&added))?;
+        [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    let name = format!("{m} × {k} × {n}, {activation:?}, bias: {biased}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
+}
+
+/// An activation of a number that is off by its error: that times the steepest slope, and what the function itself is off by (the exponential by
+/// 4 + 2·|x| units at most, and that of -v²/2 counts only where v is below 9).
+pub(in crate::cases) fn activated(near: Near, activation: Option<Activation>) -> Near {
+    let Near { exact: v, error } = near;
+    let own = |units: f64| U * units * v.abs();
+    match activation {
+        None => near,
+        Some(Activation::Relu) => Near { exact: v.max(0.0), error },
+        Some(Activation::Relu2) => {
+            let positive = v.max(0.0);
+            Near { exact: positive * positive, error: (2.0 * positive + error) * error + own(2.0 * positive) }
+        }
+        Some(Activation::Silu) => Near { exact: v / (1.0 + (-v).exp()), error: 1.1 * error + own(16.0 + 4.0 * v.abs().min(9.0)) },
+        Some(Activation::Gelu) => {
+            let exact = 0.5 * v * libm::erfc(-v * std::f64::consts::FRAC_1_SQRT_2);
+            Near { exact, error: 1.13 * error + own(16.0 + v.abs().min(9.0).powi(2)) }
+        }
+        Some(other) => panic!("{other:?} has no bound"),
+    }
 }
 
 struct Problem {

@@ -28,6 +28,8 @@ pub use binary::shape;
 use super::{By::*, Family};
 use crate::Case;
 
+pub(super) use matmul::activated;
+
 pub const OPS: Family = &[
     ("tensor::activations", WgslAndTwin, activations::cases),
     ("tensor::argmax", WgslAndTwin, max::argmax_cases),
@@ -39,8 +41,9 @@ pub const OPS: Family = &[
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::linear_cross_entropy", WgslAndTwin, linear_cross_entropy::cases),
-    ("tensor::matmul", WgslAndTwin, matmul::cases),
+    ("tensor::matmul", KernelsAndTwin, matmul::cases),
     ("tensor::matmul_int8", Wgsl, matmul_int8::cases),
+    ("tensor::matmul_with", Wgsl, matmul::finished),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),

@@ -1,0 +1,1 @@
+@group(0) @binding(3) var<storage, read> bias: array<X>;
