@@ -16,7 +16,11 @@ fn matmul_gemv_columns(group: Group, ids: Ids) {
             right_quad(batch, l, column), right_quad(batch, l + 1u, column),
             right_quad(batch, l + 2u, column), right_quad(batch, l + 3u, column),
         );
-        let a = transposed(Block(left_quad(batch, row, l), left_quad(batch, row + 1u, l), left_quad(batch, row + 2u, l), left_quad(batch, row + 3u, l)));
+        let rows = Block(
+            left_quad(batch, row, l), left_quad(batch, row + 1u, l),
+            left_quad(batch, row + 2u, l), left_quad(batch, row + 3u, l),
+        );
+        let a = transposed(rows);
         sum = outer(a.w, b.w, outer(a.z, b.z, outer(a.y, b.y, outer(a.x, b.x, sum))));
     }
     var own = over_lanes(sum.x, SLICES, QUADS, ids.local);

@@ -11,7 +11,10 @@ use crate::{
 };
 
 params! {
-    pub struct Params { pub m: u32, pub n: u32, pub k: u32, pub a_transposed: u32, pub b_transposed: u32, pub a_batch: u32, pub b_batch: u32, pub add: u32, pub biased: u32, pub activation: u32 }
+    pub struct Params {
+        pub m: u32, pub n: u32, pub k: u32, pub a_transposed: u32, pub b_transposed: u32,
+        pub a_batch: u32, pub b_batch: u32, pub add: u32, pub biased: u32, pub activation: u32,
+    }
 }
 
 pub const KERNELS: &[&Kernel] = &[
