@@ -43,7 +43,7 @@ impl Near {
 }
 
 /// 2^-110: more than any op makes of a number below 2^-126.
-const FROM_SUBNORMAL: f32 = 7.7e-34;
+pub const FROM_SUBNORMAL: f32 = 7.7e-34;
 
 /// The most that a rounding is off, relatively.
 pub const U: f64 = f32::EPSILON as f64 / 2.0;

@@ -16,7 +16,7 @@ mod random;
 pub use self::log::warnings;
 pub use case::{Case, Recorded, Recorder};
 pub use cases::{By, Op, ops};
-pub use data::{Data, Leeway, Near, U, sums};
+pub use data::{Data, FROM_SUBNORMAL, Leeway, Near, U, sums};
 pub use executors::{EXECUTORS, Executor, threadgroups_limit};
 pub use golden::Golden;
 pub use gradient::assert_gradient;

@@ -37,3 +37,5 @@ fn before(index: u32) -> f32 {
     if (params.add | params.in_place) != 0u { was = f32(y[index]); }
     return was;
 }
+
+fn on_top(was: f32, made: f32) -> f32 { return select(made, was + made, params.add != 0u); }

@@ -24,7 +24,10 @@ static ADAMW: Kernel = Kernel::trusted(
     "adamw",
     Params::FIELDS,
     &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32), read_write("square", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/adamw"]), Source::msl(msl!["shared/prelude", "optimizer/adamw"])],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/adamw"]).workgroup_size([256, 1, 1]),
+        Source::msl(msl!["shared/prelude", "optimizer/adamw"]).workgroup_size([256, 1, 1]),
+    ],
 )
 .flat();
 

@@ -21,7 +21,10 @@ static LION: Kernel = Kernel::trusted(
     "lion",
     Params::FIELDS,
     &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/lion"]), Source::msl(msl!["shared/prelude", "optimizer/lion"])],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/lion"]).workgroup_size([256, 1, 1]),
+        Source::msl(msl!["shared/prelude", "optimizer/lion"]).workgroup_size([256, 1, 1]),
+    ],
 )
 .flat();
 

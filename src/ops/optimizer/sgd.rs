@@ -22,7 +22,10 @@ static SGD: Kernel = Kernel::trusted(
     "sgd",
     Params::FIELDS,
     &[read("gradient", Float("X")), read_write("weights", F32), read_write("velocity", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/sgd"]), Source::msl(msl!["shared/prelude", "optimizer/sgd"])],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/sgd"]).workgroup_size([256, 1, 1]),
+        Source::msl(msl!["shared/prelude", "optimizer/sgd"]).workgroup_size([256, 1, 1]),
+    ],
 )
 .flat();
 

@@ -1,13 +1,13 @@
 //! `src/ops/bitnet/fake_quantize_activations.rs`, `fake_quantize_weights.rs` and `rms_norm_fake_quantize.rs`
 
-use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, shapes, sums, wild_activations};
+use crate::{Case, Data, FROM_SUBNORMAL, Near, Recorder, U, convert, floats, rng, shapes, sums, wild_activations};
 use bitnet_wgpu::{Float, Out, Result, bitnet, f16};
 
 /// How far x + λ·(x̃ - x) may be off: three roundings, that of a product x which a device may leave out, and numbers that are too small to be normal.
 pub fn warmed(x: f32, rounded: f32, lambda: f32) -> Near {
     let (x, rounded, lambda) = (f64::from(x), f64::from(rounded), f64::from(lambda));
     let exact = x + lambda * (rounded - x);
-    Near { exact, error: U * (2.01 * lambda * (rounded - x).abs() + 1.01 * x.abs() + 1.01 * exact.abs()) + 1e-37 }
+    Near { exact, error: U * (2.01 * lambda * (rounded - x).abs() + 1.01 * x.abs() + 1.01 * exact.abs()) + f64::from(FROM_SUBNORMAL) }
 }
 
 pub fn activations() -> Vec<Case> {
