@@ -15,7 +15,6 @@ use crate::{
         params::Params as _,
         source::{Source, Work},
     },
-    msl,
     ops::{philox::word, reduce::by_rows},
     params, wgsl,
 };
@@ -27,39 +26,22 @@ static QUANTIZE_GRADIENTS: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32)],
     // A word of the tree and two of the grid for each thread.
-    &[
-        by_rows(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exact",
-                "shared/finite",
-                "shared/philox",
-                "bitnet/absmax_scale",
-                "shared/magnitude",
-                "shared/lanes",
-                "bitnet/quantize_rows",
-                "bitnet/quantize_gradients"
-            ]),
-            3,
-        )
-        .work(Work::new(4, "elements", 20, 8)),
-        by_rows(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exact",
-                "shared/finite",
-                "shared/philox",
-                "bitnet/absmax_scale",
-                "shared/magnitude",
-                "shared/lanes",
-                "bitnet/quantize_rows",
-                "bitnet/quantize_gradients"
-            ]),
-            3,
-        )
-        .work(Work::new(4, "elements", 20, 8)),
-    ],
+    &[by_rows(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exact",
+            "shared/finite",
+            "shared/philox",
+            "bitnet/absmax_scale",
+            "shared/magnitude",
+            "shared/lanes",
+            "bitnet/quantize_rows",
+            "bitnet/quantize_gradients"
+        ]),
+        3,
+    )
+    .work(Work::new(4, "elements", 20, 8))],
 )
 .flat();
 

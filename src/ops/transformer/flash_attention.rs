@@ -11,7 +11,6 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    msl,
     ops::transformer::attention::dot,
     params,
     shape::Shape,
@@ -49,29 +48,17 @@ static FLASH_ATTENTION: Kernel = Kernel::trusted(
     "flash_attention",
     Params::FIELDS,
     &[read("q", Float("X")), read("k", Float("X")), read("v", Float("X")), read_write("y", Float("X")), read_write("lse", F32)],
-    &[
-        tiled(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exp",
-                "shared/log",
-                "transformer/flash_attention_tiles",
-                "transformer/flash_attention"
-            ]),
-            256 + ROWS,
-        ),
-        tiled(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exp",
-                "shared/log",
-                "transformer/flash_attention_tiles",
-                "transformer/flash_attention"
-            ]),
-            256 + ROWS,
-        ),
-    ],
+    &[tiled(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "shared/log",
+            "transformer/flash_attention_tiles",
+            "transformer/flash_attention"
+        ]),
+        256 + ROWS,
+    )],
 )
 .flat();
 

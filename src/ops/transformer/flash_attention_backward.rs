@@ -19,7 +19,6 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    msl,
     ops::reduce::{by_rows, lanes, rows_extent},
     params, wgsl,
 };
@@ -32,13 +31,10 @@ static DELTA: Kernel = Kernel::trusted(
     "flash_attention_delta",
     DeltaParams::FIELDS,
     &[read("y", Float("X")), read("dy", Float("X")), read_write("delta", F32)],
-    &[
-        by_rows(
-            Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]),
-            1,
-        ),
-        by_rows(Source::msl(msl!["shared/prelude", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]), 1),
-    ],
+    &[by_rows(
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]),
+        1,
+    )],
 )
 .flat();
 
@@ -54,19 +50,16 @@ static DQ: Kernel = Kernel::trusted(
         read("delta", F32),
         read_write("dq", Float("X")),
     ],
-    &[
-        tiled(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exp",
-                "transformer/flash_attention_tiles",
-                "transformer/flash_attention_dq"
-            ]),
-            0,
-        ),
-        tiled(Source::msl(msl!["shared/prelude", "shared/exp", "transformer/flash_attention_tiles", "transformer/flash_attention_dq"]), 0),
-    ],
+    &[tiled(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "transformer/flash_attention_tiles",
+            "transformer/flash_attention_dq"
+        ]),
+        0,
+    )],
 )
 .flat();
 
@@ -83,22 +76,16 @@ static DKDV: Kernel = Kernel::trusted(
         read_write("dk", Float("X")),
         read_write("dv", Float("X")),
     ],
-    &[
-        tiled(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exp",
-                "transformer/flash_attention_tiles",
-                "transformer/flash_attention_dkdv"
-            ]),
-            0,
-        ),
-        tiled(
-            Source::msl(msl!["shared/prelude", "shared/exp", "transformer/flash_attention_tiles", "transformer/flash_attention_dkdv"]),
-            0,
-        ),
-    ],
+    &[tiled(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "transformer/flash_attention_tiles",
+            "transformer/flash_attention_dkdv"
+        ]),
+        0,
+    )],
 )
 .flat();
 

@@ -53,7 +53,7 @@ pub const OPS: Family = &[
     ("bitnet::quantize_activations_by_tensor", Kernels, quantize_int8::by_tensor),
     ("bitnet::quantize_activations_static", Wgsl, quantize_int8::with_range),
     ("bitnet::quantize_activations_with_zero_point", Kernels, quantize_int8::with_zero_point),
-    ("bitnet::quantize_gradients", Kernels, quantize_int8::gradients),
+    ("bitnet::quantize_gradients", Wgsl, quantize_int8::gradients),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_binary", Kernels, quantize_weights_binary::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
