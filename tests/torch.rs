@@ -82,6 +82,9 @@ impl From<Tensor<u32>> for Out {
 }
 
 type Run = fn(&mut Case) -> Result<Vec<Out>>;
+/// An op of one input, and its gradient.
+type Forward = fn(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>;
+type Backward = fn(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>;
 
 /// An op of one input, with constants, and its gradient.
 macro_rules! unary {
@@ -146,11 +149,7 @@ fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     steps(c, |e, _, w, gradient| optimizer::sgd(e, numbers, w, gradient, &velocity))
 }
 
-fn gate(
-    c: &mut Case,
-    op: fn(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>,
-    backward: fn(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>,
-) -> Result<Vec<Out>> {
+fn gate(c: &mut Case, op: Forward, backward: Backward) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
     Ok(vec![op(e, &x)?.into(), backward(e, &x, &dy)?.into()])
 }
