@@ -4,8 +4,8 @@ use bitnet_wgpu::{
     ElementType, Encoder, Error, Result, Tensor, bitnet,
     linear_algebra::{self as la, Outcome, Triangle},
     optimizer::{self, AdamW, AdamWState, Sgd},
-    tensor::{self, Axes, CrossEntropyOptions, Prefix, Side},
-    transformer,
+    tensor::{self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
+    transformer::{self, FlashAttentionOptions, Qkv},
 };
 use safetensors::SafeTensors;
 use std::{collections::HashSet, sync::LazyLock};
@@ -316,6 +316,39 @@ const CASES: &[(&str, Run)] = &[
     }),
     ("relu2_gate", |c| gate(c, bitnet::relu2_gate, bitnet::relu2_gate_backward)),
     ("silu_gate", |c| gate(c, bitnet::silu_gate, bitnet::silu_gate_backward)),
+    ("flash_attention", |c| {
+        let (q, k, v, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
+        let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
+        let attended = transformer::flash_attention(e, qkv, causal)?;
+        let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
+        Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
+    }),
+    ("linear_cross_entropy", |c| {
+        let (x, w, targets, dy, e) = (c.x(0), c.x(1), c.ids(2), c.dy(), &mut c.encoder);
+        let options = LinearCrossEntropyOptions::from(CrossEntropyOptions::default().ignore(3)).chunk(4);
+        let made = tensor::linear_cross_entropy(e, Linear { x: &x, w: &w }, &targets, options)?;
+        let of = tensor::linear_cross_entropy_backward(e, Linear { x: &x, w: &w }, &targets, options, &made.lse, &dy)?;
+        Ok(vec![made.loss.into(), of.x.into(), of.w.into()])
+    }),
+    ("fake_quantize_weights", |c| {
+        let (w, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+        let made = bitnet::fake_quantize_weights(e, &w, 0.6)?;
+        let dw = bitnet::fake_quantize_backward(e, &w, &made.scale, (-1.0, 1.0), &dy)?;
+        Ok(vec![made.values.into(), dw.into()])
+    }),
+    ("fake_quantize_activations", |c| {
+        let (x, dy) = (c.x(0), c.dy());
+        Ok(vec![bitnet::fake_quantize_activations(&mut c.encoder, &x, 1.0)?.into(), dy.into()])
+    }),
+    ("hadamard", |c| {
+        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+        Ok(vec![bitnet::hadamard(e, &x, 8)?.into(), bitnet::hadamard(e, &dy, 8)?.into()])
+    }),
+    ("matmul_with", |c| {
+        let (a, b, bias) = (c.x(0), c.x(1), c.x(2));
+        let epilogue = Epilogue::new().bias(&bias).activation(Activation::Gelu);
+        Ok(vec![tensor::matmul_with(&mut c.encoder, &a, &b, &epilogue)?.into()])
+    }),
     ("adamw", |c| {
         let (numbers, state) = (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
         steps(c, |e, step, w, gradient| optimizer::adamw(e, numbers, step, w, gradient, &state))

@@ -140,6 +140,38 @@ case("bitlinear_float", lambda x, w: x @ ternary(w).T, (4, 37), (10, 37))
 case("relu2_gate", lambda x: F.relu(x[:, :6]) ** 2 * x[:, 6:], (4, 12))
 case("silu_gate", lambda x: F.silu(x[:, :6]) * x[:, 6:], (4, 12))
 
+
+def fake_quantized_weights(w):
+    """Part of the way to ternary, and a gradient within their range alone."""
+    scale = 1 / w.abs().mean()
+    within = torch.where((w * scale).abs() <= 1, w, w.detach())
+    return straight_through(within, w + 0.6 * ((w * scale).round().clamp(-1, 1) / scale - w))
+
+
+def fake_quantized_activations(x):
+    scale = 127 / x.abs().amax(-1, keepdim=True)
+    return straight_through(x, (x * scale).round().clamp(-128, 127) / scale)
+
+
+def hadamard(x):
+    h = torch.ones(1, 1)
+    for _ in range(3):
+        h = torch.kron(h, torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
+    return (x.unflatten(-1, (-1, 8)) @ h / 8**0.5).flatten(-2)
+
+
+def grouped_attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k.repeat_interleave(2, 0), v.repeat_interleave(2, 0), is_causal=True)
+
+
+case("flash_attention", grouped_attention, (4, 6, 8), (2, 6, 8), (2, 6, 8))
+case("linear_cross_entropy", lambda x, w, i: F.cross_entropy(x @ w.T, i, reduction="none", ignore_index=3), (6, 5), (11, 5),
+     ids("linear_cross_entropy", 6, 11))
+case("fake_quantize_weights", fake_quantized_weights, (5, 12))
+case("fake_quantize_activations", fake_quantized_activations, (5, 12))
+case("hadamard", hadamard, (3, 16))
+case("matmul_with", lambda a, b, bias: F.gelu(a @ b + bias), (5, 7), (7, 6), (6,), gradients=False)
+
 gradients = [(6, 5)] * 3
 for name, optimizer in {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.02, betas=(0.9, 0.99), weight_decay=0.1),
