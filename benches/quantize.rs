@@ -19,6 +19,14 @@ fn weights(criterion: &mut Criterion) {
     bench(&mut group, "absmean", &format!("{rows}x{columns}"), &encoder.finish(), 1, rows * columns * 8 + rows * columns / 4);
 }
 
+/// The twin, on all cores.
+fn cpu(criterion: &mut Criterion) {
+    let mut group = timing::group(criterion, "quantize_weights on the CPU");
+    let (rows, columns) = (2560, 6912);
+    let w = floats(&mut rng(1), rows * columns, 2.0);
+    group.bench_function("absmean", |b| b.iter(|| bitnet::quantize_weights_cpu(&w, rows, columns)));
+}
+
 fn tokens(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "quantize_activations");
@@ -41,5 +49,5 @@ fn tokens(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, weights, tokens);
+criterion_group!(benches, weights, cpu, tokens);
 criterion_main!(benches);
