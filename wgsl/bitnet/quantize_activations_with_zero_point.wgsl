@@ -9,7 +9,9 @@ var<immediate> params: Params;
 
 fn grid_of(extremes: vec2<u32>) -> vec2<f32> {
     // Keys from that of infinity on.
-    if max(extremes.x, extremes.y) >= 0xff800000u { return vec2<f32>(bitcast<f32>(0x7fc00000u), 0.0); }
+    // A NaN by its bits, which are no constant: of those compilers refuse it.
+    let nan = 0x7fc00000u | min(extremes.x, 1u);
+    if max(extremes.x, extremes.y) >= 0xff800000u { return vec2<f32>(bitcast<f32>(nan), 0.0); }
     let high = from_key(extremes.x);
     let minus_low = from_key(extremes.y);
     // Halves first, since the sum may be no float.
