@@ -1,6 +1,10 @@
 //! `src/ops/bitnet/gate.rs`
 
-use crate::{Case, Data, Near, Recorder, U, activations, convert, floats, rng, shapes};
+use crate::{
+    Case, Data, Near, Recorder, U, activations,
+    cases::tensor::{activations, unary::times},
+    convert, floats, rng, shapes,
+};
 use bitnet_wgpu::{Encoder, Float, Out, Result, Tensor, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
@@ -32,12 +36,6 @@ fn case<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     .of(Y::ELEMENT)
 }
 
-/// σ(x): its exponential and quotient are off by so many units of U.
-fn sigma(x: f64) -> (f64, f64) {
-    let other = 1.0 / (1.0 + x.exp());
-    (1.0 / (1.0 + (-x).exp()), 10.0 + other * (4.0 + 2.0 * x.abs()))
-}
-
 /// Gates and ups of each place of an output.
 fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
     let pair = |row: &[X]| (0..features).map(|c| (f64::from(row[c].into()), f64::from(row[features + c].into()))).collect::<Vec<_>>();
@@ -48,10 +46,7 @@ fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
 fn silu<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<X>(x);
     let base = convert::<Y>(&floats(&mut rng(17), tokens * features, 9.0));
-    let near = |&(gate, up): &(f64, f64)| {
-        let (s, units) = sigma(gate);
-        Near { exact: gate * s * up, error: U * (units + 2.0) * (gate * s * up).abs() }
-    };
+    let near = |&(gate, up): &(f64, f64)| times(activations::silu(gate, 0.0, [0.0; 2]).0, up, 1.0);
     let y: Vec<Near> = pairs(&x, features).iter().map(near).collect();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     let twin = Data::F32(bitnet::silu_gate_cpu(&x, features).unwrap());
@@ -93,12 +88,9 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
         [Near::exactly(of_gate), Near::exactly(of_up)]
     };
     let silu = |(gate, up, dy): (f64, f64, f64)| {
-        let (s, units) = sigma(gate);
-        // 1 - σ is no better than σ.
-        let (inner, strays) = (1.0 + gate * (1.0 - s), gate.abs() * (s * units + 2.0) + 3.0);
-        let of_gate = dy * up * s * inner;
-        let error = U * (dy * up * s).abs() * (strays + (units + 4.0) * inner.abs());
-        [Near { exact: of_gate, error }, Near { exact: dy * gate * s, error: U * (units + 3.0) * (dy * gate * s).abs() }]
+        let (forward, gradient) = activations::silu(gate, dy * up, [0.0; 2]);
+        // The product of dy and up is rounded, too.
+        [Near { error: gradient.error + U * gradient.exact.abs(), ..gradient }, times(forward, dy, 1.0)]
     };
     let wanted = [laid_out(&relu2), laid_out(&silu)];
     let check = move |got: &[Data], _| wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()));

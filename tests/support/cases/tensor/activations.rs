@@ -60,7 +60,8 @@ fn sigma(x: f64, units: f64) -> Near {
     near(1.0 / (1.0 + (-x).exp()), 8.0 + other * (4.0 + (2.0 + units) * x.abs()))
 }
 
-fn silu(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
+/// x·σ(x), and its gradient times dy.
+pub fn silu(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     let s = sigma(x, 0.0);
     // 1 - σ is no better than σ.
     let inner = Near { exact: 1.0 + x * (1.0 - s.exact), error: x.abs() * (s.error + 2.0 * U) + 2.0 * U };

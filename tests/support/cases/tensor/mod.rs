@@ -1,6 +1,6 @@
 //! Ops on tensors of any meaning.
 
-mod activations;
+pub(super) mod activations;
 mod binary;
 mod compare;
 mod copy;
@@ -20,7 +20,7 @@ mod select;
 mod softmax;
 mod strided;
 mod sum;
-mod unary;
+pub(super) mod unary;
 mod variance;
 
 pub use binary::shape;
