@@ -50,7 +50,7 @@ pub const OPS: Family = &[
     ("bitnet::quantization_error", WgslAndTwin, quantization_error::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_activations_4bit", Kernels, quantize_int4::cases),
-    ("bitnet::quantize_activations_by_tensor", Kernels, quantize_int8::by_tensor),
+    ("bitnet::quantize_activations_by_tensor", Wgsl, quantize_int8::by_tensor),
     ("bitnet::quantize_activations_static", Wgsl, quantize_int8::with_range),
     ("bitnet::quantize_activations_with_zero_point", Kernels, quantize_int8::with_zero_point),
     ("bitnet::quantize_gradients", Wgsl, quantize_int8::gradients),
