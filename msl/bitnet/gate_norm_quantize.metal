@@ -11,8 +11,8 @@ struct Element {
 struct Value {
     Element element;
     device const float* gain;
-    float inverse_rms;
-    float operator()(uint i) const { return element(i) * inverse_rms * gain[i]; }
+    float inverse;
+    float operator()(uint i) const { return element(i) * inverse * gain[i]; }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]

@@ -24,15 +24,15 @@ kernel void rms_norm_fake_quantize(
     if (token >= params.tokens) return;
     const Ids ids = Ids{local, lane, subgroup};
     const Element element = {x + token * params.features};
-    const float inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, ids);
+    const float inverse = exact_inverse_rms(element, params.features, params.eps, scratch, ids);
     uint bits = 0;
-    for (uint i = local; i < params.features; i += THREADS) bits = max(bits, as_type<uint>(element(i) * inverse_rms * gain[i]) & 0x7fffffffu);
+    for (uint i = local; i < params.features; i += THREADS) bits = max(bits, as_type<uint>(element(i) * inverse * gain[i]) & 0x7fffffffu);
     bits = group_max_u32(bits, scratch, ids);
     const bool finite = bits < 0x7f800000u;
     const float scale = absmax_scale(as_type<float>(finite ? bits : 0u), 127.0f);
     for (uint i = local; i < params.features; i += THREADS) {
         const uint at = token * params.features + i;
-        const float v = fake_quantize(element(i) * inverse_rms * gain[i], scale, params.lambda, finite);
+        const float v = fake_quantize(element(i) * inverse * gain[i], scale, params.lambda, finite);
         y[at] = X(params.add != 0 ? float(y[at]) + v : v);
     }
 }

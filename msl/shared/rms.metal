@@ -1,28 +1,27 @@
 // 1 / sqrt(mean(v²) + eps) of a row, the same bits on every device, since squares are added as integers. wgsl/shared/rms.wgsl says why and how.
 
-// The two limbs of a float in [0, 16), given as its bits.
-static inline uint2 to_limbs(uint bits, uint limb) {
-    const uint significand = bits >= 0x800000u ? (bits & 0x7fffffu) | 0x800000u : 0u;
-    const int shift = 154 - int(limb) - int(bits >> 23);
-    // Only in a row that is not finite would a shift to the left be of 32 bits or more.
-    if (shift <= 0) return uint2(significand << uint(min(-shift, 31)), 0u);
-    const uint rest = significand & ((1u << uint(min(shift, 31))) - 1u);
-    const uint low = shift <= int(limb) ? rest << uint(int(limb) - shift) : rest >> uint(min(shift - int(limb), 31));
-    return uint2(significand >> uint(min(shift, 31)), low);
-}
+// From the bits of the row's largest magnitude: all |v| < 2^(exponent - 126).
+static inline uint row_exponent(uint largest) { return clamp(largest >> 23, 15u, 254u); }
 
-// high·2^limb + low, rounded to 24 significant bits: an integer m in [2^23, 2^24] and an exponent e, for m·2^e.
-static inline int2 from_limbs(uint2 sums, uint limb) {
-    const uint high = sums.x + (sums.y >> limb);
-    const uint low = sums.y & ((1u << limb) - 1u);
-    const uint upper = high >> (32u - limb);
-    const uint lower = (high << limb) | low;
+// What scales numbers to |u| < 2^15.
+static inline float square_scale(uint exponent) { return as_type<float>((268u - exponent) << 23); }
+
+static inline uint square(float u) { return uint(rint(u * u)); }
+
+// An integer as the sum of two limbs: x·2^16 + y. The four squares of a quad fit into 32 bits together.
+static inline uint2 limbs(uint v) { return uint2(v >> 16, v & 0xffffu); }
+
+static inline uint2 quad_limbs(float4 u) { return limbs((square(u.x) + square(u.y)) + (square(u.z) + square(u.w))); }
+
+// x·2^16 + y, rounded to 24 significant bits: an integer m in [2^23, 2^24] and an exponent e, for m·2^e.
+static inline int2 from_limbs(uint2 sums) {
+    const uint high = sums.x + (sums.y >> 16);
+    const uint upper = high >> 16;
+    const uint lower = (high << 16) | (sums.y & 0xffffu);
     if (upper == 0u && lower == 0u) return int2(0);
     // The 32 bits from the highest one that is set.
     const uint first = upper != 0u ? 63u - clz(upper) : 31u - clz(lower);
-    uint top = upper;
-    if (first < 32u) top = lower << (31u - first);
-    else if (first < 63u) top = (upper << (63u - first)) | (lower >> (first - 31u));
+    const uint top = upper != 0u ? (upper << (63u - first)) | (lower >> (first - 31u)) : lower << (31u - first);
     return int2(int((top >> 8) + ((top >> 7) & 1u)), int(first) - 23);
 }
 
@@ -43,27 +42,13 @@ static inline float exact_sqrt(float x) {
     return as_type<float>(nearer_root(nearer_root(r, bits), bits));
 }
 
-// NaN for a row with an infinity or a NaN. `element(i)` is the i-th number of the row. All threads of the threadgroup must call this together.
-template <typename Element>
-static float exact_inverse_rms(Element element, uint features, float eps, threadgroup uint* scratch, Ids ids) {
-    uint bits = 0;
-    for (uint i = ids.local; i < features; i += THREADS) bits = max(bits, as_type<uint>(element(i)) & 0x7fffffffu);
-    bits = group_max_u32(bits, scratch, ids);
-    // All |v| < 2^(exponent - 126).
-    const uint exponent = clamp(bits >> 23, 1u, 254u);
-    const float scale = as_type<float>((255u - exponent) << 23);
-    const uint limb = clz(max(features, 1u)) - 1u;
-    uint2 sums = uint2(0u);
-    for (uint i = ids.local; i < features; i += THREADS) {
-        const float u = element(i) * scale;
-        sums += to_limbs(as_type<uint>(u * u), limb);
-    }
-    const int2 total = from_limbs(group_sum2_u32(sums, scratch, ids), limb);
-    // This undoes the scale, by 2^(exponent - 128) twice, since its square may not be a float, and gives the limbs their weight, 2^(4 - 2·limb).
-    const int power = total.y + 4 - 2 * int(limb);
-    const float factor = as_type<float>(uint(127 + max(int(exponent) - 128, -126)) << 23);
-    float mean = exact_quotient(float(total.x), float(features)) * as_type<float>(uint(127 + power) << 23);
-    mean = mean * factor * factor;
+// From the limbs of the sum of squares; NaN for a row with an infinity or a NaN.
+static inline float inverse_rms(uint largest, uint2 sums, uint features, float eps) {
+    const int2 total = from_limbs(sums);
+    // This undoes the scale, by 2^(exponent - 141) twice, since its square may not be a float.
+    const float back = as_type<float>((row_exponent(largest) - 14u) << 23);
+    float mean = exact_quotient(float(total.x), float(features)) * as_type<float>(uint(127 + total.y) << 23);
+    mean = mean * back * back;
     const float inverse = exact_quotient(1.0f, exact_sqrt(mean + eps));
-    return as_type<float>(bits >= 0x7f800000u ? 0x7fc00000u : as_type<uint>(inverse));
+    return as_type<float>(largest >= 0x7f800000u ? 0x7fc00000u : as_type<uint>(inverse));
 }

@@ -23,10 +23,10 @@ kernel void rms_norm(
     const uint token = flat_group(group, groups);
     if (token >= params.tokens) return;
     const Element element = {x + (params.first + token) * params.features};
-    const float inverse_rms = exact_inverse_rms(element, params.features, params.eps, scratch, Ids{local, lane, subgroup});
+    const float inverse = exact_inverse_rms(element, params.features, params.eps, scratch, Ids{local, lane, subgroup});
     for (uint i = local; i < params.features; i += THREADS) {
         const uint at = token * params.features + i;
-        const float v = element(i) * inverse_rms * gain[i];
+        const float v = element(i) * inverse * gain[i];
         y[at] = params.add != 0 ? y[at] + v : v;
     }
 }

@@ -11,18 +11,18 @@ fn element(token: u32, i: u32) -> f32 { return f32(x[token * params.features + i
 fn rms_norm_fake_quantize(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token >= params.tokens { return; }
-    let inverse_rms = exact_inverse_rms(token, ids);
+    let inverse = exact_inverse_rms(token, ids);
     // The bits of floats >= 0 are ordered as the floats are, with NaN above infinity.
     var bits = 0u;
     for (var i = ids.local; i < params.features; i += THREADS) {
-        bits = max(bits, bitcast<u32>(element(token, i) * inverse_rms * gain[i]) & 0x7fffffffu);
+        bits = max(bits, bitcast<u32>(element(token, i) * inverse * gain[i]) & 0x7fffffffu);
     }
     bits = group_max_u32(bits, ids);
     let finite = bits < 0x7f800000u;
     let scale = absmax_scale(bitcast<f32>(select(0u, bits, finite)), 127.0);
     for (var i = ids.local; i < params.features; i += THREADS) {
         let at = token * params.features + i;
-        let v = fake_quantize(element(token, i) * inverse_rms * gain[i], scale, finite);
+        let v = fake_quantize(element(token, i) * inverse * gain[i], scale, finite);
         if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
     }
 }

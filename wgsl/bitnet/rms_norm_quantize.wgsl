@@ -8,17 +8,17 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
 @group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;
 
-var<private> inverse_rms: f32;
+var<private> inverse: f32;
 
 fn element(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]); }
 
-fn value(token: u32, i: u32) -> f32 { return element(token, i) * inverse_rms * gain[i]; }
+fn value(token: u32, i: u32) -> f32 { return element(token, i) * inverse * gain[i]; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm_quantize(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token < params.tokens {
-        inverse_rms = exact_inverse_rms(token, ids);
+        inverse = exact_inverse_rms(token, ids);
         quantize_row(token, ids);
     }
 }

@@ -12,10 +12,10 @@ fn element(token: u32, i: u32) -> f32 { return x[(params.first + token) * params
 fn rms_norm(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token >= params.tokens { return; }
-    let inverse_rms = exact_inverse_rms(token, ids);
+    let inverse = exact_inverse_rms(token, ids);
     for (var i = ids.local; i < params.features; i += THREADS) {
         let at = token * params.features + i;
-        let v = element(token, i) * inverse_rms * gain[i];
+        let v = element(token, i) * inverse * gain[i];
         if params.add != 0u { y[at] += v; } else { y[at] = v; }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         layers::{HostEnds, HostLayer},
     },
     ops::{
-        bitnet::{self, Layout, QuantizedActivations},
+        bitnet::{self, Layout, Norm, QuantizedActivations},
         transformer::{self, KvCache, NewTokens, TopK},
     },
     weights::{dense::DenseMatrix, ternary::matrix::TernaryMatrix},
@@ -91,7 +91,15 @@ pub(super) struct Scratch {
     attended: Tensor<f32>,
     attended_q: QuantizedActivations,
     gate_up: Tensor<f32>,
+    /// act(gate)·up, `[rows, intermediate]`, where a dispatch makes it of `x` at once.
+    hidden: Tensor<f32>,
     gated: QuantizedActivations,
+}
+
+impl Scratch {
+    fn rows(&self) -> usize {
+        self.normed.tokens()
+    }
 }
 
 impl GpuModel {
@@ -130,6 +138,7 @@ impl GpuModel {
             attended: Tensor::uninit(context, [rows, width])?,
             attended_q: QuantizedActivations::uninit(context, rows, width, attended)?,
             gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
+            hidden: Tensor::uninit(context, [rows, c.intermediate])?,
             gated: QuantizedActivations::uninit(context, rows, c.intermediate, gated)?,
         })
     }
@@ -146,19 +155,18 @@ impl GpuModel {
     pub(super) fn layer(&self, encoder: &mut Encoder, index: usize, memory: &Memory, batch: Batch, s: &Scratch) -> Result<()> {
         let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
         let new = NewTokens { sequence: batch.first, run: batch.tokens, positions: &memory.positions };
-        bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.input_norm, c.eps, &s.normed)?;
-        bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.qkv, &s.qkv)?;
+        let norm = |gain| Some((gain, c.eps));
+        linear(encoder, &s.x, norm(&layer.input_norm), &layer.qkv, &s.normed, Out::set(&s.qkv))?;
         transformer::rope(encoder, &s.qkv, &new, &memory.angles, cache)?;
         transformer::attention_into(encoder, &s.qkv, &new, cache, batch.splits, &s.attended)?;
-        match &layer.attention_norm {
-            Some(gain) => bitnet::rms_norm_quantize_into(encoder, &s.attended, gain, c.eps, &s.attended_q)?,
-            None => bitnet::quantize_activations_into(encoder, &s.attended, &s.attended_q)?,
+        linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
+        let (ffn_norm, gated_norm) = (norm(&layer.post_norm), layer.gated_norm.as_ref().and_then(norm));
+        if bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {
+            bitnet::norm_bitlinear_gated_into(encoder, &s.x, ffn_norm, &layer.gate_up, c.gate(), &s.hidden)?;
+            return linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x));
         }
-        bitnet::bitlinear_quantized_into(encoder, &s.attended_q, &layer.output, Out::add(&s.x))?;
-        bitnet::rms_norm_quantize_into(encoder, &s.x, &layer.post_norm, c.eps, &s.normed)?;
-        bitnet::bitlinear_quantized_into(encoder, &s.normed, &layer.gate_up, &s.gate_up)?;
-        let norm = layer.gated_norm.as_ref().map(|gain| (gain, c.eps));
-        bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), norm, &s.gated)?;
+        linear(encoder, &s.x, ffn_norm, &layer.gate_up, &s.normed, Out::set(&s.gate_up))?;
+        bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, &s.gated)?;
         bitnet::bitlinear_quantized_into(encoder, &s.gated, &layer.down, Out::add(&s.x))
     }
 
@@ -197,4 +205,23 @@ impl GpuModel {
         };
         Ok(Step { recording: encoder.finish(), logits, ids })
     }
+}
+
+/// Norm, quantiser and BitLinear: in one dispatch where that is better, else by way of `xq`.
+fn linear(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    xq: &QuantizedActivations,
+    y: Out<'_, f32>,
+) -> Result<()> {
+    if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
+        return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);
+    }
+    match norm {
+        Some((gain, eps)) => bitnet::rms_norm_quantize_into(encoder, x, gain, eps, xq)?,
+        None => bitnet::quantize_activations_into(encoder, x, xq)?,
+    }
+    bitnet::bitlinear_quantized_into(encoder, xq, w, y)
 }

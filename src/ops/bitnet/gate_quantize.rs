@@ -41,12 +41,12 @@ row_quantizer! {
 row_quantizer! {
     NORM_RELU2_INT8 = "gate_norm_quantize_relu2_int8", NORM_RELU2_HALF = "gate_norm_quantize_relu2_half",
     "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, WORK,
-    wgsl ["shared/rms", "tensor/relu2", "bitnet/gate"], msl ["shared/rms", "tensor/relu2", "bitnet/gate"]
+    wgsl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"], msl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"]
 }
 row_quantizer! {
     NORM_SILU_INT8 = "gate_norm_quantize_silu_int8", NORM_SILU_HALF = "gate_norm_quantize_silu_half",
     "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, WORK,
-    wgsl ["shared/rms", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/rms", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
+    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 }
 
 pub(super) const KERNELS: &[&Kernel] =

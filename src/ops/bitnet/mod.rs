@@ -18,6 +18,7 @@ pub(crate) mod gate_quantize;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
+pub(crate) mod norm_bitlinear;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
@@ -49,6 +50,7 @@ family!(
     hadamard,
     int4,
     int8,
+    norm_bitlinear,
     quantization_error,
     quantize_activations,
     quantize_activations_by_tensor,

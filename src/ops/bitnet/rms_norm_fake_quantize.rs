@@ -31,6 +31,7 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
             "shared/exact",
             "bitnet/absmax_scale",
             "shared/rms",
+            "shared/rms_row",
             "shared/flat",
             "bitnet/fake_quantize",
             "bitnet/rms_norm_fake_quantize"
@@ -45,6 +46,7 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
             "bitnet/absmax_scale",
             "shared/reduce",
             "shared/rms",
+            "shared/rms_row",
             "bitnet/fake_quantize",
             "bitnet/rms_norm_fake_quantize"
         ])

@@ -24,11 +24,11 @@ static RMS_NORM: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("x", F32), read("gain", F32), read_write("y", F32)],
     &[
-        Source::wgsl(wgsl![REDUCE, "shared/exact", "shared/rms", "shared/flat", "transformer/rms_norm"])
+        Source::wgsl(wgsl![REDUCE, "shared/exact", "shared/rms", "shared/rms_row", "shared/flat", "transformer/rms_norm"])
             .workgroup_size([256, 1, 1])
             .tile([1, 1, 1])
             .workgroup_bytes(1024),
-        Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "transformer/rms_norm"])
+        Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "shared/rms_row", "transformer/rms_norm"])
             .workgroup_size([256, 1, 1])
             .tile([1, 1, 1])
             .workgroup_bytes(256),

@@ -8,6 +8,10 @@ namespace metal {
     MSL_FN t clamp(t x, t low, t high) { return min(max(x, low), high); }
 MSL_ORDERED(int) MSL_ORDERED(uint) MSL_ORDERED(float)
 #undef MSL_ORDERED
+template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, vec<T, N> low, vec<T, N> high) {
+    for (int i = 0; i < N; ++i) x[i] = clamp(x[i], low[i], high[i]);
+    return x;
+}
 template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, T low, T high) {
     for (int i = 0; i < N; ++i) x.d[i] = clamp(x.d[i], low, high);
     return x;
@@ -24,6 +28,10 @@ MSL_FN float log2(float x) { return MSL_C(log2f)(x); }
 MSL_FN float trunc(float x) { return MSL_C(truncf)(x); }
 MSL_FN float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 MSL_FN float rint(float x) { return MSL_C(rintf)(x); }
+template <int N> MSL_FN vec<float, N> rint(vec<float, N> x) {
+    for (int i = 0; i < N; ++i) x[i] = rint(x[i]);
+    return x;
+}
 MSL_FN float fma(float x, float y, float z) { return MSL_C(fmaf)(x, y, z); }
 template <int N> MSL_FN vec<float, N> fma(vec<float, N> x, vec<float, N> y, vec<float, N> z) {
     for (int i = 0; i < N; ++i) x.d[i] = fma(x.d[i], y.d[i], z.d[i]);

@@ -10,6 +10,7 @@ mod fake_quantize;
 mod gate;
 mod gate_quantize;
 mod hadamard;
+mod norm_bitlinear;
 mod quantization_error;
 mod quantize_activations;
 mod quantize_int4;
@@ -47,6 +48,9 @@ pub const OPS: Family = &[
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
     ("bitnet::gate_norm_quantize", KernelsAndTwin, gate_quantize::with_norm),
     ("bitnet::hadamard", Kernels, hadamard::cases),
+    ("bitnet::norm_bitlinear", Kernels, norm_bitlinear::cases),
+    ("bitnet::norm_bitlinear_add", Kernels, norm_bitlinear::adding),
+    ("bitnet::norm_bitlinear_gated", KernelsAndTwin, norm_bitlinear::gated),
     ("bitnet::quantization_error", WgslAndTwin, quantization_error::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_activations_4bit", Kernels, quantize_int4::cases),

@@ -1,0 +1,375 @@
+//! RMSNorm, the activation quantiser and BitLinear in one dispatch, for few tokens: what decoding is made of. The same bits as
+//! [`rms_norm_quantize`](super::rms_norm_quantize) and [`bitlinear_quantized`](super::bitlinear_quantized) one after another.
+
+use super::{
+    activations::{Layout, QuantizedActivations},
+    bitlinear::{bitlinear_quantized, bitlinear_quantized_cpu, bitlinear_quantized_into},
+    gate::{relu2_gate_cpu, relu2_gate_into, silu_gate_cpu, silu_gate_into},
+    gate_quantize::{Gate, Norm},
+    plan::{layout, layout_on},
+    quantize_activations::{quantize_activations_cpu, quantize_activations_into},
+    rms_norm_quantize::{rms_norm_quantize_cpu, rms_norm_quantize_into},
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{REDUCE, Source, Work},
+    },
+    language::ShaderLanguage,
+    params,
+    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
+};
+
+params! { struct Params { rows: u32, features: u32, words: u32, tile: u32, normalise: u32, eps: f32, add: u32 } }
+
+const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("source", F32), read("gain", F32), read_write("y", F32)];
+
+const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("norm_bitlinear")
+}
+
+/// Numbers of a text: threads, features that fit, rows of a team at a time, turns of loads in flight, words that a lane loads at once. The tile is
+/// given at run time, so the grid counts workgroups.
+const fn source(source: Source, threads: u32, constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
+    source.workgroup_size([threads, 1, 1]).tile([1, 1, 1]).constants(constants).workgroup_bytes(bytes).work(Work::new(
+        weights,
+        "weights",
+        weights / 4,
+        2 * weights,
+    ))
+}
+
+/// The kernels of an epilogue for each layout, for rows of most models' hidden states and for those of their feed-forward layers: as many features as 16 KiB
+/// of workgroup memory hold.
+struct Family {
+    int8: [Kernel; 2],
+    half: [Kernel; 2],
+    software: [Kernel; 2],
+}
+
+/// Declares a [`Family`]; `$wgsl` and `$msl` are the parts that say what becomes of a product.
+macro_rules! family_of {
+    ($family:ident, $name:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {
+        static $family: Family = {
+            const INT8: &[$crate::kernel::source::Part] = $crate::wgsl![
+                REDUCE, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
+                "bitnet/norm_bitlinear"
+            ];
+            const HALF: &[$crate::kernel::source::Part] = $crate::wgsl![
+                REDUCE, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_half", "bitnet/row_half", "bitnet/row_sums", $($wgsl,)*
+                "bitnet/norm_bitlinear"
+            ];
+            const METAL: &[$crate::kernel::source::Part] = $crate::msl![
+                "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_half", $($msl,)*
+                "bitnet/norm_bitlinear"
+            ];
+            const fn int8(constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
+                source(Source::wgsl(INT8), 256, constants, bytes, weights)
+            }
+            const fn half(threads: u32, constants: &'static [(&'static str, u32)], bytes: u32) -> Source {
+                source(Source::wgsl(HALF), threads, constants, bytes, 8 * 16)
+            }
+            const fn metal(constants: &'static [(&'static str, u32)], bytes: u32) -> Source {
+                source(Source::msl(METAL), 256, constants, bytes, 8 * 16)
+            }
+            Family {
+                int8: [
+                    kernel(concat!($name, "_int8"), &[int8(&[("VECTORS", 256), ("ROWS", 2), ("TURNS", 4)], 6176, 4 * 2 * 2 * 16)]),
+                    kernel(concat!($name, "_int8_wide"), &[int8(&[("VECTORS", 512), ("ROWS", 2), ("TURNS", 8)], 10_272, 8 * 2 * 2 * 16)]),
+                ],
+                half: [
+                    kernel(concat!($name, "_half"), &[
+                        half(256, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 10_272),
+                        metal(&[("VECTORS", 256), ("ROWS", 8)], 8448),
+                    ]),
+                    kernel(concat!($name, "_half_wide"), &[
+                        half(256, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 16_288),
+                        metal(&[("VECTORS", 444), ("ROWS", 8)], 14_464),
+                    ]),
+                ],
+                software: [
+                    kernel(concat!($name, "_software"), &[half(64, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 8736)]),
+                    kernel(concat!($name, "_software_wide"), &[half(64, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 14_752)]),
+                ],
+            }
+        };
+    };
+}
+
+family_of!(STORED, "norm_bitlinear", wgsl["bitnet/rows_stored"], msl["bitnet/rows_stored"]);
+family_of!(
+    RELU2, "norm_bitlinear_relu2",
+    wgsl ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"], msl ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]
+);
+family_of!(
+    SILU, "norm_bitlinear_silu",
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"],
+    msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[
+    &STORED.int8[0],
+    &STORED.int8[1],
+    &STORED.half[0],
+    &STORED.half[1],
+    &STORED.software[0],
+    &STORED.software[1],
+    &RELU2.int8[0],
+    &RELU2.int8[1],
+    &RELU2.half[0],
+    &RELU2.half[1],
+    &RELU2.software[0],
+    &RELU2.software[1],
+    &SILU.int8[0],
+    &SILU.int8[1],
+    &SILU.half[0],
+    &SILU.half[1],
+    &SILU.software[0],
+    &SILU.software[1],
+];
+
+/// A kernel, and the rows of the matrix that a workgroup takes.
+type Plan = (&'static Kernel, usize);
+
+/// Up to this many tokens a workgroup's preparation of a row, which it shares with nobody, costs less than a dispatch of its own.
+const FEW_TOKENS: usize = 2;
+
+/// The kernel for so many tokens of `features` times a matrix of `rows`; none where one dispatch after another is better, or where the row does not fit.
+/// Measured as docs/performance.md tells.
+fn plan(
+    family: &'static Family,
+    tokens: usize,
+    rows: usize,
+    features: usize,
+    capabilities: &Capabilities,
+    language: ShaderLanguage,
+) -> Option<Plan> {
+    if tokens > FEW_TOKENS || rows == 0 || features == 0 || !features.is_multiple_of(4) {
+        return None;
+    }
+    let (kernels, smallest) = match layout(features, capabilities, language) {
+        Layout::Int8 => (&family.int8, 16),
+        Layout::Half if !capabilities.half_subnormals => return None,
+        Layout::Half if capabilities.software => (&family.software, 64),
+        Layout::Half => (&family.half, 64),
+    };
+    let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
+    let kernel = kernels.iter().find(fits)?;
+    // As many workgroups as keep a large GPU busy, but no more: each prepares the row once again, which takes twice as long where it is long.
+    const BUSY: usize = 256;
+    let most = kernel.sources()[0].threads() as usize;
+    let mut tile = smallest;
+    while tile < most && rows.div_ceil(tile) > BUSY {
+        tile *= 2;
+    }
+    if features > 4096 {
+        tile = most.min(2 * tile);
+    }
+    Some((kernel, tile))
+}
+
+/// Do [`norm_bitlinear`] and [`norm_bitlinear_gated`] take one dispatch for so many tokens, here?
+pub fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
+    w.group().is_none() && plan(&STORED, tokens, w.rows(), w.columns(), context.capabilities(), context.language()).is_some()
+}
+
+/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and quantised, times `w` `[n, k]`: `[.., n]`.
+///
+/// The same bits as the ops one after another ([`rms_norm_quantize`](super::rms_norm_quantize) or
+/// [`quantize_activations`](super::quantize_activations), then [`bitlinear_quantized`](super::bitlinear_quantized)), which run where one dispatch is no
+/// gain: for more than a few tokens, for matrices scaled by groups, for more features than workgroup memory holds (8192; 7104 in the half layout) or
+/// features that are not a multiple of four.
+///
+/// # Errors
+/// [`Error::Shape`] if `x`, the gain and `w` do not fit; [`Error::Invalid`] for more than [`MAX_FEATURES`](super::MAX_FEATURES) features.
+pub fn norm_bitlinear(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<Tensor<f32>> {
+    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
+    norm_bitlinear_into(encoder, x, norm, w, &y)?;
+    Ok(y)
+}
+
+/// [`norm_bitlinear`] into a tensor of the caller, `[.., n]`; with [`Out::add`] it adds to the residual stream of a transformer.
+///
+/// # Errors
+/// As [`norm_bitlinear`]; [`Error::Shape`] if the output does not fit.
+pub fn norm_bitlinear_into<'a>(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'a, f32>>,
+) -> Result<()> {
+    let (op, y) = ("norm_bitlinear", y.into());
+    let tokens = check(op, x, norm, w)?;
+    y.check(op, tokens, w.rows())?;
+    if record(encoder, &STORED, x, norm, w, y)? {
+        return Ok(());
+    }
+    let xq = quantized(encoder, x, norm, w)?;
+    bitlinear_quantized_into(encoder, &xq, w, y)
+}
+
+/// [`norm_bitlinear`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them: `[.., n]`.
+///
+/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU within the bounds of [`silu_gate`](super::silu_gate).
+///
+/// # Errors
+/// As [`norm_bitlinear`]; [`Error::Shape`] for a matrix of an odd number of rows.
+pub fn norm_bitlinear_gated(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    gate: Gate,
+) -> Result<Tensor<f32>> {
+    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows() / 2))?;
+    norm_bitlinear_gated_into(encoder, x, norm, w, gate, &y)?;
+    Ok(y)
+}
+
+/// [`norm_bitlinear_gated`] into a tensor of the caller, `[.., n]`, which is overwritten.
+///
+/// # Errors
+/// As [`norm_bitlinear_gated`]; [`Error::Shape`] if the output does not fit.
+pub fn norm_bitlinear_gated_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    gate: Gate,
+    y: &Tensor<f32>,
+) -> Result<()> {
+    let op = "norm_bitlinear_gated";
+    let tokens = check(op, x, norm, w)?;
+    if !w.rows().is_multiple_of(2) {
+        let expected = format!("[2 · n, {}]", w.columns());
+        return Err(Error::Shape { op, what: "w", expected, found: [w.rows(), w.columns()].into() });
+    }
+    Out::set(y).check(op, tokens, w.rows() / 2)?;
+    let family = match gate {
+        Gate::Relu2 => &RELU2,
+        Gate::Silu => &SILU,
+    };
+    if record(encoder, family, x, norm, w, y.into())? {
+        return Ok(());
+    }
+    let xq = quantized(encoder, x, norm, w)?;
+    let gate_up = bitlinear_quantized::<f32>(encoder, &xq, w)?;
+    match gate {
+        Gate::Relu2 => relu2_gate_into(encoder, &gate_up, y),
+        Gate::Silu => silu_gate_into(encoder, &gate_up, y),
+    }
+}
+
+/// Checks what goes in; gives the number of tokens.
+fn check(op: &'static str, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<usize> {
+    let (tokens, features) = x.shape().as_matrix();
+    if features != w.columns() {
+        return Err(Error::Shape { op, what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
+    }
+    match norm {
+        Some((gain, _)) if gain.shape().dims() != [features] => {
+            Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() })
+        }
+        _ => Ok(tokens),
+    }
+}
+
+/// Records the one dispatch, if there is one for it. Shapes have been checked.
+fn record(
+    encoder: &mut Encoder,
+    family: &'static Family,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    y: Out<'_, f32>,
+) -> Result<bool> {
+    let (tokens, features) = x.shape().as_matrix();
+    let context = encoder.context();
+    let plan = plan(family, tokens, w.rows(), features, context.capabilities(), context.language());
+    let Some((kernel, tile)) = plan.filter(|_| w.group().is_none()) else { return Ok(false) };
+    let (gain, eps) = norm.unwrap_or((x, 0.0));
+    let (rows, words, normalise) = (w.rows() as u32, w.row_words() as u32, norm.is_some().into());
+    let params = Params { rows, features: features as u32, words, tile: tile as u32, normalise, eps, add: y.adds().into() };
+    let extent = [w.rows().div_ceil(tile), tokens, 1];
+    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], extent)?;
+    Ok(true)
+}
+
+/// The dispatch before BitLinear, where there are two.
+fn quantized(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<QuantizedActivations> {
+    let (tokens, features) = x.shape().as_matrix();
+    let layout = if w.group().is_some() { Layout::Int8 } else { layout_on(features, encoder.context()) };
+    let xq = QuantizedActivations::uninit(encoder.context(), tokens, features, layout)?;
+    match norm {
+        Some((gain, eps)) => rms_norm_quantize_into(encoder, x, gain, eps, &xq)?,
+        None => quantize_activations_into(encoder, x, &xq)?,
+    }
+    Ok(xq)
+}
+
+/// The CPU twin of [`norm_bitlinear`]: the same bits. `x` is `[tokens, w.columns()]`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows or the gain has another length; [`Error::Invalid`] as for [`norm_bitlinear`].
+pub fn norm_bitlinear_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<Vec<f32>> {
+    let xq = match norm {
+        Some((gain, _)) if gain.len() != w.columns() => {
+            return Err(Error::Length { shape: [w.columns()].into(), found: gain.len() });
+        }
+        Some((gain, eps)) => rms_norm_quantize_cpu(x, tokens, gain, eps)?,
+        None => quantize_activations_cpu(x, tokens, w.columns())?,
+    };
+    bitlinear_quantized_cpu(&xq, w)
+}
+
+/// The CPU twin of [`norm_bitlinear_gated`].
+///
+/// # Errors
+/// As [`norm_bitlinear_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
+pub fn norm_bitlinear_gated_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>, w: &PackedTernary, gate: Gate) -> Result<Vec<f32>> {
+    if !w.rows().is_multiple_of(2) {
+        return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
+    }
+    let gate_up = norm_bitlinear_cpu(x, tokens, norm, w)?;
+    match gate {
+        Gate::Relu2 => relu2_gate_cpu(&gate_up, w.rows() / 2),
+        Gate::Silu => silu_gate_cpu(&gate_up, w.rows() / 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ShaderLanguage::{Msl, Wgsl};
+
+    fn chosen(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Option<(&str, usize)> {
+        plan(&STORED, tokens, rows, features, capabilities, language).map(|(kernel, tile)| (kernel.name, tile))
+    }
+
+    #[test]
+    fn plans() {
+        let (mut apple, other) = (Capabilities::example(true), Capabilities::example(false));
+        // BitNet b1.58 2B4T: q + k + v, o, gate + up, down.
+        assert_eq!(chosen(1, 3840, 2560, &other, Wgsl), Some(("norm_bitlinear_int8", 16)));
+        assert_eq!(chosen(1, 2560, 2560, &other, Wgsl), Some(("norm_bitlinear_int8", 16)));
+        assert_eq!(chosen(1, 13_824, 2560, &other, Wgsl), Some(("norm_bitlinear_int8", 64)));
+        assert_eq!(chosen(1, 2560, 6912, &other, Wgsl), Some(("norm_bitlinear_int8_wide", 32)));
+        assert_eq!(chosen(1, 2560, 2560, &apple, Msl), Some(("norm_bitlinear_half", 64)));
+        assert_eq!(chosen(1, 2560, 6912, &apple, Msl), Some(("norm_bitlinear_half_wide", 128)));
+        // What does not fit takes two dispatches.
+        assert_eq!(chosen(3, 2560, 2560, &other, Wgsl), None);
+        assert_eq!(chosen(1, 2560, 8196, &other, Wgsl), None);
+        assert_eq!(chosen(1, 2560, 7108, &apple, Msl), None);
+        assert_eq!(chosen(1, 2560, 2562, &other, Wgsl), None);
+        assert_eq!(chosen(1, 0, 2560, &other, Wgsl), None);
+        apple.software = true;
+        assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), Some(("norm_bitlinear_software", 64)));
+        apple.half_subnormals = false;
+        assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), None);
+    }
+}

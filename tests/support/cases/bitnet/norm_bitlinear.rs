@@ -1,0 +1,150 @@
+//! `src/ops/bitnet/norm_bitlinear.rs`
+
+use super::row_scales;
+use crate::{
+    Case, Data, Near, activations, cases::tensor::activations::silu, cases::tensor::unary::times, floats, random_shapes, rng, sums,
+    ternary, ternary_with, wild_activations,
+};
+use bitnet_wgpu::{
+    Capabilities, Out, PackedTernary, Scales,
+    bitnet::{self, Gate, Norm},
+};
+use rand::{RngExt, rngs::StdRng};
+
+type Shape = (usize, usize, usize);
+/// What the device is taken for, which decides for a kernel.
+type Method = (&'static str, fn(&mut Capabilities));
+
+const METHODS: [Method; 4] = [
+    ("int8", |c| c.fast_packed_dot = true),
+    ("half", |c| (c.fast_packed_dot, c.software) = (false, false)),
+    ("half on software", |c| (c.fast_packed_dot, c.software) = (false, true)),
+    // Two dispatches.
+    ("half, biased", |c| (c.fast_packed_dot, c.half_subnormals) = (false, false)),
+];
+
+const EPS: f32 = 1e-5;
+
+/// Rows of every length of a turn and of a chunk, up to the longest that fit and beyond; matrices of every number of rows in a tile; tokens that take one
+/// dispatch and such that take several.
+fn all_shapes() -> impl Iterator<Item = (StdRng, Shape)> {
+    let fixed = [
+        (1, 1, 4),
+        (1, 9, 64),
+        (2, 17, 36),
+        (1, 16, 1028),
+        (1, 67, 512),
+        (2, 130, 260),
+        (1, 3, 4096),
+        (2, 5, 4100),
+        (1, 20, 6912),
+        (1, 2, 7104),
+        (1, 3, 7108),
+        (1, 3, 8192),
+        (1, 2, 8196),
+        (3, 7, 68),
+        (1, 5, 70),
+        (0, 4, 8),
+        (1, 0, 8),
+    ];
+    let random = random_shapes("norm_bitlinear").into_iter().map(|(m, n, k)| (m % 3, n, 4 * k));
+    (0u64..).zip(fixed.into_iter().chain(random)).map(|(i, shape)| (rng(60 + i), shape))
+}
+
+fn weights(rng: &mut StdRng, n: usize, k: usize) -> PackedTernary {
+    let scales: Vec<f32> = (0..n).map(|_| rng.random_range(0.01..2.0)).collect();
+    ternary_with(rng, n, k, row_scales(&scales))
+}
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for method in METHODS {
+        for (mut rng, shape) in all_shapes() {
+            let (m, n, k) = shape;
+            let (x, w) = (wild_activations(&mut rng, m, k), weights(&mut rng, n, k));
+            let gain = floats(&mut rng, k, 2.0);
+            cases.extend([stored(method, shape, &x, None, &w), stored(method, shape, &x, Some(&gain), &w)]);
+        }
+        // More workgroups than one has rows: larger tiles.
+        let (mut rng, n) = (rng(90), 16_387);
+        let (x, w) = (activations(&mut rng, 1, 64), weights(&mut rng, n, 64));
+        cases.push(stored(method, (1, n, 64), &x, None, &w).device_only());
+        // Scales by groups take two dispatches.
+        let w = ternary_with(&mut rng, 4, 64, Scales::Groups { size: 32, scales: vec![0.5; 8] });
+        cases.push(stored(method, (1, 4, 64), &vec![1.0; 64], None, &w));
+    }
+    cases
+}
+
+fn stored((method, restrict): Method, (m, n, k): Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> Case {
+    let (x, w, gain) = (x.to_vec(), w.clone(), gain.map(<[f32]>::to_vec));
+    let y = bitnet::norm_bitlinear_cpu(&x, m, norm_of(gain.as_deref()), &w).unwrap();
+    let name = format!("{m} × {n} × {k}, norm {}, {method}", gain.is_some());
+    Case::exact(name, vec![Data::F32(y)], move |r| {
+        let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
+        let gain = gain.as_ref().map(|gain| r.upload(gain, [k])).transpose()?;
+        let y = bitnet::norm_bitlinear(&mut r.encoder, &x, norm_of(gain.as_ref()), &w)?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .on(restrict)
+}
+
+fn norm_of<G: ?Sized>(gain: Option<&G>) -> Norm<'_, G> {
+    gain.map(|gain| (gain, EPS))
+}
+
+/// A product on top of what is there.
+pub fn adding() -> Vec<Case> {
+    let of = |method: Method| all_shapes().map(move |(mut rng, shape)| add(&mut rng, method, shape));
+    METHODS.into_iter().flat_map(of).collect()
+}
+
+fn add(rng: &mut StdRng, (method, restrict): Method, (m, n, k): Shape) -> Case {
+    let (x, w, base, gain) = (floats(rng, m * k, 3.0), weights(rng, n, k), floats(rng, m * n, 50.0), floats(rng, k, 2.0));
+    let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
+    Case::near(format!("{m} × {n} × {k}, {method}"), sums(&base, &products), move |r| {
+        let (x, w, y) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&base, [m, n])?);
+        let gain = r.upload(&gain, [k])?;
+        bitnet::norm_bitlinear_into(&mut r.encoder, &x, Some((&gain, EPS)), &w, Out::add(&y))?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .on(restrict)
+}
+
+/// Gates and ups.
+pub fn gated() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for method in METHODS {
+        for (mut rng, (m, n, k)) in all_shapes() {
+            let (x, w) = (activations(&mut rng, m, k), ternary(&mut rng, 2 * n, k));
+            let gain = floats(&mut rng, k, 2.0);
+            cases.extend([Gate::Relu2, Gate::Silu].map(|gate| gate_case(method, (m, n, k), &x, &gain, &w, gate)));
+        }
+    }
+    cases
+}
+
+/// relu² is known to the bit; silu as an exponential is.
+fn gate_case((method, restrict): Method, (m, n, k): Shape, x: &[f32], gain: &[f32], w: &PackedTernary, gate: Gate) -> Case {
+    let (x, w, gain) = (x.to_vec(), w.clone(), gain.to_vec());
+    let name = format!("{m} × {n} × {k}, {gate:?}, {method}");
+    let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
+    let near =
+        |row: &[f32]| (0..n).map(|i| times(silu(f64::from(row[i]), 0.0, [0.0; 2]).0, f64::from(row[n + i]), 1.0)).collect::<Vec<_>>();
+    let wanted: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
+    let twin = Data::F32(bitnet::norm_bitlinear_gated_cpu(&x, m, Some((&gain, EPS)), &w, gate).unwrap());
+    let exact = twin.clone();
+    let check = move |got: &[Data], leeway| match gate {
+        Gate::Relu2 => got[0].check(&exact, leeway),
+        _ => got[0].check_near(wanted.iter().copied()),
+    };
+    let record = move |r: &mut crate::Recorder| {
+        let (x, w, gain) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&gain, [k])?);
+        let y = bitnet::norm_bitlinear_gated(&mut r.encoder, &x, Some((&gain, EPS)), &w, gate)?;
+        r.watch_all(&y);
+        Ok(())
+    };
+    Case::new(name, record, check).twin(move || vec![twin.clone()]).on(restrict)
+}
