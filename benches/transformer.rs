@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     DenseElement, Element,
-    transformer::{self, AttentionShape, KvCache, NewTokens, attention_splits},
+    transformer::{self, AttentionShape, KvCache, NewTokens},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{dense, floats, rng};
@@ -44,9 +44,7 @@ fn attention(criterion: &mut Criterion) {
             bench(&mut group, &format!("rope {element:?}"), &shape, &encoder.finish(), 1, tokens * (8 * SHAPE.row() + stored));
 
             let mut encoder = context.encoder("attention");
-            let rows = (tokens * SHAPE.heads / SHAPE.kv_heads).div_ceil(8) * SHAPE.kv_heads;
-            let splits = attention_splits(rows, capacity);
-            transformer::attention_into(&mut encoder, &qkv, &new, &cache, splits, &y).expect("it attends");
+            transformer::attention_into(&mut encoder, &qkv, &new, &cache, capacity, &y).expect("it attends");
             let bytes = capacity * stored + tokens * 4 * (SHAPE.row() + HIDDEN);
             bench(&mut group, &format!("attention {element:?}"), &shape, &encoder.finish(), 1, bytes);
         }

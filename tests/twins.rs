@@ -118,16 +118,6 @@ fn rope_cpu_turns_as_the_gpu() {
 }
 
 #[test]
-fn splits_keep_a_gpu_busy_and_have_work() {
-    assert_eq!(transformer::attention_splits(1, 1), 1);
-    assert_eq!(transformer::attention_splits(0, 0), 1);
-    assert_eq!(transformer::attention_splits(8, 4096), 32);
-    assert_eq!(transformer::attention_splits(64, 4096), 4);
-    assert_eq!(transformer::attention_splits(1000, 4096), 1);
-    assert_eq!(transformer::attention_splits(5, 129), 2);
-}
-
-#[test]
 fn norms_are_near_the_exact_ones() {
     // Rows without overflow.
     for (mut rng, (m, _, k)) in shapes("norms") {

@@ -35,6 +35,8 @@ kernel void norm_bitlinear(
 {
     threadgroup uint scratch[64];
     threadgroup uint4 x[2 * VECTORS];
+    // To write a component is to write its vector, of which other threads write others.
+    threadgroup uint* x_words = (threadgroup uint*)x;
     const Ids ids = Ids{local, lane, subgroup};
     const uint token = group.y;
     const uint tile = group.x * params.tile;
@@ -71,8 +73,8 @@ kernel void norm_bitlinear(
         if (quad < params.words * 4u) {
             const float4 rounded = finite ? clamp(rint(v[q] * a), -128.0f, 127.0f) : float4(0.0f);
             const half4 scaled = half4(rounded * as_type<float>((127u - 2u * (quad & 3u)) << 23));
-            x[quad / 4u][quad % 4u] = as_type<uint>(half2(scaled.x, scaled.z));
-            x[VECTORS + quad / 4u][quad % 4u] = as_type<uint>(half2(scaled.y, scaled.w));
+            x_words[quad] = as_type<uint>(half2(scaled.x, scaled.z));
+            x_words[4u * VECTORS + quad] = as_type<uint>(half2(scaled.y, scaled.w));
             const int4 four = int4(rounded);
             sums.x += as_type<uint>(four.x + four.y + four.z + four.w);
         }

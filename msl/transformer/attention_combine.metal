@@ -1,29 +1,30 @@
-// Combines the shares of an attention that attention.metal has split by positions: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s -
-// largest). One thread per output. Shapes are in wgsl/transformer/attention_combine.wgsl.
-struct Params { uint heads, head_dim, splits, add; };
+// Brings together the shares of an attention that attention_few.metal has left. One thread per quad. Shapes: wgsl/transformer/attention_combine.wgsl.
+struct Params { uint run, sequence, heads, head_dim, longest, tokens, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void attention_combine(
     constant Params& params        [[buffer(0)]],
-    device const float* x          [[buffer(1)]],
-    device const float2* x_weight  [[buffer(2)]],
-    device float* y                [[buffer(3)]],
+    device const uint* positions   [[buffer(1)]],
+    device const float4* x         [[buffer(2)]],
+    device const float2* x_weight  [[buffer(3)]],
+    device float* y                [[buffer(4)]],
     uint3 group  [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
     const uint index = flat_thread(group, groups, local);
-    const uint head = index / params.head_dim;
-    if (head >= params.heads) return;
-    float largest = x_weight[head].x;
-    for (uint s = 1; s < params.splits; ++s) largest = max(largest, x_weight[s * params.heads + head].x);
-    float sum = 0.0f;
-    float total = 0.0f;
-    for (uint s = 0; s < params.splits; ++s) {
-        const float2 share = x_weight[s * params.heads + head];
-        const float weight = share.y * exp_negative(share.x - largest);
-        total += weight;
-        sum = fma(weight, x[s * params.heads * params.head_dim + index], sum);
+    const uint quads = (params.head_dim + 3u) / 4u;
+    const uint rows = params.tokens * params.heads;
+    const uint row = index / quads;
+    if (row >= rows) return;
+    const uint quad = index % quads;
+    const uint token = row / params.heads;
+    const uint visible = min(positions[params.sequence + token / params.run] + token % params.run + 1u, params.longest);
+    Merged so_far = {-1e30f, 0.0f, float4(0.0f)};
+    for (uint share = 0; share * SPAN < visible; ++share) {
+        const uint at = share * rows + row;
+        const float2 weight = x_weight[at];
+        so_far = merged(so_far, weight.x, weight.y, x[at * quads + quad]);
     }
-    y[index] = params.add != 0 ? y[index] + sum / total : sum / total;
+    put(y + row * params.head_dim, params.head_dim, quad, quotient(so_far), params.add != 0u);
 }

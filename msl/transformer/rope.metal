@@ -29,15 +29,15 @@ kernel void rope(
     const float a = qkv[first];
     const float b = qkv[first + half_dim];
     const float2 angle = angles[position * half_dim + i];
-    const float2 turned = float2(a * angle.x - b * angle.y, b * angle.x + a * angle.y);
+    const float2 rotated = float2(turned(a, -b, angle), turned(b, a, angle));
     if (head < params.heads) {
-        qkv[first] = turned.x;
-        qkv[first + half_dim] = turned.y;
+        qkv[first] = rotated.x;
+        qkv[first + half_dim] = rotated.y;
     } else if (head < params.heads + params.kv_heads) {
         const uint row = (sequence * params.kv_heads + head - params.heads) * quads;
         const uint j = i + half_dim;
-        keys[((row + i / 4u) * params.capacity + position) * 4u + i % 4u] = C(turned.x);
-        keys[((row + j / 4u) * params.capacity + position) * 4u + j % 4u] = C(turned.y);
+        keys[((row + i / 4u) * params.capacity + position) * 4u + i % 4u] = C(rotated.x);
+        keys[((row + j / 4u) * params.capacity + position) * 4u + j % 4u] = C(rotated.y);
     } else {
         const uint row = sequence * params.kv_heads + head - params.heads - params.kv_heads;
         device C* value = values + (row * params.capacity + position) * quads * 4u;

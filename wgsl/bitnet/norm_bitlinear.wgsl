@@ -14,9 +14,10 @@ var<immediate> params: Params;
 
 // Quads of the row that a thread takes.
 const QUADS: u32 = (4u * VECTORS + THREADS - 1u) / THREADS;
-// Of quantised numbers: sixteen to a vector, and zeros for lanes beyond the row.
+// Vectors of four words of quantised numbers: sixteen to a vector, and zeros for lanes beyond the row. Declared as words, since threads write words: to
+// write a component, Metal writes the vector.
 const PLANE: u32 = VECTORS + WORDS;
-var<workgroup> x: array<vec4<u32>, PLANES * PLANE>;
+var<workgroup> x: array<u32, 4u * PLANES * PLANE>;
 // Bits of sums, then of products.
 var<workgroup> sums: array<u32, THREADS>;
 
@@ -62,8 +63,8 @@ fn quantise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) -> Quantise
             totals += vec2<u32>(total, total << (10u - 2u * (quad & 3u)));
         }
     }
-    if ids.local < WORDS {
-        for (var p = 0u; p < PLANES; p += 1u) { x[p * PLANE + params.words + ids.local] = vec4<u32>(); }
+    if ids.local < 4u * WORDS {
+        for (var p = 0u; p < PLANES; p += 1u) { x[4u * (p * PLANE + params.words) + ids.local] = 0u; }
     }
     // Its barriers are for `x` too.
     totals = group_sum2_u32(totals, ids);
@@ -86,6 +87,8 @@ fn load_turns(first: u32, i: u32, ids: Ids, w: ptr<function, array<array<Words, 
     }
 }
 
+fn vector(i: u32) -> vec4<u32> { return vec4<u32>(x[4u * i], x[4u * i + 1u], x[4u * i + 2u], x[4u * i + 3u]); }
+
 fn multiply_turns(i: u32, ids: Ids, w: ptr<function, array<array<Words, ROWS>, TURNS>>, acc: ptr<function, array<Acc, ROWS>>) {
     let groups = params.words / WORDS;
     let lanes = team_lanes(ids);
@@ -95,7 +98,7 @@ fn multiply_turns(i: u32, ids: Ids, w: ptr<function, array<array<Words, ROWS>, T
             let at = min(i + u * lanes + team_lane(ids), groups) * WORDS;
             for (var c = 0u; c < WORDS; c += 1u) {
                 var a = array<vec4<u32>, PLANES>();
-                for (var p = 0u; p < PLANES; p += 1u) { a[p] = x[p * PLANE + at + c]; }
+                for (var p = 0u; p < PLANES; p += 1u) { a[p] = vector(p * PLANE + at + c); }
                 for (var r = 0u; r < ROWS; r += 1u) { (*acc)[r] = dot_word(word((*w)[u][r], c), a, (*acc)[r]); }
             }
         }

@@ -2,6 +2,6 @@
 fn store(quad: u32, codes: vec4<i32>) {
     // 4^-f, made of bits, since exp2 may be a unit off.
     let scaled = vec4<f32>(codes) * bitcast<f32>((127u - 2u * (quad & 3u)) << 23u);
-    x[quad / 4u][quad % 4u] = pack2x16float(scaled.xz);
-    x[PLANE + quad / 4u][quad % 4u] = pack2x16float(scaled.yw);
+    x[quad] = pack2x16float(scaled.xz);
+    x[4u * PLANE + quad] = pack2x16float(scaled.yw);
 }

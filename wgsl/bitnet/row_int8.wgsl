@@ -1,2 +1,2 @@
 // Keeps four codes of a row in workgroup memory in the int8 layout, for norm_bitlinear.wgsl.
-fn store(quad: u32, codes: vec4<i32>) { x[quad / 4u][quad % 4u] = pack4xI8(codes); }
+fn store(quad: u32, codes: vec4<i32>) { x[quad] = pack4xI8(codes); }

@@ -1,27 +1,27 @@
-// Combines the shares of an attention that attention.wgsl has split by positions: y = Σ_s w_s·x_s / Σ_s w_s, w_s = total_s · e^(largest_s - largest),
-// where largest is the maximum of all largest_s. x is [splits, heads, head_dim], x_weight [splits, heads] pairs (largest_s, total_s), y
-// [heads, head_dim]; `heads` counts the heads of all tokens. The result is added to y if
-// `add` is not 0. One thread per output.
-struct Params { heads: u32, head_dim: u32, splits: u32, add: u32 }
+// Brings together the shares of an attention that attention_few.wgsl has left: x [shares, tokens · heads, quads], x_weight [shares, tokens · heads] pairs
+// (largest score, sum of weights), y [tokens · heads, head_dim]. A token's shares are as many as its `run` tokens see positions, SPAN each. One thread
+// per quad.
+struct Params { run: u32, sequence: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read> x_weight: array<vec2<f32>>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(0) var<storage, read> positions: array<u32>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> x_weight: array<vec2<f32>>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn attention_combine(group: Group, ids: Ids) {
     let index = flat_thread(group, ids);
-    let head = index / params.head_dim;
-    if head >= params.heads { return; }
-    var largest = x_weight[head].x;
-    for (var s = 1u; s < params.splits; s += 1u) { largest = max(largest, x_weight[s * params.heads + head].x); }
-    var sum = 0.0;
-    var total = 0.0;
-    for (var s = 0u; s < params.splits; s += 1u) {
-        let share = x_weight[s * params.heads + head];
-        let weight = share.y * exp_negative(share.x - largest);
-        total += weight;
-        sum = fma(weight, x[s * params.heads * params.head_dim + index], sum);
+    let quads = (params.head_dim + 3u) / 4u;
+    let rows = params.tokens * params.heads;
+    let row = index / quads;
+    if row >= rows { return; }
+    let quad = index % quads;
+    let token = row / params.heads;
+    let visible = min(positions[params.sequence + token / params.run] + token % params.run + 1u, params.longest);
+    var so_far = Merged(-1e30, 0.0, vec4<f32>());
+    for (var share = 0u; share * SPAN < visible; share += 1u) {
+        let at = share * rows + row;
+        so_far = merged(so_far, x_weight[at].x, x_weight[at].y, x[at * quads + quad]);
     }
-    if params.add != 0u { y[index] += sum / total; } else { y[index] = sum / total; }
+    put(row * params.head_dim, quad, quotient(so_far));
 }

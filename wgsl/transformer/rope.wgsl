@@ -38,14 +38,14 @@ fn rope(group: Group, ids: Ids) {
     let a = qkv[first];
     let b = qkv[first + half_dim];
     let angle = angles[position * half_dim + i];
-    let turned = vec2<f32>(a * angle.x - b * angle.y, b * angle.x + a * angle.y);
+    let rotated = vec2<f32>(turned(a, -b, angle), turned(b, a, angle));
     if head < params.heads {
-        qkv[first] = turned.x;
-        qkv[first + half_dim] = turned.y;
+        qkv[first] = rotated.x;
+        qkv[first + half_dim] = rotated.y;
     } else if head < params.heads + params.kv_heads {
         let row = sequence * params.kv_heads + head - params.heads;
-        keys[key_index(row, i, position)] = C(turned.x);
-        keys[key_index(row, i + half_dim, position)] = C(turned.y);
+        keys[key_index(row, i, position)] = C(rotated.x);
+        keys[key_index(row, i + half_dim, position)] = C(rotated.y);
     } else {
         let row = sequence * params.kv_heads + head - params.heads - params.kv_heads;
         values[value_index(row, i, position)] = C(a);

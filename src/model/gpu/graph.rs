@@ -51,14 +51,14 @@ impl Memory {
 pub(super) struct Batch {
     pub first: usize,
     pub tokens: usize,
-    /// Into how many shares the attention to a sequence is split.
-    pub splits: usize,
+    /// The most positions that a token sees.
+    pub longest: usize,
 }
 
 impl Batch {
-    /// Tokens of one sequence. They keep a GPU busy without splitting their attention.
-    pub fn prompt(sequence: usize, tokens: usize) -> Self {
-        Self { first: sequence, tokens, splits: 1 }
+    /// Tokens of one sequence, which has `longest` with them.
+    pub fn prompt(sequence: usize, tokens: usize, longest: usize) -> Self {
+        Self { first: sequence, tokens, longest }
     }
 }
 
@@ -157,8 +157,7 @@ impl GpuModel {
         let new = NewTokens { sequence: batch.first, run: batch.tokens, positions: &memory.positions };
         let norm = |gain| Some((gain, c.eps));
         linear(encoder, &s.x, norm(&layer.input_norm), &layer.qkv, &s.normed, Out::set(&s.qkv))?;
-        transformer::rope(encoder, &s.qkv, &new, &memory.angles, cache)?;
-        transformer::attention_into(encoder, &s.qkv, &new, cache, batch.splits, &s.attended)?;
+        transformer::rope_attention_into(encoder, &s.qkv, &new, &memory.angles, cache, batch.longest, &s.attended)?;
         linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
         let (ffn_norm, gated_norm) = (norm(&layer.post_norm), layer.gated_norm.as_ref().and_then(norm));
         if bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {
@@ -187,12 +186,11 @@ impl GpuModel {
         transformer::dense_gemv(encoder, &normed, self.ends.head())
     }
 
-    /// Records a step of all sequences from `tokens` `[sequences]`, its attention split as suits contexts of up to `span` tokens.
-    pub(super) fn step(&self, tokens: &Tensor<u32>, memory: &Memory, want: Want, span: usize) -> Result<Step> {
+    /// Records a step of all sequences, of up to `longest` tokens with it, from `tokens` `[sequences]`.
+    pub(super) fn step(&self, tokens: &Tensor<u32>, memory: &Memory, want: Want, longest: usize) -> Result<Step> {
         let sequences = tokens.len();
         let mut encoder = self.context.encoder("decode");
-        let splits = transformer::attention_splits(sequences * self.config.kv_heads, span);
-        let x = self.hidden(&mut encoder, tokens, memory, Batch { first: 0, tokens: 1, splits })?;
+        let x = self.hidden(&mut encoder, tokens, memory, Batch { first: 0, tokens: 1, longest })?;
         let logits = self.logits(&mut encoder, &x, 0, sequences)?;
         let TopK { logits, ids } = match want {
             Want::Greedy => {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// Tokens of a prompt that are computed together: enough for the GEMM, few enough for the activations' memory.
 const BATCH: usize = 512;
 
-/// Context lengths at which a decoding step is recorded anew, with more shares of the attention: 128 and its doubles.
-const FIRST_SPAN: usize = 128;
+/// Context lengths at which a decoding step is recorded anew, with more shares of the attention: 64 and its doubles.
+const FIRST_SPAN: usize = 64;
 
 /// Greedy steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
 const AHEAD: usize = 3;
@@ -31,7 +31,7 @@ struct GpuSession {
 /// A recorded step, and what it was recorded for.
 struct CachedStep {
     want: Want,
-    /// The longest context that its shares of the attention are meant for.
+    /// The longest context that its attention is recorded for.
     span: usize,
     step: Arc<Step>,
 }
@@ -131,7 +131,8 @@ impl EngineSession for GpuSession {
         self.write_positions()?;
         let tokens = model.context.upload(ids, [ids.len()])?;
         let mut encoder = model.context.encoder("prefill");
-        let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len()))?;
+        let x =
+            model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len(), self.lengths[sequence] + ids.len()))?;
         let logits = (rows > 0).then(|| model.logits(&mut encoder, &x, ids.len() - rows, rows)).transpose()?;
         let submission = encoder.submit()?;
         self.lengths[sequence] += ids.len();
@@ -172,7 +173,7 @@ impl EngineSession for GpuSession {
         let scratch = self.model.scratch(tokens)?;
         scratch.x.write(hidden)?;
         let mut encoder = self.model.context.encoder("layer");
-        self.model.layer(&mut encoder, layer, &self.memory, Batch::prompt(0, tokens), &scratch)?;
+        self.model.layer(&mut encoder, layer, &self.memory, Batch::prompt(0, tokens, tokens), &scratch)?;
         encoder.submit()?;
         Ok(Box::pin(scratch.x.read()))
     }
@@ -182,7 +183,7 @@ impl EngineSession for GpuSession {
         self.write_positions()?;
         let tokens = model.context.upload(ids, [ids.len()])?;
         let mut encoder = model.context.encoder("prompt");
-        let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(0, ids.len()))?;
+        let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(0, ids.len(), self.lengths[0] + ids.len()))?;
         let logits = model.logits(&mut encoder, &x, ids.len() - 1, 1)?;
         Ok((encoder.finish(), logits))
     }

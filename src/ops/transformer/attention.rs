@@ -1,9 +1,13 @@
 //! Causal attention to a key-value cache: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
 
-use super::cache::{HostKvCache, KvCache, NewTokens};
+use super::cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -14,78 +18,124 @@ use crate::{
 };
 use rayon::prelude::*;
 
-params! { struct Params { run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, splits: u32, scale: f32 } }
-params! { struct CombineParams { heads: u32, head_dim: u32, splits: u32, add: u32 } }
+params! {
+    struct Params {
+        run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
+    }
+}
+params! { struct CombineParams { run: u32, sequence: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 } }
 
-/// Positions that a workgroup looks at together.
-const TILE: usize = 128;
-/// Rows (heads or tokens with the same keys) that a workgroup of the kernel for few takes.
-const FEW_ROWS: usize = 4;
+/// Positions of a share: four threads each.
+const SPAN: usize = THREADS as usize / 4;
+const THREADS: u32 = 256;
 
-const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[
-        read("positions", U32),
-        read("qkv", F32),
-        read("keys", Float("C")),
-        read("values", Float("C")),
-        read_write("y", F32),
-        read_write("y_weight", F32),
-    ];
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention")
+const FEW_BINDINGS: &[Binding] = &[
+    read("positions", U32),
+    read("qkv", F32),
+    read("angles", F32),
+    read_write("keys", Float("C")),
+    read_write("values", Float("C")),
+    read_write("y", F32),
+    read_write("x", F32),
+    read_write("x_weight", F32),
+];
+const MANY_BINDINGS: &[Binding] =
+    &[read("positions", U32), read("qkv", F32), read("keys", Float("C")), read("values", Float("C")), read_write("y", F32)];
+
+const FEW_WGSL: &[Part] = wgsl![
+    REDUCE,
+    "shared/exp",
+    "transformer/turned",
+    "transformer/attention_share",
+    "transformer/attention_merge",
+    "transformer/attention_few"
+];
+const FEW_MSL: &[Part] = msl![
+    "shared/prelude",
+    "shared/exp",
+    "transformer/turned",
+    "transformer/attention_share",
+    "transformer/attention_merge",
+    "transformer/attention_few"
+];
+
+/// `rows` heads and tokens with the same keys a workgroup; the dearest turn is that of scores.
+const fn rows(source: Source, rows: u32, bytes: u32) -> Source {
+    source.workgroup_size([THREADS, 1, 1]).tile([rows, 1, 1]).constants(&[("MAX_QUADS", 64)]).workgroup_bytes(bytes).work(Work::new(
+        rows * 4,
+        "products",
+        16,
+        rows * 8,
+    ))
 }
 
-const WGSL: &[Part] = wgsl![REDUCE, "shared/exp", "transformer/attention"];
-const MSL: &[Part] = msl!["shared/prelude", "shared/reduce", "shared/exp", "transformer/attention"];
-
-const fn rows(source: Source, rows: usize) -> Source {
-    source.workgroup_size([TILE as u32, 1, 1]).tile([rows as u32, 1, 1]).constants(&[("MAX_QUADS", 64)])
+const fn few(name: &'static str, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, FEW_BINDINGS, sources).entry("attention_few")
 }
 
-/// One token at a time: few heads share keys.
-static FEW: Kernel = kernel(
-    "attention_few",
-    &[rows(Source::wgsl(WGSL), FEW_ROWS).workgroup_bytes(8704), rows(Source::msl(MSL), FEW_ROWS).workgroup_bytes(8320)],
-);
-static MANY: Kernel = kernel(
+/// A few heads of one token share keys.
+static FEW_4: Kernel = few("attention_few_4", &[rows(Source::wgsl(FEW_WGSL), 4, 6144), rows(Source::msl(FEW_MSL), 4, 5120)]);
+static FEW_8: Kernel = few("attention_few_8", &[rows(Source::wgsl(FEW_WGSL), 8, 11_264), rows(Source::msl(FEW_MSL), 8, 10_240)]);
+
+static MANY: Kernel = Kernel::trusted(
     "attention_many",
-    // In Metal, scores of 8 rows by a position; in WGSL the loop that loads queries, a few times, has the dearest turn.
+    Params::FIELDS,
+    MANY_BINDINGS,
     &[
-        rows(Source::wgsl(WGSL), 8).workgroup_bytes(14_848),
-        rows(Source::msl(MSL), 8).workgroup_bytes(14_464).work(Work::new(8 * 4, "products", 16, 64)),
+        rows(
+            Source::wgsl(wgsl![
+                REDUCE,
+                "shared/exp",
+                "transformer/attention_share",
+                "transformer/attention_merge",
+                "transformer/attention_many"
+            ]),
+            8,
+            11_264,
+        ),
+        rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "transformer/attention_share",
+                "transformer/attention_merge",
+                "transformer/attention_many"
+            ]),
+            8,
+            10_240,
+        ),
     ],
 );
 
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
     CombineParams::FIELDS,
-    &[read("x", F32), read("x_weight", F32), read_write("y", F32)],
+    &[read("positions", U32), read("x", F32), read("x_weight", F32), read_write("y", F32)],
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "transformer/attention_combine"]).work(Work::new(1, "share", 12, 4)),
-        Source::msl(msl!["shared/prelude", "shared/exp", "transformer/attention_combine"]).work(Work::new(1, "share", 12, 4)),
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "transformer/attention_merge", "transformer/attention_combine"])
+            .constants(&[("SPAN", SPAN as u32)])
+            .work(Work::new(1, "share", 24, 10)),
+        Source::msl(msl!["shared/prelude", "shared/exp", "transformer/attention_merge", "transformer/attention_combine"])
+            .constants(&[("SPAN", SPAN as u32)])
+            .work(Work::new(1, "share", 24, 10)),
     ],
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&FEW, &MANY, &COMBINE];
-
-/// Into how many shares the positions of a sequence are best split: one where rows alone keep a GPU busy, else one for every tile of positions,
-/// up to a number that a combining kernel reads at no cost. `workgroups` is how many there are without a split.
-pub fn attention_splits(workgroups: usize, positions: usize) -> usize {
-    const BUSY: usize = 256;
-    const MOST: usize = 32;
-    let wanted = BUSY.div_ceil(workgroups.max(1)).min(MOST);
-    positions.div_ceil(TILE).clamp(1, wanted)
-}
+pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &MANY, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
-/// `[m, heads·D]`. The positions are split into `splits` shares (see [`attention_splits`]); where there are several, a second dispatch combines them.
+/// `[m, heads·D]`. No token may see more than `longest` positions, itself included; those beyond are not seen.
+///
+/// Positions are taken in shares of 64, in one order and with the same roundings however many tokens and sequences there are: on a device, a token's
+/// attention is the same bits alone and in company.
 ///
 /// # Errors
 /// As [`rope`](super::rope).
-pub fn attention(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, cache: &KvCache, splits: usize) -> Result<Tensor<f32>> {
+pub fn attention(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, cache: &KvCache, longest: usize) -> Result<Tensor<f32>> {
     let shape = [qkv.shape().as_matrix().0, cache.shape.heads * cache.shape.head_dim];
     let y = Tensor::uninit(encoder.context(), shape)?;
-    attention_into(encoder, qkv, new, cache, splits, &y)?;
+    attention_into(encoder, qkv, new, cache, longest, &y)?;
     Ok(y)
 }
 
@@ -98,40 +148,110 @@ pub fn attention_into<'y>(
     qkv: &Tensor<f32>,
     new: &NewTokens<'_>,
     cache: &KvCache,
-    splits: usize,
+    longest: usize,
     y: impl Into<Out<'y, f32>>,
 ) -> Result<()> {
-    let (op, y) = ("attention", y.into());
+    cache.check_rows("attention", qkv, new)?;
+    record(encoder, qkv, new, None, cache, longest, y.into())
+}
+
+/// [`rope`](super::rope) and [`attention_into`] in one dispatch less, where there is one new token a sequence and its heads share keys by eight or fewer: what
+/// is in `qkv` is not rotated then. The same bits.
+///
+/// # Errors
+/// As [`rope`](super::rope) and [`attention_into`].
+pub fn rope_attention_into<'y>(
+    encoder: &mut Encoder,
+    qkv: &Tensor<f32>,
+    new: &NewTokens<'_>,
+    angles: &Tensor<f32>,
+    cache: &KvCache,
+    longest: usize,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
+    cache.check_rows("rope", qkv, new)?;
+    cache.check_angles("rope", angles)?;
+    let (tokens, AttentionShape { heads, kv_heads, head_dim }) = (qkv.shape().as_matrix().0, cache.shape);
+    let shares = plan(heads / kv_heads, kv_heads, tokens, head_dim, longest.min(cache.capacity));
+    let inside = new.run == 1 && heads / kv_heads <= MOST_FEW && shares != Plan::All;
+    if !inside {
+        super::rope::rope(encoder, qkv, new, angles, cache)?;
+    }
+    record(encoder, qkv, new, inside.then_some(angles), cache, longest, y.into())
+}
+
+/// Rows of a workgroup at most.
+const MOST_FEW: usize = 8;
+
+/// How an attention is dispatched.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    /// A workgroup a share, then [`COMBINE`] where there are several.
+    Shares(usize),
+    /// A workgroup goes through all.
+    All,
+}
+
+/// Shares are workgroups of their own where rows alone do not keep a GPU busy, as long as there is room for what they leave.
+fn plan(rows: usize, kv_heads: usize, sequences: usize, head_dim: usize, longest: usize) -> Plan {
+    const BUSY: usize = 256;
+    const MOST_FLOATS: usize = 16 << 20;
+    let shares = longest.div_ceil(SPAN).max(1);
+    let left = [rows, kv_heads, sequences, head_dim].iter().fold(shares, |all, &n| all.saturating_mul(n));
+    let few = rows <= MOST_FEW || rows.div_ceil(MOST_FEW) * kv_heads * sequences < BUSY;
+    if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
+}
+
+/// Records it; `angles` rotate inside. `qkv` has been checked.
+fn record(
+    encoder: &mut Encoder,
+    qkv: &Tensor<f32>,
+    new: &NewTokens<'_>,
+    angles: Option<&Tensor<f32>>,
+    cache: &KvCache,
+    longest: usize,
+    y: Out<'_, f32>,
+) -> Result<()> {
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    cache.check_rows(op, qkv, new)?;
     let NewTokens { sequence, run, positions } = *new;
     let width = shape.heads * shape.head_dim;
-    y.check(op, tokens, width)?;
-    let splits = splits.max(1);
+    y.check("attention", tokens, width)?;
+    let longest = longest.min(cache.capacity);
+    let (run32, sequence32, longest32, add) = (run as u32, sequence as u32, longest as u32, y.adds().into());
     let params = Params {
-        run: run as u32,
-        sequence: sequence as u32,
+        run: run32,
+        sequence: sequence32,
         heads: shape.heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
         capacity: cache.capacity as u32,
-        splits: splits as u32,
+        longest: longest32,
+        rotate: angles.is_some().into(),
+        add,
         scale: (shape.head_dim as f32).sqrt().recip(),
     };
-    let rows = run * (shape.heads / shape.kv_heads);
-    let kernel = if rows <= FEW_ROWS { &FEW } else { &MANY };
+    let (rows, sequences) = (run * (shape.heads / shape.kv_heads), tokens / run);
+    let (keys, values, y) = (&cache.keys, &cache.values, y.tensor());
+    let plan = plan(rows, shape.kv_heads, sequences, shape.head_dim, longest);
+    // What rotates inside must be of few.
+    let Plan::Shares(shares) = plan else {
+        let bindings: [&dyn Bind; 5] = [positions, qkv, keys, values, y];
+        return encoder.dispatch(&MANY, &params, &bindings, [rows, shape.kv_heads, sequences]);
+    };
     let context = encoder.context();
-    let weights = Tensor::<f32>::uninit(context, [splits, tokens * shape.heads, 2])?;
-    let extent = [rows, shape.kv_heads * splits, tokens / run];
-    // One share is the result, unless that is to be added.
-    if splits == 1 && !y.adds() {
-        return encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, y.tensor(), &weights], extent);
+    // Of a single share, nothing is left.
+    let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
+    let x = Tensor::<f32>::uninit(context, [left, 4 * shape.quads()])?;
+    let x_weight = Tensor::<f32>::uninit(context, [left, 2])?;
+    let few = if rows <= 4 { &FEW_4 } else { &FEW_8 };
+    let bindings: [&dyn Bind; 8] = [positions, qkv, angles.unwrap_or(qkv), keys, values, y, &x, &x_weight];
+    encoder.dispatch(few, &params, &bindings, [rows, shape.kv_heads * shares, sequences])?;
+    if shares == 1 {
+        return Ok(());
     }
-    let shares = Tensor::<f32>::uninit(context, [splits, tokens, width])?;
-    encoder.dispatch(kernel, &params, &[positions, qkv, &cache.keys, &cache.values, &shares, &weights], extent)?;
-    let (heads, head_dim, splits) = ((tokens * shape.heads) as u32, shape.head_dim as u32, splits as u32);
-    let params = CombineParams { heads, head_dim, splits, add: y.adds().into() };
-    encoder.dispatch(&COMBINE, &params, &[&shares, &weights, y.tensor()], [tokens * width, 1, 1])
+    let (heads, head_dim, tokens32) = (shape.heads as u32, shape.head_dim as u32, tokens as u32);
+    let params = CombineParams { run: run32, sequence: sequence32, heads, head_dim, longest: longest32, tokens: tokens32, add };
+    encoder.dispatch(&COMBINE, &params, &[positions, &x, &x_weight, y], [tokens * shape.heads * shape.quads(), 1, 1])
 }
 
 /// The CPU twin, for one sequence whose tokens in `qkv` are the last in `cache`: equal but for the order of float sums and the last bits of exp.
@@ -189,4 +309,23 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     sums.iter().sum::<f32>() + tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Plan::*, plan};
+
+    #[test]
+    fn shares_keep_a_gpu_busy_and_fit() {
+        // One token of BitNet b1.58 2B4T, and four to verify.
+        assert_eq!(plan(4, 5, 1, 128, 1), Shares(1));
+        assert_eq!(plan(4, 5, 1, 128, 64), Shares(1));
+        assert_eq!(plan(4, 5, 1, 128, 65), Shares(2));
+        assert_eq!(plan(16, 5, 1, 128, 4096), Shares(64));
+        // A prompt.
+        assert_eq!(plan(2048, 5, 1, 128, 512), All);
+        assert_eq!(plan(4, 5, 0, 128, 0), Shares(1));
+        // More than is left in memory for it.
+        assert_eq!(plan(4, 5, 64, 128, 1 << 17), All);
+    }
 }

@@ -25,7 +25,10 @@ static ROPE: Kernel = Kernel::trusted(
         read_write("keys", Float("C")),
         read_write("values", Float("C")),
     ],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/rope"]), Source::msl(msl!["shared/prelude", "transformer/rope"])],
+    &[
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/turned", "transformer/rope"]),
+        Source::msl(msl!["shared/prelude", "transformer/turned", "transformer/rope"]),
+    ],
 )
 .flat();
 
@@ -47,10 +50,7 @@ pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angle
     let op = "rope";
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
     cache.check_rows(op, qkv, new)?;
-    if angles.len() != cache.capacity * shape.head_dim {
-        let expected = format!("[{}, {}, 2]", cache.capacity, shape.head_dim / 2);
-        return Err(Error::Shape { op, what: "angles", expected, found: angles.shape() });
-    }
+    cache.check_angles(op, angles)?;
     let params = Params {
         tokens: tokens as u32,
         run: new.run as u32,
@@ -64,6 +64,15 @@ pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angle
 }
 
 impl KvCache {
+    /// Are there angles for all positions?
+    pub(super) fn check_angles(&self, op: &'static str, angles: &Tensor<f32>) -> Result<()> {
+        if angles.len() == self.capacity * self.shape.head_dim {
+            return Ok(());
+        }
+        let expected = format!("[{}, {}, 2]", self.capacity, self.shape.head_dim / 2);
+        Err(Error::Shape { op, what: "angles", expected, found: angles.shape() })
+    }
+
     /// Is `qkv` as many runs of tokens as there are sequences for?
     pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, new: &NewTokens<'_>) -> Result<()> {
         let NewTokens { sequence, run, positions } = *new;

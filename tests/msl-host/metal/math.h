@@ -12,6 +12,10 @@ template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, vec<T, N> low, vec
     for (int i = 0; i < N; ++i) x[i] = clamp(x[i], low[i], high[i]);
     return x;
 }
+template <class T, int N> MSL_FN vec<T, N> max(vec<T, N> a, vec<T, N> b) {
+    for (int i = 0; i < N; ++i) a[i] = max(a[i], b[i]);
+    return a;
+}
 template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, T low, T high) {
     for (int i = 0; i < N; ++i) x.d[i] = clamp(x.d[i], low, high);
     return x;
@@ -62,4 +66,5 @@ MSL_FN uint insert_bits(uint base, uint insert, uint offset, uint bits) {
 }
 
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+MSL_FN mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
 }

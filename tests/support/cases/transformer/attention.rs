@@ -4,9 +4,9 @@ use super::cache::Slots;
 use crate::{Case, Data, Near, U, half_floats, rng, seed};
 use bitnet_wgpu::{
     Element, Out,
-    transformer::{HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope_cpu},
+    transformer::{HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope, rope_angles, rope_attention_into, rope_cpu},
 };
-use rand::RngExt;
+use rand::{RngExt, rngs::StdRng};
 
 pub fn cases() -> Vec<Case> {
     let fixed = [
@@ -16,12 +16,12 @@ pub fn cases() -> Vec<Case> {
         (Slots::one(4, 1, 32, 128, 1), 5),
         (Slots::one(8, 1, 40, 299, 1), 3),
         (Slots::one(8, 2, 40, 299, 1), 5),
-        // Shares of nothing.
+        // Shares of positions that are not there yet.
         (Slots::one(8, 2, 64, 299, 1), 40),
         (Slots::one(5, 5, 128, 128, 1), 2),
         (Slots::one(6, 2, 256, 40, 1), 1),
         (Slots::one(2, 2, 256, 129, 2), 1),
-        // As many rows as the kernel for few takes, and one more.
+        // As many rows as a kernel for few takes, and one more.
         (Slots::one(2, 1, 6, 126, 2), 1),
         (Slots::one(1, 1, 40, 124, 5), 1),
         // Tiles of rows that end in a run, and positions that some rows of a tile do not see.
@@ -37,7 +37,7 @@ pub fn cases() -> Vec<Case> {
         (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], 1, 2), 2),
         (Slots::one(2, 1, 2, 0, 1).of(&[3, 3], 1, 0), 1),
     ];
-    let fixed = (0u64..).zip(fixed).map(|(i, (slots, splits))| (rng(i), slots, splits));
+    let fixed = (0u64..).zip(fixed).map(|(i, (slots, rooms))| (rng(i), slots, rooms));
     let random = (0..20).map(|i| {
         let mut rng = rng(1000 * seed() + i);
         let (kv_heads, sharing) = (rng.random_range(1..4), rng.random_range(1..5));
@@ -46,14 +46,14 @@ pub fn cases() -> Vec<Case> {
         let slot = rng.random_range(0..positions.len());
         let sequences = rng.random_range(1..=positions.len() - slot);
         let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run).of(&positions, slot, sequences);
-        let splits = rng.random_range(1..6);
-        (rng, slots, splits)
+        let rooms = rng.random_range(1..6);
+        (rng, slots, rooms)
     });
     let mut cases = Vec::new();
-    for (mut rng, slots, splits) in fixed.chain(random.collect::<Vec<_>>()) {
+    for (mut rng, slots, rooms) in fixed.chain(random.collect::<Vec<_>>()) {
         for element in [Element::F32, Element::F16] {
             let rows = half_floats(&mut rng, rows_len(&slots), 1.5);
-            cases.push(Attention { slots: slots.clone(), splits, element, rows, exact: false }.case("plain"));
+            cases.push(Attention { slots: with_room(slots.clone(), rooms), rooms, element, rows, exact: false }.case("plain"));
         }
     }
     cases.extend(huge_scores());
@@ -69,15 +69,15 @@ fn rows_len(slots: &Slots) -> usize {
 fn huge_scores() -> Vec<Case> {
     let mut cases = Vec::new();
     for element in [Element::F32, Element::F16] {
-        for (run, splits) in [(1, 1), (1, 3), (5, 2)] {
-            let slots = Slots::one(4, 2, 64, 290, run);
+        for (run, rooms) in [(1, 1), (1, 3), (5, 2)] {
+            let slots = with_room(Slots::one(4, 2, 64, 290, run), rooms);
             // Whole numbers, products and sums of which are: 64·500² < 2^24, over 8.
             let mut rows: Vec<f32> = half_floats(&mut rng(30), rows_len(&slots), 500.0).iter().map(|v| v.round()).collect();
             // Values that tell which position won.
             for row in rows.chunks_mut(slots.shape.row()) {
                 row[6 * 64..].iter_mut().for_each(|v| *v /= 512.0);
             }
-            cases.push(Attention { slots, splits, element, rows, exact: true }.case("huge scores"));
+            cases.push(Attention { slots, rooms, element, rows, exact: true }.case("huge scores"));
         }
     }
     // Scores up to 2^118 and down to -2^93 (-10^30 is less than any may be); equal ones share the weight.
@@ -88,7 +88,7 @@ fn huge_scores() -> Vec<Case> {
             row[..3 * 16].fill(0.0);
             (row[3], row[16 + 3], row[32 + 3]) = (query, -query.min(2f32.powi(30)), if token % 3 == 0 { key } else { key / 2.0 });
         }
-        cases.push(Attention { slots, splits: 2, element: Element::F32, rows, exact: true }.case(&format!("keys of {key:e}")));
+        cases.push(Attention { slots, rooms: 2, element: Element::F32, rows, exact: true }.case(&format!("keys of {key:e}")));
     }
     cases
 }
@@ -96,7 +96,7 @@ fn huge_scores() -> Vec<Case> {
 #[derive(Clone)]
 struct Attention {
     slots: Slots,
-    splits: usize,
+    rooms: usize,
     element: Element,
     /// Queries, keys and values of all tokens, slot after slot: `[heads + 2·kv_heads, D]` each.
     rows: Vec<f32>,
@@ -104,28 +104,34 @@ struct Attention {
     exact: bool,
 }
 
+/// Room for so many shares, less one, beyond what sequences have.
+fn with_room(slots: Slots, rooms: usize) -> Slots {
+    let capacity = slots.capacity + 64 * (rooms - 1);
+    slots.capacity(capacity)
+}
+
 impl Attention {
     fn case(self, kind: &str) -> Case {
-        let Self { slots, splits, element, .. } = &self;
-        let (name, element) = (format!("{kind}, {slots:?} {element:?}, {splits} splits"), *element);
+        let Self { slots, rooms, element, .. } = &self;
+        let (name, element) = (format!("{kind}, {slots:?} {element:?}, {rooms} rooms"), *element);
         // Some are added to ones, as one share and as several.
-        let base = if (splits + slots.run) % 3 == 2 { 1.0f32 } else { 0.0 };
+        let base = if (rooms + slots.run) % 3 == 2 { 1.0f32 } else { 0.0 };
         let wanted: Vec<Near> = self.wanted().into_iter().map(|near| near.on_top_of(base)).collect();
         // A bound that shows something.
         assert!(wanted.iter().all(|near| near.error < 0.1), "{name}");
         let (twin, [qkv, keys, values]) = (self.clone(), self.data());
         let caches = [keys, values];
         let record = move |r: &mut crate::Recorder| {
-            let Self { slots, splits, element, .. } = &self;
+            let Self { slots, element, .. } = &self;
             let (cache, positions) = slots.upload(r, *element, &caches)?;
             let qkv = r.upload(&qkv, [slots.tokens(), slots.shape.row()])?;
             let shape = [slots.tokens(), slots.shape.heads * slots.shape.head_dim];
             let new = NewTokens { sequence: slots.slot, run: slots.run, positions: &positions };
             let y = if base == 0.0 {
-                attention(&mut r.encoder, &qkv, &new, &cache, *splits)?
+                attention(&mut r.encoder, &qkv, &new, &cache, slots.capacity)?
             } else {
                 let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
-                attention_into(&mut r.encoder, &qkv, &new, &cache, *splits, Out::add(&y))?;
+                attention_into(&mut r.encoder, &qkv, &new, &cache, slots.capacity, Out::add(&y))?;
                 y
             };
             r.watch_all(&y);
@@ -208,7 +214,7 @@ impl Attention {
                 // there are a difference, which is off by U·|x|, and exp, by (3 + 2·|x|)·2U as WGSL has it, on the way from the score to the
                 // largest of its tile, from there to those of later tiles and of other shares: the |x| add up to that of the whole way; and a
                 // product each.
-                let steps = (last / 128 + 3) as f64;
+                let steps = (last / 64 + 3) as f64;
                 let stray = |position: usize| {
                     let score = if self.exact { 0.0 } else { terms(position).map(f64::abs).sum::<f64>() * (head_dim + 2) as f64 * U };
                     (score + (5.0 * (largest - scores[position]) + 7.0 * steps) * U).exp_m1()
@@ -229,4 +235,76 @@ impl Attention {
         }
         all
     }
+}
+
+/// The same bits in any company: a prompt in one piece and in pieces, which other kernels take, and tokens that rotate in the attention's dispatch.
+pub fn company() -> Vec<Case> {
+    let shapes = [
+        // Heads, key heads, width, tokens before, tokens, pieces.
+        (4, 2, 40, 60, 11, vec![1, 3, 7]),
+        (4, 1, 64, 0, 130, vec![129, 1]),
+        (3, 3, 14, 126, 4, vec![1, 1, 1, 1]),
+        (8, 1, 128, 62, 3, vec![1, 2]),
+        (2, 1, 256, 63, 2, vec![1, 1]),
+        // More heads share a key than a workgroup takes.
+        (9, 1, 32, 70, 2, vec![1, 1]),
+        // Rows enough for the kernel for many.
+        (32, 8, 16, 40, 66, vec![65, 1]),
+    ];
+    let case = |(i, (heads, kv_heads, dim, past, run, pieces)): (u64, (usize, usize, usize, usize, usize, Vec<usize>))| {
+        let slots = Slots::one(heads, kv_heads, dim, past, run);
+        [Element::F32, Element::F16].map(|element| in_pieces(&mut rng(700 + i), &slots, &pieces, element))
+    };
+    (0..).zip(shapes).flat_map(case).collect()
+}
+
+fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
+    let (shape, past, run, kv_heads) = (slots.shape, slots.positions[0], slots.run, slots.shape.kv_heads);
+    let frequencies: Vec<f32> = (0..shape.head_dim / 2).map(|i| 100f32.powf(-(i as f32) / 7.0)).collect();
+    let angles = rope_angles(&frequencies, slots.capacity);
+    let qkv = half_floats(rng, run * shape.row(), 1.5);
+    let mut caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 1.5));
+    // What pads a head is 0.
+    for (head, position) in (0..kv_heads).flat_map(|head| (0..slots.capacity).map(move |position| (head, position))) {
+        for d in shape.head_dim..slots.padded() {
+            caches[0][slots.key_at(0, head, position, d)] = 0.0;
+            caches[1][slots.value_at(0, head, position, d)] = 0.0;
+        }
+    }
+    let (slots, pieces) = (slots.clone(), pieces.to_vec());
+    let name = format!("{slots:?} {element:?} in pieces of {pieces:?}");
+    let width = shape.heads * shape.head_dim;
+    let record = move |r: &mut crate::Recorder| {
+        let angles = r.upload(&angles, [slots.capacity, shape.head_dim / 2, 2])?;
+        let (whole, positions) = slots.upload(r, element, &caches)?;
+        let new = NewTokens { sequence: 0, run, positions: &positions };
+        let (rows, y) = (r.upload(&qkv, [run, shape.row()])?, r.output::<f32>([run, width])?);
+        rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
+        attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
+        r.watch_all(&y);
+        whole.tensors().into_iter().for_each(|buffer| r.watch(buffer, slots.cache_len()));
+        let (cut, _) = slots.upload(r, element, &caches)?;
+        let mut done = 0;
+        for &piece in &pieces {
+            let positions = r.upload(&[(past + done) as u32], [1])?;
+            let new = NewTokens { sequence: 0, run: piece, positions: &positions };
+            let rows = r.upload(&qkv[done * shape.row()..][..piece * shape.row()], [piece, shape.row()])?;
+            let y = r.output::<f32>([piece, width])?;
+            done += piece;
+            rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past + done, &y)?;
+            r.watch_all(&y);
+        }
+        cut.tensors().into_iter().for_each(|buffer| r.watch(buffer, slots.cache_len()));
+        Ok(())
+    };
+    let check = move |got: &[Data], _| {
+        let [y, keys, values, cut @ .., cut_keys, cut_values] = got else { panic!("two attentions") };
+        let pieces: Vec<u32> = cut.iter().flat_map(Data::to_f32).map(f32::to_bits).collect();
+        let whole: Vec<u32> = y.to_f32().into_iter().map(f32::to_bits).collect();
+        if let Some(at) = (0..whole.len()).find(|&at| whole[at] != pieces[at]) {
+            return Err(format!("number {at} of the attention: {} alone, {}", f32::from_bits(pieces[at]), f32::from_bits(whole[at])));
+        }
+        if keys.bytes() == cut_keys.bytes() && values.bytes() == cut_values.bytes() { Ok(()) } else { Err("the caches differ".into()) }
+    };
+    Case::new(name, record, check).of(element)
 }

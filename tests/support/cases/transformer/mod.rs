@@ -13,6 +13,7 @@ mod top_k;
 use super::{By::*, Family};
 
 pub const OPS: Family = &[
+    ("transformer::attention_company", Kernels, attention::company),
     ("transformer::attention", KernelsAndTwin, attention::cases),
     ("transformer::dense_gemv", KernelsAndTwin, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
