@@ -26,6 +26,8 @@ pub struct Capabilities {
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
     pub half_subnormals: bool,
+    /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup alone? As naga translates it for Vulkan it does.
+    pub device_barriers: bool,
     /// Timestamps at the bounds of a compute pass, which were seen to move.
     pub timestamps: bool,
     /// The largest storage binding, in bytes.
@@ -54,6 +56,7 @@ impl Capabilities {
             // lavapipe expands it: its halves are twice as fast (docs/performance.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
+            device_barriers: info.backend == wgpu::Backend::Vulkan,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,
@@ -74,6 +77,7 @@ impl Capabilities {
             f16: true,
             fast_packed_dot: !apple,
             half_subnormals: true,
+            device_barriers: !apple,
             timestamps: true,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,

@@ -3,7 +3,7 @@
 use crate::{Data, Leeway, Near, block_on, machine::Memory};
 use bitnet_wgpu::{
     Bind, Capabilities, Context, Dispatch, Element, ElementType, Encoder, Recording, Result, ShaderLanguage, Shape, Tensor,
-    kernel::{Access, Grid},
+    kernel::{Access, Binding, Grid},
 };
 use std::collections::HashMap;
 
@@ -149,6 +149,9 @@ pub struct Recorded {
 /// What outputs hold before they are written.
 const POISON: u8 = 0xee;
 
+/// Bindings of counters, which are 0 before a dispatch and after it, end so.
+const COUNTER: &str = "_count";
+
 impl Recorded {
     /// The same case, recorded in another way on the same buffers.
     pub fn as_recorded(self, recording: Recording) -> Self {
@@ -161,8 +164,10 @@ impl Recorded {
         for dispatch in self.recording.dispatches() {
             for (binding, id) in dispatch.buffers().into_iter().enumerate().filter(|(_, id)| !memory.contains_key(id)).collect::<Vec<_>>() {
                 let mut bytes = block_on(dispatch.read(binding))?;
-                match (self.given.get(&id), dispatch.kernel().bindings[binding].access) {
+                let Binding { name, access, .. } = dispatch.kernel().bindings[binding];
+                match (self.given.get(&id), access) {
                     (Some(Some(given)), _) => bytes[..given.len()].copy_from_slice(given),
+                    (None, Access::ReadWrite) if name.ends_with(COUNTER) => bytes.fill(0),
                     (None, Access::ReadWrite) => bytes.fill(POISON),
                     _ => {}
                 }
@@ -203,6 +208,9 @@ impl Recorded {
                 };
                 if before[id] != after[id] && !self.recording.dispatches().any(written) {
                     return Err(format!("`{}`, an input of {}, is written", binding.name, dispatch.kernel().name));
+                }
+                if binding.name.ends_with(COUNTER) && after[id].iter().any(|&byte| byte != 0) {
+                    return Err(format!("`{}` of {} is not 0 again", binding.name, dispatch.kernel().name));
                 }
             }
         }

@@ -1,15 +1,12 @@
 // Causal attention of few new tokens to all cached positions: y = Σ_p e^(s_p)·values[p] / Σ_p e^(s_p) with s_p = `scale`·q·keys[p]. A workgroup takes
-// TILE_X rows of one key head and one share of the positions. Where the grid has one share, it writes y [tokens, heads, head_dim]; else what
-// attention_combine.wgsl makes y of: to x [shares, tokens · heads, quads] the sums of weighted values, to x_weight [shares, tokens · heads] each row's
-// largest score and its sum of weights. Where `rotate` is not 0, it also does what rope.wgsl does, for one new token a sequence.
+// TILE_X rows of one key head and one share of the positions. A single share makes y [tokens, heads, head_dim]; what becomes of
+// several is for the part before to say (attention_left.wgsl, attention_joined.wgsl). Where `rotate` is not 0, it also does what rope.wgsl does, for one new token a sequence.
 @group(0) @binding(0) var<storage, read> positions: array<u32>;
 @group(0) @binding(1) var<storage, read> qkv: array<f32>;
 @group(0) @binding(2) var<storage, read> angles: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read_write> keys: array<vec4<C>>;
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<C>>;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
-@group(0) @binding(6) var<storage, read_write> x: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read_write> x_weight: array<vec2<f32>>;
 
 fn head_quad(start: u32, quad: u32, rotates: bool, position: u32) -> vec4<f32> {
     let middle = params.head_dim / 2u;
@@ -52,20 +49,14 @@ fn attention_few(group: Group, ids: Ids) {
     let found = attend(rows, share, ids);
     let row = rows.first + row_of(ids);
     // Where a tile has four rows, eight threads know each twice.
-    if row >= rows.count || ids.local % 8u >= TILE_X { return; }
-    let output = head_of(rows, row, params.heads);
-    let single = group.count.y == params.kv_heads;
-    let all = share * params.heads * params.run * group.count.z + output;
-    for (var q = 0u; q < QUADS; q += 1u) {
-        let quad = ids.local / 8u + q * (THREADS / 8u);
-        if quad < rows.quads {
-            if single {
-                let row = merged(Merged(LOWEST, 0.0, vec4<f32>()), found.largest, found.total, found.sum[q]);
-                put(output * params.head_dim, quad, quotient(row));
-            } else {
-                x[all * rows.quads + quad] = found.sum[q];
-            }
+    let known = row < rows.count && ids.local % 8u < TILE_X;
+    let output = head_of(rows, min(row, rows.count - 1u), params.heads);
+    if !is_single(rows, group) {
+        leave(rows, share, output, known, found, group, ids);
+    } else if known {
+        for (var q = 0u; q < QUADS; q += 1u) {
+            let whole = merged(Merged(LOWEST, 0.0, vec4<f32>()), found.largest, found.total, found.sum[q]);
+            put(output * params.head_dim, ids.local / 8u + q * (THREADS / 8u), quotient(whole));
         }
     }
-    if !single && ids.local < 8u { x_weight[all] = vec2<f32>(found.largest, found.total); }
 }

@@ -14,6 +14,7 @@ use crate::{
         params::Params as _,
         source::{Part, REDUCE, Source, Work},
     },
+    language::ShaderLanguage,
     msl, params, wgsl,
 };
 use rayon::prelude::*;
@@ -39,6 +40,16 @@ const FEW_BINDINGS: &[Binding] = &[
     read_write("x", F32),
     read_write("x_weight", F32),
 ];
+const JOINED_BINDINGS: &[Binding] = &[
+    read("positions", U32),
+    read("qkv", F32),
+    read("angles", F32),
+    read_write("keys", Float("C")),
+    read_write("values", Float("C")),
+    read_write("y", F32),
+    read_write("x", U32),
+    read_write("x_count", U32),
+];
 const MANY_BINDINGS: &[Binding] =
     &[read("positions", U32), read("qkv", F32), read("keys", Float("C")), read("values", Float("C")), read_write("y", F32)];
 
@@ -48,6 +59,16 @@ const FEW_WGSL: &[Part] = wgsl![
     "transformer/turned",
     "transformer/attention_share",
     "transformer/attention_merge",
+    "transformer/attention_left",
+    "transformer/attention_few"
+];
+const JOINED_WGSL: &[Part] = wgsl![
+    REDUCE,
+    "shared/exp",
+    "transformer/turned",
+    "transformer/attention_share",
+    "transformer/attention_merge",
+    "transformer/attention_joined",
     "transformer/attention_few"
 ];
 const FEW_MSL: &[Part] = msl![
@@ -69,13 +90,18 @@ const fn rows(source: Source, rows: u32, bytes: u32) -> Source {
     ))
 }
 
-const fn few(name: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, FEW_BINDINGS, sources).entry("attention_few")
+const fn few(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, bindings, sources).entry("attention_few")
 }
 
 /// A few heads of one token share keys.
-static FEW_4: Kernel = few("attention_few_4", &[rows(Source::wgsl(FEW_WGSL), 4, 6144), rows(Source::msl(FEW_MSL), 4, 5120)]);
-static FEW_8: Kernel = few("attention_few_8", &[rows(Source::wgsl(FEW_WGSL), 8, 11_264), rows(Source::msl(FEW_MSL), 8, 10_240)]);
+static FEW_4: Kernel = few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 4, 6144), rows(Source::msl(FEW_MSL), 4, 5120)]);
+static FEW_8: Kernel =
+    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 8, 11_264), rows(Source::msl(FEW_MSL), 8, 10_240)]);
+
+/// The same in one dispatch, where memory is ordered as it needs.
+static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 4, 6160)]);
+static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 8, 11_280)]);
 
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
@@ -122,7 +148,7 @@ static COMBINE: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &MANY, &COMBINE];
+pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
 /// `[m, heads·D]`. No token may see more than `longest` positions, itself included; those beyond are not seen.
@@ -241,11 +267,18 @@ fn record(
     let context = encoder.context();
     // Of a single share, nothing is left.
     let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
+    let extent = [rows, shape.kv_heads * shares, sequences];
+    let angles = angles.unwrap_or(qkv);
+    if context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl {
+        let kernel = if rows <= 4 { &JOINED_4 } else { &JOINED_8 };
+        let x = Tensor::<u32>::uninit(context, [left, 4 * shape.quads() + 2])?;
+        let x_count = Tensor::<u32>::zeros(context, [rows.div_ceil(4) * shape.kv_heads * sequences])?;
+        return encoder.dispatch(kernel, &params, &[positions, qkv, angles, keys, values, y, &x, &x_count], extent);
+    }
     let x = Tensor::<f32>::uninit(context, [left, 4 * shape.quads()])?;
     let x_weight = Tensor::<f32>::uninit(context, [left, 2])?;
-    let few = if rows <= 4 { &FEW_4 } else { &FEW_8 };
-    let bindings: [&dyn Bind; 8] = [positions, qkv, angles.unwrap_or(qkv), keys, values, y, &x, &x_weight];
-    encoder.dispatch(few, &params, &bindings, [rows, shape.kv_heads * shares, sequences])?;
+    let kernel = if rows <= 4 { &FEW_4 } else { &FEW_8 };
+    encoder.dispatch(kernel, &params, &[positions, qkv, angles, keys, values, y, &x, &x_weight], extent)?;
     if shares == 1 {
         return Ok(());
     }

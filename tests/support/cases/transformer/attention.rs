@@ -53,6 +53,12 @@ pub fn cases() -> Vec<Case> {
     for (mut rng, slots, rooms) in fixed.chain(random.collect::<Vec<_>>()) {
         for element in [Element::F32, Element::F16] {
             let rows = half_floats(&mut rng, rows_len(&slots), 1.5);
+            if slots.run < 3 {
+                // Shares that a second dispatch brings together.
+                let slots = with_room(slots.clone(), rooms);
+                let attention = Attention { slots, rooms, element, rows: rows.clone(), exact: false };
+                cases.push(attention.case("in two dispatches").on(|c| c.device_barriers = false));
+            }
             cases.push(Attention { slots: with_room(slots.clone(), rooms), rooms, element, rows, exact: false }.case("plain"));
         }
     }
@@ -253,7 +259,8 @@ pub fn company() -> Vec<Case> {
     ];
     let case = |(i, (heads, kv_heads, dim, past, run, pieces)): (u64, (usize, usize, usize, usize, usize, Vec<usize>))| {
         let slots = Slots::one(heads, kv_heads, dim, past, run);
-        [Element::F32, Element::F16].map(|element| in_pieces(&mut rng(700 + i), &slots, &pieces, element))
+        let of = |element| in_pieces(&mut rng(700 + i), &slots, &pieces, element);
+        [of(Element::F32), of(Element::F16), of(Element::F32).on(|c| c.device_barriers = false)]
     };
     (0..).zip(shapes).flat_map(case).collect()
 }
