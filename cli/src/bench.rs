@@ -2,6 +2,7 @@
 
 use crate::{
     model::{self, ModelArgs, device, with_progress},
+    profile::Profile,
     random::{BITNET_2B4T, RandomModel},
     say,
 };
@@ -44,6 +45,9 @@ pub struct BenchArgs {
     /// Context lengths after which to time decode
     #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
     pub contexts: Vec<usize>,
+    /// Time a decoding step kernel by kernel, and what the host does for it
+    #[arg(long)]
+    pub profile: bool,
     #[command(flatten)]
     pub model: ModelArgs,
     /// Print one JSON object
@@ -159,8 +163,22 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
             Some(None) => ", above the roof: read from a cache".into(),
         };
         show(format!("decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{said}", 1.0 / step, bytes as f64 / 1e6))?;
-        decodes
-            .push(json!({ "after": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() }));
+        decodes.push(
+            json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() }),
+        );
+    }
+    if args.profile {
+        if context.is_none() {
+            bail!("--profile: kernels are timed on a GPU");
+        }
+        // The first context that was timed, for its arrivals.
+        let timed = decodes.first().map(|d| (d["context"].as_u64().unwrap_or(0) as usize, d["tokens_per_second"].as_f64().unwrap_or(0.0)));
+        let (past, rate) = timed.context("--profile needs a context of --contexts that fits")?;
+        let profile = Profile::of(&model, past)?;
+        show(profile.to_string())?;
+        show(format!("arrival  {:8.1} µs a token", 1e6 / rate))?;
+        profile.put(&mut object);
+        object["arrival_us_per_token"] = (1e6 / rate).into();
     }
     if let Some(context) = &context {
         let stats = context.pool_stats();

@@ -9,6 +9,7 @@ pub mod hub;
 pub mod info;
 pub mod model;
 pub mod perplexity;
+mod profile;
 pub mod quantize;
 pub mod random;
 pub mod run;

@@ -192,4 +192,8 @@ impl EngineSession for CpuSession {
     fn record(&self, _: &[u32]) -> Result<(Recording, Tensor<f32>)> {
         Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
     }
+
+    fn record_step(&self, _: usize) -> Result<Recording> {
+        Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
+    }
 }

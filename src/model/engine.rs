@@ -94,4 +94,7 @@ pub(super) trait EngineSession: Send + Sync {
 
     /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits after the last; nothing is run.
     fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
+
+    /// The dispatches of a greedy decoding step of all sequences when each has had `past` tokens; nothing is run. Sequences must be empty.
+    fn record_step(&self, past: usize) -> Result<Recording>;
 }

@@ -240,6 +240,15 @@ impl Model {
         self.session_of(ids.len())?.record(ids)
     }
 
+    /// The dispatches of a greedy decoding step of `sequences` that have had `past` tokens each, as they are recorded for this device: to be timed,
+    /// profiled or counted. Their keys and values are zeros.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a model that is not on a GPU, or for no sequences; [`Error::Context`] for more than the model's context.
+    pub fn record_step(&self, sequences: usize, past: usize) -> Result<Recording> {
+        self.session(SessionOptions::new(sequences, past.saturating_add(1)))?.record_step(past)
+    }
+
     /// Continues a text, which gets BOS as the tokenizer's own template and configuration say.
     ///
     /// # Errors

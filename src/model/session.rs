@@ -256,6 +256,15 @@ impl Session {
         self.state.record(ids)
     }
 
+    /// The dispatches of a decoding step after `past` tokens, for empty sequences; nothing is run.
+    pub(super) fn record_step(&self, past: usize) -> Result<Recording> {
+        let (needed, capacity) = (past.saturating_add(1), self.options.capacity);
+        if needed > capacity {
+            return Err(Error::Context { needed, capacity });
+        }
+        self.state.record_step(past)
+    }
+
     fn lengths(&self) -> Vec<usize> {
         (0..self.options.sequences).map(|sequence| self.len(sequence)).collect()
     }

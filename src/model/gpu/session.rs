@@ -187,4 +187,9 @@ impl EngineSession for GpuSession {
         let logits = model.logits(&mut encoder, &x, ids.len() - 1, 1)?;
         Ok((encoder.finish(), logits))
     }
+
+    fn record_step(&self, past: usize) -> Result<Recording> {
+        self.memory.positions.write(&vec![past as u32; self.lengths.len()])?;
+        Ok(self.model.step(&self.tokens, &self.memory, Want::Greedy, past + 1)?.recording)
+    }
 }

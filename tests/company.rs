@@ -1,0 +1,87 @@
+//! The same bits in any company: a sequence's logits do not depend on how its text was cut into pieces, on what else is in the batch, or on how many
+//! tokens a step takes. In every engine.
+
+use bitnet_wgpu::model::{Model, Session, SessionOptions};
+use support::{block_on, context, real_model};
+
+fn models() -> [(&'static str, Model); 2] {
+    [("the GPU", Model::load(context(), real_model()).unwrap()), ("the CPU", Model::load_cpu(real_model()).unwrap())]
+}
+
+/// Longer than a share of the attention's positions.
+fn text(model: &Model, seed: u32, len: usize) -> Vec<u32> {
+    let vocab = model.config().vocab as u32;
+    (0..len as u32).map(|i| (i * i * 31 + i * 7 + seed * 977) % vocab).collect()
+}
+
+fn session(model: &Model, sequences: usize) -> Session {
+    model.session(SessionOptions::new(sequences, 128)).unwrap()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// The logits after every token, one token after another: what all others are compared with.
+fn one_by_one(model: &Model, ids: &[u32]) -> Vec<Vec<u32>> {
+    let mut session = session(model, 1);
+    ids.iter().map(|&id| bits(&block_on(session.decode(&[id])).unwrap())).collect()
+}
+
+#[test]
+fn logits_are_the_same_bits() {
+    for (engine, model) in models() {
+        let ids = text(&model, 1, 75);
+        let alone = one_by_one(&model, &ids);
+        in_pieces(engine, &model, &ids, &alone);
+        together(engine, &model, &ids, &alone);
+        among_others(engine, &model, &ids, &alone);
+    }
+}
+
+/// A prompt in pieces, and in one.
+fn in_pieces(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
+    for piece in [3, 7, ids.len()] {
+        let mut session = session(model, 1);
+        let mut done = 0;
+        for part in ids.chunks(piece) {
+            let logits = block_on(session.prefill(0, part)).unwrap();
+            done += part.len();
+            assert_eq!(bits(&logits), alone[done - 1], "{engine}: {done} tokens in pieces of {piece}");
+        }
+    }
+}
+
+/// Tokens of which all logits are wanted, as where a step verifies several.
+fn together(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
+    for together in [1, 4, 8] {
+        let mut session = session(model, 1);
+        let before = ids.len() - 16;
+        block_on(session.prefill(0, &ids[..before])).unwrap();
+        let mut rows = Vec::new();
+        for part in ids[before..].chunks(together) {
+            block_on(session.prefill_all(0, part, |more| rows.extend(more))).unwrap();
+        }
+        for (token, row) in rows.chunks(model.config().vocab).enumerate() {
+            assert_eq!(bits(row), alone[before + token], "{engine}: token {token}, {together} together");
+        }
+    }
+}
+
+/// A sequence in the middle of others of all lengths.
+fn among_others(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
+    let vocab = model.config().vocab;
+    let before = ids.len() - 4;
+    for others in [1, 3, 15] {
+        let (mut session, place) = (session(model, 1 + others), others / 2);
+        for sequence in 0..=others {
+            let prompt = if sequence == place { ids[..before].to_vec() } else { text(model, 10 + sequence as u32, 1 + 5 * sequence) };
+            block_on(session.prefill(sequence, &prompt)).unwrap();
+        }
+        for (token, &id) in ids.iter().enumerate().skip(before) {
+            let token_of = |sequence: usize| if sequence == place { id } else { ((token * 37 + sequence) % vocab) as u32 };
+            let logits = block_on(session.decode(&(0..=others).map(token_of).collect::<Vec<_>>())).unwrap();
+            assert_eq!(bits(&logits[place * vocab..][..vocab]), alone[token], "{engine}: token {token} among {others}");
+        }
+    }
+}
