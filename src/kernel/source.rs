@@ -28,6 +28,14 @@ pub const REDUCE: Part = Part {
     portable: Some(include_str!("../../wgsl/shared/reduce_portable.wgsl")),
 };
 
+/// Maxima and sums of integers over a workgroup with one barrier each, by atomics in workgroup memory; after [`REDUCE`].
+/// `wgsl/shared/cells.wgsl` documents the functions.
+pub const CELLS: Part = Part {
+    path: "wgsl/shared/cells.wgsl",
+    text: include_str!("../../wgsl/shared/cells.wgsl"),
+    portable: Some(include_str!("../../wgsl/shared/cells_portable.wgsl")),
+};
+
 /// What one thread does in one turn of a text's hot loop: for instruction counts per unit of work, and for roofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

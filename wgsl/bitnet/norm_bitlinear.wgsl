@@ -14,10 +14,9 @@ var<immediate> params: Params;
 
 // Quads of the row that a thread takes.
 const QUADS: u32 = (4u * VECTORS + THREADS - 1u) / THREADS;
-// Vectors of four words of quantised numbers: sixteen to a vector, and zeros for lanes beyond the row. Declared as words, since threads write words: to
-// write a component, Metal writes the vector.
+// Quantised numbers, sixteen to a vector, and zeros for lanes beyond the row.
 const PLANE: u32 = VECTORS + WORDS;
-var<workgroup> x: array<u32, 4u * PLANES * PLANE>;
+var<workgroup> x: array<vec4<u32>, PLANES * PLANE>;
 // Bits of sums, then of products.
 var<workgroup> sums: array<u32, THREADS>;
 
@@ -34,44 +33,47 @@ fn normalise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) {
     }
     var largest = 0u;
     for (var q = 0u; q < QUADS; q += 1u) { largest = max(largest, magnitude((*v)[q])); }
-    largest = group_max_u32(largest, ids);
+    largest = cell_max(0u, largest, ids);
     let scale = square_scale(row_exponent(largest));
     var squares = vec2<u32>();
     for (var q = 0u; q < QUADS; q += 1u) { squares += quad_limbs((*v)[q] * scale); }
-    let inverse = inverse_rms(largest, group_sum2_u32(squares, ids), params.features, params.eps);
+    let inverse = inverse_rms(largest, cell_sum2(1u, squares, ids), params.features, params.eps);
     for (var q = 0u; q < QUADS; q += 1u) { (*v)[q] = (*v)[q] * inverse * gains[q]; }
 }
 
-struct Quantised { scale: f32, sums: vec2<i32> }
+// Four neighbouring lanes have a word each of a vector, which the first of them gets whole: to write a component, Metal writes its vector.
+fn gathered(word: u32, ids: Ids) -> vec4<u32> {
+    let second = team_exchange(word, 1u, ids);
+    return vec4<u32>(word, second, team_exchange(word, 2u, ids), team_exchange(second, 2u, ids));
+}
+
+// Of a row, its scale; what a lane's sum of a row of the matrix begins with, and what is taken off the whole sum, for codes are value + 1.
+struct Quantised { scale: f32, start: Acc, excess: i32 }
 
 // Leaves the row's codes in `x`.
 fn quantise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) -> Quantised {
     var largest = 0u;
     for (var q = 0u; q < QUADS; q += 1u) { largest = max(largest, magnitude((*v)[q])); }
-    largest = group_max_u32(largest, ids);
+    largest = cell_max(3u, largest, ids);
     let finite = largest < 0x7f800000u;
     let scale = absmax_scale(bitcast<f32>(select(0u, largest, finite)), 127.0);
-    var totals = vec2<u32>();
+    var total = 0;
     for (var q = 0u; q < QUADS; q += 1u) {
-        let quad = ids.local + q * THREADS;
-        // What the row lacks to whole words is 0, and so are its codes.
-        if quad < params.words * 4u {
-            let rounded = select(vec4<f32>(), clamp(round((*v)[q] * scale), vec4<f32>(-128.0), vec4<f32>(127.0)), finite);
-            let four = vec4<i32>(rounded);
-            store(quad, four);
-            let total = bitcast<u32>(four.x + four.y + four.z + four.w);
-            totals += vec2<u32>(total, total << (10u - 2u * (quad & 3u)));
-        }
+        // Beyond the row, numbers and codes are 0.
+        let limited = clamp((*v)[q] * scale, vec4<f32>(-128.0), vec4<f32>(127.0));
+        // 1.5·2^23 leaves no bits for fractions, and ties go to even, as round has it; what is clamped is a product that no compiler fuses with a sum.
+        let codes = bitcast<vec4<i32>>(select(vec4<f32>(), limited, finite) + vec4<f32>(12582912.0)) - vec4<i32>(0x4b400000);
+        store(ids.local + q * THREADS, codes, ids);
+        total += (codes.x + codes.y) + (codes.z + codes.w);
     }
-    if ids.local < 4u * WORDS {
-        for (var p = 0u; p < PLANES; p += 1u) { x[4u * (p * PLANE + params.words) + ids.local] = 0u; }
+    if ids.local < WORDS {
+        for (var p = 0u; p < PLANES; p += 1u) { x[p * PLANE + params.words + ids.local] = vec4<u32>(); }
     }
-    // Its barriers are for `x` too.
-    totals = group_sum2_u32(totals, ids);
-    return Quantised(bitcast<f32>(select(0x7fc00000u, bitcast<u32>(scale), finite)), bitcast<vec2<i32>>(totals));
+    let scale_or_nan = bitcast<f32>(select(0x7fc00000u, bitcast<u32>(scale), finite));
+    return begun(scale_or_nan, total, ids);
 }
 
-// The i-th of `groups` groups of words of ROWS rows from `first` on, and every `lanes`-th after it: TURNS of them, as far as a row has them.
+// Groups of words i, i + lanes, .. of ROWS rows from `first` on: TURNS of them.
 fn load_turns(first: u32, i: u32, ids: Ids, w: ptr<function, array<array<Words, ROWS>, TURNS>>) {
     let groups = params.words / WORDS;
     let lane = team_lane(ids);
@@ -80,27 +82,22 @@ fn load_turns(first: u32, i: u32, ids: Ids, w: ptr<function, array<array<Words, 
     var start = array<u32, ROWS>();
     for (var r = 0u; r < ROWS; r += 1u) { start[r] = matrix_row(min(first + r, params.rows - 1u)) * groups; }
     for (var u = 0u; u < TURNS; u += 1u) {
-        if i + u * lanes < groups {
-            let at = min(i + u * lanes + lane, groups - 1u);
-            for (var r = 0u; r < ROWS; r += 1u) { (*w)[u][r] = codes[start[r] + at]; }
-        }
+        // What is read twice is multiplied by zeros.
+        let at = min(i + u * lanes + lane, groups - 1u);
+        for (var r = 0u; r < ROWS; r += 1u) { (*w)[u][r] = codes[start[r] + at]; }
     }
 }
-
-fn vector(i: u32) -> vec4<u32> { return vec4<u32>(x[4u * i], x[4u * i + 1u], x[4u * i + 2u], x[4u * i + 3u]); }
 
 fn multiply_turns(i: u32, ids: Ids, w: ptr<function, array<array<Words, ROWS>, TURNS>>, acc: ptr<function, array<Acc, ROWS>>) {
     let groups = params.words / WORDS;
     let lanes = team_lanes(ids);
     for (var u = 0u; u < TURNS; u += 1u) {
-        if i + u * lanes < groups {
-            // Beyond the row there are zeros.
-            let at = min(i + u * lanes + team_lane(ids), groups) * WORDS;
-            for (var c = 0u; c < WORDS; c += 1u) {
-                var a = array<vec4<u32>, PLANES>();
-                for (var p = 0u; p < PLANES; p += 1u) { a[p] = vector(p * PLANE + at + c); }
-                for (var r = 0u; r < ROWS; r += 1u) { (*acc)[r] = dot_word(word((*w)[u][r], c), a, (*acc)[r]); }
-            }
+        // Beyond the row there are zeros.
+        let at = min(i + u * lanes + team_lane(ids), groups) * WORDS;
+        for (var c = 0u; c < WORDS; c += 1u) {
+            var a = array<vec4<u32>, PLANES>();
+            for (var p = 0u; p < PLANES; p += 1u) { a[p] = x[p * PLANE + at + c]; }
+            for (var r = 0u; r < ROWS; r += 1u) { (*acc)[r] = dot_word(word((*w)[u][r], c), a, (*acc)[r]); }
         }
     }
 }
@@ -126,12 +123,14 @@ fn norm_bitlinear(group: Group, ids: Ids) {
         let at = ids.local + q * THREADS;
         if at < params.features / 4u { v[q] = source[token * (params.features / 4u) + at]; }
     }
+    clear_cells(ids);
     if params.normalise != 0u { normalise_row(&v, ids); }
     let row = quantise_row(&v, ids);
 
     for (; turn < params.tile; turn += team_count(ids) * ROWS) {
         let first = turn + team_offset(ids) * ROWS;
         var acc = array<Acc, ROWS>();
+        for (var r = 0u; r < ROWS; r += 1u) { acc[r] = row.start; }
         for (var chunk = 0u; chunk < chunks; chunk += 1u) {
             // The weights of the next turn are loaded while these are multiplied.
             var w = next;
@@ -146,5 +145,5 @@ fn norm_bitlinear(group: Group, ids: Ids) {
         if first < params.tile && team_lane(ids) < ROWS { sums[first + team_lane(ids)] = bitcast<u32>(sum); }
     }
     workgroupBarrier();
-    emit(token, output, writes, exact_quotient(finish(bitcast<Acc>(sums[ids.local]), row.sums) * beta, row.scale), base, ids);
+    emit(token, output, writes, exact_quotient(finish(bitcast<Acc>(sums[ids.local]), vec2<i32>(row.excess, 0)) * beta, row.scale), base, ids);
 }

@@ -1,7 +1,16 @@
-// Keeps four codes of a row in workgroup memory in the half layout (half_planes.wgsl), for norm_bitlinear.wgsl.
-fn store(quad: u32, codes: vec4<i32>) {
+// For norm_bitlinear.wgsl: a row in workgroup memory in the half layout (half_planes.wgsl).
+fn store(quad: u32, codes: vec4<i32>, ids: Ids) {
     // 4^-f, made of bits, since exp2 may be a unit off.
     let scaled = vec4<f32>(codes) * bitcast<f32>((127u - 2u * (quad & 3u)) << 23u);
-    x[quad] = pack2x16float(scaled.xz);
-    x[4u * PLANE + quad] = pack2x16float(scaled.yw);
+    let even = gathered(pack2x16float(scaled.xz), ids);
+    let odd = gathered(pack2x16float(scaled.yw), ids);
+    if quad % 4u == 0u && quad / 4u < params.words {
+        x[quad / 4u] = even;
+        x[PLANE + quad / 4u] = odd;
+    }
+}
+
+fn begun(scale: f32, total: i32, ids: Ids) -> Quantised {
+    // Its barrier is for `x` too.
+    return Quantised(scale, 0.0, bitcast<i32>(cell_sum(4u, bitcast<u32>(total), ids)));
 }

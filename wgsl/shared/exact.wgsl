@@ -27,6 +27,7 @@ fn exact_quotient(x: f32, y: f32) -> f32 {
     let bits_y = bitcast<u32>(y) & 0x7fffffffu;
     var bits_q = q & 0x7fffffffu;
     if !is_normal(bits_x) || !is_normal(bits_y) || !is_normal(bits_q) { return bitcast<f32>(q); }
-    bits_q = nearer(nearer(bits_q, bits_x, bits_y), bits_x, bits_y);
+    let close = nearer(bits_q, bits_x, bits_y);
+    if (close ^ bits_q) >= 0x800000u { bits_q = nearer(close, bits_x, bits_y); } else { bits_q = close; }
     return bitcast<f32>(bits_q | (q & 0x80000000u));
 }

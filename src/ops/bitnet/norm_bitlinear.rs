@@ -17,7 +17,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{REDUCE, Source, Work},
+        source::{CELLS, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
     params,
@@ -32,8 +32,7 @@ const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("norm_bitlinear")
 }
 
-/// Numbers of a text: threads, features that fit, rows of a team at a time, turns of loads in flight, words that a lane loads at once. The tile is
-/// given at run time, so the grid counts workgroups.
+/// Threads, the text's numbers, bytes of workgroup memory, weights of a turn. The tile is given at run time, so the grid counts workgroups.
 const fn source(source: Source, threads: u32, constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
     source.workgroup_size([threads, 1, 1]).tile([1, 1, 1]).constants(constants).workgroup_bytes(bytes).work(Work::new(
         weights,
@@ -46,7 +45,8 @@ const fn source(source: Source, threads: u32, constants: &'static [(&'static str
 /// The kernels of an epilogue for each layout, for rows of most models' hidden states and for those of their feed-forward layers: as many features as 16 KiB
 /// of workgroup memory hold.
 struct Family {
-    int8: [Kernel; 2],
+    /// By the turns that 32 lanes take for a row, all of whose weights are loaded before the first is multiplied.
+    int8: [Kernel; 4],
     half: [Kernel; 2],
     software: [Kernel; 2],
 }
@@ -56,11 +56,11 @@ macro_rules! family_of {
     ($family:ident, $name:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {
         static $family: Family = {
             const INT8: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, CELLS, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const HALF: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_half", "bitnet/row_half", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, CELLS, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_half", "bitnet/row_half", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const METAL: &[$crate::kernel::source::Part] = $crate::msl![
@@ -78,22 +78,24 @@ macro_rules! family_of {
             }
             Family {
                 int8: [
-                    kernel(concat!($name, "_int8"), &[int8(&[("VECTORS", 256), ("ROWS", 2), ("TURNS", 4)], 6176, 4 * 2 * 2 * 16)]),
-                    kernel(concat!($name, "_int8_wide"), &[int8(&[("VECTORS", 512), ("ROWS", 2), ("TURNS", 8)], 10_272, 8 * 2 * 2 * 16)]),
+                    kernel(concat!($name, "_int8_3"), &[int8(&[("VECTORS", 192), ("ROWS", 4), ("TURNS", 3)], 5184, 3 * 2 * 4 * 16)]),
+                    kernel(concat!($name, "_int8_4"), &[int8(&[("VECTORS", 256), ("ROWS", 4), ("TURNS", 4)], 6208, 4 * 2 * 4 * 16)]),
+                    kernel(concat!($name, "_int8_7"), &[int8(&[("VECTORS", 448), ("ROWS", 4), ("TURNS", 7)], 9280, 7 * 2 * 4 * 16)]),
+                    kernel(concat!($name, "_int8_8"), &[int8(&[("VECTORS", 512), ("ROWS", 4), ("TURNS", 8)], 10_304, 8 * 2 * 4 * 16)]),
                 ],
                 half: [
                     kernel(concat!($name, "_half"), &[
-                        half(256, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 10_272),
+                        half(256, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 10_304),
                         metal(&[("VECTORS", 256), ("ROWS", 8)], 8448),
                     ]),
                     kernel(concat!($name, "_half_wide"), &[
-                        half(256, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 16_288),
+                        half(256, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 16_320),
                         metal(&[("VECTORS", 444), ("ROWS", 8)], 14_464),
                     ]),
                 ],
                 software: [
-                    kernel(concat!($name, "_software"), &[half(64, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 8736)]),
-                    kernel(concat!($name, "_software_wide"), &[half(64, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 14_752)]),
+                    kernel(concat!($name, "_software"), &[half(64, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 8768)]),
+                    kernel(concat!($name, "_software_wide"), &[half(64, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 14_784)]),
                 ],
             }
         };
@@ -114,18 +116,24 @@ family_of!(
 pub(super) const KERNELS: &[&Kernel] = &[
     &STORED.int8[0],
     &STORED.int8[1],
+    &STORED.int8[2],
+    &STORED.int8[3],
     &STORED.half[0],
     &STORED.half[1],
     &STORED.software[0],
     &STORED.software[1],
     &RELU2.int8[0],
     &RELU2.int8[1],
+    &RELU2.int8[2],
+    &RELU2.int8[3],
     &RELU2.half[0],
     &RELU2.half[1],
     &RELU2.software[0],
     &RELU2.software[1],
     &SILU.int8[0],
     &SILU.int8[1],
+    &SILU.int8[2],
+    &SILU.int8[3],
     &SILU.half[0],
     &SILU.half[1],
     &SILU.software[0],
@@ -151,23 +159,20 @@ fn plan(
     if tokens > FEW_TOKENS || rows == 0 || features == 0 || !features.is_multiple_of(4) {
         return None;
     }
-    let (kernels, smallest) = match layout(features, capabilities, language) {
-        Layout::Int8 => (&family.int8, 16),
+    let (kernels, smallest): (&[Kernel], _) = match layout(features, capabilities, language) {
+        Layout::Int8 => (&family.int8, 32),
         Layout::Half if !capabilities.half_subnormals => return None,
         Layout::Half if capabilities.software => (&family.software, 64),
         Layout::Half => (&family.half, 64),
     };
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
     let kernel = kernels.iter().find(fits)?;
-    // As many workgroups as keep a large GPU busy, but no more: each prepares the row once again, which takes twice as long where it is long.
+    // As many workgroups as keep a large GPU busy, but no more: each prepares the row once again.
     const BUSY: usize = 256;
     let most = kernel.sources()[0].threads() as usize;
     let mut tile = smallest;
     while tile < most && rows.div_ceil(tile) > BUSY {
         tile *= 2;
-    }
-    if features > 4096 {
-        tile = most.min(2 * tile);
     }
     Some((kernel, tile))
 }
@@ -355,12 +360,13 @@ mod tests {
     fn plans() {
         let (mut apple, other) = (Capabilities::example(true), Capabilities::example(false));
         // BitNet b1.58 2B4T: q + k + v, o, gate + up, down.
-        assert_eq!(chosen(1, 3840, 2560, &other, Wgsl), Some(("norm_bitlinear_int8", 16)));
-        assert_eq!(chosen(1, 2560, 2560, &other, Wgsl), Some(("norm_bitlinear_int8", 16)));
-        assert_eq!(chosen(1, 13_824, 2560, &other, Wgsl), Some(("norm_bitlinear_int8", 64)));
-        assert_eq!(chosen(1, 2560, 6912, &other, Wgsl), Some(("norm_bitlinear_int8_wide", 32)));
+        assert_eq!(chosen(1, 3840, 2560, &other, Wgsl), Some(("norm_bitlinear_int8_3", 32)));
+        assert_eq!(chosen(1, 2560, 2560, &other, Wgsl), Some(("norm_bitlinear_int8_3", 32)));
+        assert_eq!(chosen(1, 13_824, 2560, &other, Wgsl), Some(("norm_bitlinear_int8_3", 64)));
+        assert_eq!(chosen(1, 2560, 6912, &other, Wgsl), Some(("norm_bitlinear_int8_7", 32)));
+        assert_eq!(chosen(1, 2560, 4096, &other, Wgsl), Some(("norm_bitlinear_int8_4", 32)));
         assert_eq!(chosen(1, 2560, 2560, &apple, Msl), Some(("norm_bitlinear_half", 64)));
-        assert_eq!(chosen(1, 2560, 6912, &apple, Msl), Some(("norm_bitlinear_half_wide", 128)));
+        assert_eq!(chosen(1, 2560, 6912, &apple, Msl), Some(("norm_bitlinear_half_wide", 64)));
         // What does not fit takes two dispatches.
         assert_eq!(chosen(3, 2560, 2560, &other, Wgsl), None);
         assert_eq!(chosen(1, 2560, 8196, &other, Wgsl), None);

@@ -9,6 +9,16 @@ inline void threadgroup_barrier(mem_flags, MSL_FROM) { msl_barrier(file, line); 
 inline void simdgroup_barrier(mem_flags, MSL_FROM) { msl_simd_barrier(file, line); }
 }
 
+// Threads are fibers of one thread, so an access is atomic as it is.
+namespace metal {
+struct atomic_uint { uint value; };
+enum memory_order { memory_order_relaxed };
+inline uint atomic_load_explicit(const atomic_uint* at, memory_order) { return at->value; }
+inline void atomic_store_explicit(atomic_uint* at, uint v, memory_order) { at->value = v; }
+inline uint atomic_fetch_add_explicit(atomic_uint* at, uint v, memory_order) { const uint was = at->value; at->value += v; return was; }
+inline uint atomic_fetch_max_explicit(atomic_uint* at, uint v, memory_order) { const uint was = at->value; if (v > was) at->value = v; return was; }
+}
+
 namespace msl {
 // The values that the lanes of a SIMD-group exchange.
 template <class T> struct Exchange {
