@@ -9,6 +9,15 @@ inline void threadgroup_barrier(mem_flags, MSL_FROM) { msl_barrier(file, line); 
 inline void simdgroup_barrier(mem_flags, MSL_FROM) { msl_simd_barrier(file, line); }
 }
 
+// Of Metal's atomic operations those on words that naga writes, without an order of other memory.
+namespace metal {
+enum memory_order { memory_order_relaxed };
+struct atomic_uint { uint value; };
+inline uint atomic_load_explicit(const atomic_uint* at, memory_order) { return __atomic_load_n(&at->value, __ATOMIC_RELAXED); }
+inline void atomic_store_explicit(atomic_uint* at, uint v, memory_order) { __atomic_store_n(&at->value, v, __ATOMIC_RELAXED); }
+inline uint atomic_fetch_add_explicit(atomic_uint* at, uint v, memory_order) { return __atomic_fetch_add(&at->value, v, __ATOMIC_RELAXED); }
+}
+
 namespace msl {
 // The values that the lanes of a SIMD-group exchange.
 template <class T> struct Exchange {
