@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     DenseElement, Element,
-    transformer::{self, AttentionShape, KvCache, NewTokens},
+    transformer::{self, AttentionShape, Draws, KvCache, NewTokens, SampleOptions},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{dense, floats, rng};
@@ -77,6 +77,14 @@ fn ends(criterion: &mut Criterion) {
         let mut encoder = context.encoder("top_k");
         transformer::top_k(&mut encoder, &logits, k).expect("it chooses");
         bench(&mut group, &format!("top {k}"), &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
+    }
+    let (seeds, positions) = (context.upload(&[1u32, 2], [1, 2]).expect("it fits"), context.upload(&[9u32], [1]).expect("it fits"));
+    let draws = Draws { seeds: &seeds, positions: &positions };
+    let all = SampleOptions::default();
+    for (name, options) in [("sample", all), ("sample, top-p", all.top_p(0.9)), ("sample, top-k and top-p", all.top_k(40).top_p(0.9))] {
+        let mut encoder = context.encoder("sample");
+        transformer::sample(&mut encoder, &logits, &draws, &options).expect("it chooses");
+        bench(&mut group, name, &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
     }
     for tokens in token_counts() {
         let x = context.upload(&floats(&mut rng(1), tokens * HIDDEN, 1.0), [tokens, HIDDEN]).expect("it fits");

@@ -5,7 +5,9 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt8, Scheme},
     optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, Prefix},
-    transformer::{self, Attended, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, TopK},
+    transformer::{
+        self, Attended, AttentionShape, Draws, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Penalties, Qkv, SampleOptions, TopK,
+    },
 };
 use support::{block_on, context, contexts, dense, ints, rng, ternary};
 
@@ -522,6 +524,34 @@ fn quantisers_refuse_what_does_not_fit() {
     length(bitnet::quantize_gradients_cpu(&[0.0f32; 5], 2, 3, 1).map(drop));
     length(bitnet::quantize_activations_with_zero_point_cpu(&[0.0f32; 5], 2, 3).map(drop));
     length(bitnet::quantize_activations_4bit_cpu(&[0.0f32; 5], usize::MAX, 3).map(drop));
+}
+
+#[test]
+fn choices_of_tokens_refuse_what_does_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let (logits, list) = (unwritten(context, [2, 9]), |len: usize| Tensor::<u32>::uninit(context, [len]).unwrap());
+    let table = |columns: usize| Tensor::<u32>::uninit(context, [2, columns]).unwrap();
+    let (seeds, positions, options) = (table(2), list(2), SampleOptions::default());
+    let draws = Draws { seeds: &seeds, positions: &positions };
+    assert_shape(transformer::sample(&mut encoder, &logits, &Draws { seeds: &list(2), ..draws }, &options));
+    assert_shape(transformer::sample(&mut encoder, &logits, &Draws { positions: &list(3), ..draws }, &options));
+    assert_shape(transformer::sample_into(&mut encoder, &logits, &draws, &options, &table(1)));
+    let wrong =
+        [options.temperature(f32::NAN), options.temperature(-1.0), options.top_p(1.1), options.min_p(-0.1), options.top_p(f32::NAN)];
+    for options in wrong {
+        assert_invalid(transformer::sample(&mut encoder, &logits, &draws, &options));
+        assert_invalid(transformer::sample_cpu(&[0.0], 0, 0, &options));
+    }
+    let (counts, bias, none) = (table(9), unwritten(context, [9]), Penalties::NONE);
+    assert_shape(transformer::penalize(&mut encoder, &logits, &list(3), &counts, &bias, &none));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &positions, &table(8), &bias, &none));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &positions, &counts, &unwritten(context, [8]), &none));
+    for penalties in [Penalties::new(0.0, 0.0, 0.0), Penalties::new(1.0, f32::NAN, 0.0), Penalties::new(1.0, 0.0, f32::INFINITY)] {
+        assert_invalid(transformer::penalize(&mut encoder, &logits, &positions, &counts, &bias, &penalties));
+    }
+    assert_invalid(transformer::penalize_cpu(&mut [0.0; 3], 0, &mut [0; 2], &[0.0; 3], &none));
+    assert!(encoder.is_empty());
 }
 
 /// Codes, scales and zero points come back as the twins make them, with leading dimensions.

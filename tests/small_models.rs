@@ -226,12 +226,57 @@ fn sampling_is_reproducible_and_every_path_agrees() {
         };
         assert_eq!(draw(20, 1), draw(20, 1), "{engine}");
         assert_ne!(draw(20, 1), draw(20, 2), "{engine}");
-        // Candidates from the GPU's top-k, and from all logits: 512 is the vocabulary.
+        // 512 is the vocabulary.
         assert_eq!(draw(256, 3).len(), 12);
         assert_eq!(draw(512, 3), draw(0, 3), "{engine}");
         let greedy = GenerateOptions::default().max_tokens(12).ignore_eos(true);
         let greedy: Vec<_> = model.generate_ids(&[510, 3, 7], &greedy).unwrap().into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(draw(1, 9), greedy, "{engine}");
+    }
+}
+
+/// A hook that changes nothing has the logits read back: then the host chooses, by the same rule.
+#[test]
+fn engines_choose_as_the_host_does() {
+    let warm = Sampling::GREEDY.temperature(1.5);
+    let options = |sampling: Sampling| GenerateOptions::default().max_tokens(9).ignore_eos(true).sampling(sampling.seed(7));
+    let all = [
+        options(warm.top_k(20).top_p(0.9)),
+        options(warm.top_p(0.8).min_p(0.02)).logit_bias([(5, 0.7), (9, f32::NEG_INFINITY), (5, 0.1)]),
+        options(warm.repetition_penalty(1.3).presence_penalty(0.2).frequency_penalty(0.1)),
+        options(Sampling::GREEDY.repetition_penalty(1.5)),
+        // The host begins, and the engine goes on.
+        options(warm.frequency_penalty(0.3)).min_tokens(4),
+    ];
+    let prompts = [vec![510, 3, 7], vec![3], vec![7, 7, 7, 8]];
+    for (engine, model) in engines("newer") {
+        for options in &all {
+            let batch = |options: &GenerateOptions| {
+                let all = block_on(model.generate_batch_ids(&prompts, options).unwrap().all()).unwrap();
+                all.into_iter().map(|generated| generated.ids).collect::<Vec<_>>()
+            };
+            let by_host = batch(&options.clone().logits(|_, _| ()));
+            assert_eq!(batch(options), by_host, "{engine}: {options:?}");
+            let alone: Vec<u32> = model.generate_ids(&prompts[0], options).unwrap().into_iter().map(|token| token.unwrap().id).collect();
+            assert_eq!(alone, by_host[0], "{engine}, ahead: {options:?}");
+        }
+    }
+}
+
+/// Random numbers follow from a token's place in the text.
+#[test]
+fn a_text_is_the_same_in_one_go_or_in_two() {
+    for (engine, model) in engines("newer") {
+        let options = GenerateOptions::default().ignore_eos(true).sampling(Sampling::GREEDY.temperature(1.5).top_p(0.9).seed(11));
+        let whole = model.generate_ids(&[510, 3, 7], &options.clone().max_tokens(12)).unwrap();
+        let whole: Vec<u32> = whole.into_iter().map(|token| token.unwrap().id).collect();
+        let (mut session, mut text) = (session(&model, 1, 32, Element::F32), vec![510, 3, 7]);
+        for tokens in [5, 7] {
+            let mut generation = model.generate_in(session, &text, &options.clone().max_tokens(tokens)).unwrap();
+            text.extend((&mut generation).into_iter().map(|token| token.unwrap().id));
+            session = block_on(generation.into_session()).unwrap();
+        }
+        assert_eq!(text[3..], whole, "{engine}");
     }
 }
 

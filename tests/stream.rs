@@ -156,7 +156,7 @@ fn a_text_ends_at_a_stop_string() {
     }
 }
 
-/// They need all logits, which the GPU then hands over.
+/// The engine applies biases and penalties; for a hook, it hands over all logits.
 #[test]
 fn biases_penalties_and_hooks_reach_the_tokens() {
     for (engine, model) in models() {

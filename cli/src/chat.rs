@@ -92,9 +92,7 @@ impl Chat {
                 messages.pop();
                 continue;
             }
-            // Else every answer would draw the same random numbers.
-            let sampling = options.sampling.seed(options.sampling.seed.wrapping_add(messages.len() as u64));
-            let mut answer = model.generate_in(session, &prompt, &options.clone().sampling(sampling))?;
+            let mut answer = model.generate_in(session, &prompt, &options)?;
             let (mut text, mut ids) = (String::new(), Vec::new());
             for token in &mut answer {
                 let token = token?;

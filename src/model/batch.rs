@@ -65,7 +65,7 @@ impl BatchGeneration {
     /// Continues prompts in an empty session; none for nothing to do.
     pub(super) fn new(workers: &Arc<Workers>, session: Session, sequences: Vec<Sequence>) -> Self {
         let count = sequences.len();
-        let run = Run { session, sequences, taken: VecDeque::new(), begun: false };
+        let run = Run { session, sequences, taken: VecDeque::new(), begun: false, told: false };
         Self { feed: if run.ended() { Feed::empty(run) } else { Feed::new(run, workers) }, sequences: count }
     }
 
@@ -116,6 +116,8 @@ struct Run {
     /// Tokens of the last step that wait for their turn.
     taken: VecDeque<BatchToken>,
     begun: bool,
+    /// Does the engine know how to choose?
+    told: bool,
 }
 
 impl Source for Run {
@@ -129,7 +131,7 @@ impl Source for Run {
             }
             if self.begun {
                 yield_now().await;
-                step(&mut self.session, &mut self.sequences).await?;
+                step(&mut self.session, &mut self.sequences, &mut self.told).await?;
             } else {
                 self.begin().await?;
             }

@@ -1,16 +1,21 @@
 //! Choosing the next token of a sequence.
 
 use super::{
-    engine::TokenLogit,
+    engine::{Changes, Choice},
     options::GenerateOptions,
-    sampling::{Sampler, Sampling},
+    sampling::Sampler,
 };
-use crate::{error::Result, ops::transformer::TopK};
+use crate::{
+    error::{Error, Result},
+    ops::transformer::{Penalties, TopK},
+};
 use std::collections::HashMap;
 
 /// Chooses the tokens of one sequence, and knows those so far.
 pub(super) struct Chooser {
     options: GenerateOptions,
+    /// Of each token, the sum of what is added to its logit.
+    bias: HashMap<u32, f32>,
     sampler: Sampler,
     tokens: Vec<u32>,
     /// How many of them are the prompt's.
@@ -24,7 +29,9 @@ impl Chooser {
     pub fn new(options: &GenerateOptions, n: u64, prompt: &[u32], ends: &[u32]) -> Result<Self> {
         let sampling = options.sampling;
         let sampler = Sampler::new(sampling.seed(sampling.seed.wrapping_add(n)))?;
-        Ok(Self { options: options.clone(), sampler, tokens: prompt.to_vec(), prompt: prompt.len(), ends: ends.to_vec() })
+        let mut bias = HashMap::new();
+        options.logit_bias.iter().for_each(|&(id, more)| *bias.entry(id).or_default() += more);
+        Ok(Self { options: options.clone(), bias, sampler, tokens: prompt.to_vec(), prompt: prompt.len(), ends: ends.to_vec() })
     }
 
     /// The prompt's tokens, then those that were chosen.
@@ -47,17 +54,37 @@ impl Chooser {
         self.tokens.last().copied().unwrap_or(0)
     }
 
-    /// How many of the largest logits it chooses from, where it does not need all.
-    pub fn wanted(&self) -> Option<usize> {
-        let Sampling { top_k, .. } = self.options.sampling;
-        let k = if self.options.sampling.is_greedy() { 1 } else { top_k };
-        ((1..=TopK::MAX).contains(&k) && !self.changes_logits()).then_some(k)
+    /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what came before them.
+    pub fn is_for_engine(&self) -> bool {
+        let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
+        logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
     }
 
-    fn changes_logits(&self) -> bool {
-        let GenerateOptions { logits, logit_bias, sampling, bad_words, no_repeat_ngram, .. } = &self.options;
-        let forbids = !bad_words.is_empty() || *no_repeat_ngram > 0 || self.must_go_on();
-        forbids || logits.is_some() || !logit_bias.is_empty() || sampling.penalises()
+    /// How the engine chooses tokens of sequences, whose last ones are its next step's input. They have the same options.
+    pub fn for_engine<'a>(choosers: impl Iterator<Item = &'a Self> + Clone, vocab: usize) -> Option<Choice> {
+        let Self { options: GenerateOptions { sampling, .. }, bias, .. } = choosers.clone().next()?;
+        let changes = || {
+            let mut dense = vec![0.0; vocab];
+            bias.iter().for_each(|(&id, &bias)| dense[id as usize] = bias);
+            let counts = choosers.clone().flat_map(|chooser| chooser.counts_before_last(vocab)).collect();
+            Changes { penalties: sampling.penalties(), bias: dense, counts }
+        };
+        let changes = (sampling.penalises() || !bias.is_empty()).then(changes);
+        Some(Choice { options: sampling.options(), seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
+    }
+
+    /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
+    fn counts_before_last(&self, vocab: usize) -> Vec<u32> {
+        let mut counts = vec![0; vocab];
+        for (i, &id) in self.tokens[..self.tokens.len().saturating_sub(1)].iter().enumerate() {
+            self.count(i, &mut counts[id as usize]);
+        }
+        counts
+    }
+
+    /// Counts token `i` of the text.
+    fn count(&self, i: usize, count: &mut u32) {
+        if i < self.prompt { *count |= Penalties::SEEN } else { *count += 1 }
     }
 
     /// Are there too few tokens yet for an end?
@@ -67,7 +94,7 @@ impl Chooser {
 
     /// Chooses from all logits, which biases, penalties, forbidden tokens and the hook change.
     pub fn of_logits(&mut self, logits: &mut [f32]) -> Result<u32> {
-        for &(id, bias) in &self.options.logit_bias {
+        for (&id, &bias) in self.bias.iter().filter(|(_, bias)| **bias != 0.0) {
             logits[id as usize] += bias;
         }
         self.penalise(logits);
@@ -75,20 +102,19 @@ impl Chooser {
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
-        let id = self.sampler.sample_logits(logits)?;
+        let id = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits)?;
         Ok(self.chosen(id))
     }
 
-    /// Chooses from the largest logits, largest first. A vocabulary may have fewer than were asked for; a NaN has no id, and stays for the sampler to
-    /// find.
-    pub fn of_top(&mut self, mut top: Vec<TokenLogit>) -> Result<u32> {
-        top.retain(|&(id, logit)| id != TopK::NONE || logit.is_nan());
-        let id = self.sampler.sample(&top)?;
+    /// Takes a token that the engine chose.
+    pub fn of_engine(&mut self, id: u32) -> Result<u32> {
+        if id == TopK::NONE {
+            return Err(Error::Invalid { op: "generate", what: "the logits are not finite".into() });
+        }
         Ok(self.chosen(id))
     }
 
-    /// Takes a token that was chosen elsewhere.
-    pub fn chosen(&mut self, id: u32) -> u32 {
+    fn chosen(&mut self, id: u32) -> u32 {
         self.tokens.push(id);
         id
     }
@@ -115,27 +141,23 @@ impl Chooser {
     }
 
     fn penalise(&self, logits: &mut [f32]) {
-        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.options.sampling;
         if !self.options.sampling.penalises() {
             return;
         }
-        let mut generated: HashMap<u32, u32> = self.tokens[..self.prompt].iter().map(|&id| (id, 0)).collect();
-        for &id in &self.tokens[self.prompt..] {
-            *generated.entry(id).or_default() += 1;
+        let (penalties, mut counts) = (self.options.sampling.penalties(), HashMap::new());
+        for (i, &id) in self.tokens.iter().enumerate() {
+            self.count(i, counts.entry(id).or_default());
         }
-        for (id, count) in generated {
-            let logit = &mut logits[id as usize];
-            *logit = if *logit > 0.0 { *logit / repetition_penalty } else { *logit * repetition_penalty };
-            if count > 0 {
-                *logit -= presence_penalty + frequency_penalty * count as f32;
-            }
+        for (id, count) in counts {
+            logits[id as usize] = penalties.apply(logits[id as usize], count);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::sampling::Sampling, *};
+    use crate::ops::transformer::SampleOptions;
 
     fn chooser(options: GenerateOptions) -> Chooser {
         Chooser::new(&options, 0, &[0, 1], &[3]).unwrap()
@@ -171,7 +193,7 @@ mod tests {
         assert_eq!(chooser(GenerateOptions::default().logit_bias([(0, 3.5)])).of_logits(&mut logits()).unwrap(), 0);
         let hook = |tokens: &[u32], logits: &mut [f32]| logits[tokens.len()] = 9.0;
         let mut chooser = chooser(GenerateOptions::default().logits(hook));
-        assert_eq!(chooser.wanted(), None, "it needs all logits");
+        assert!(!chooser.is_for_engine(), "it needs all logits");
         assert_eq!([chooser.of_logits(&mut logits()).unwrap(), chooser.of_logits(&mut logits()).unwrap()], [2, 3]);
     }
 
@@ -201,18 +223,27 @@ mod tests {
         assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 0, 1]), [2]);
         assert_eq!(forbidden(options().no_repeat_ngram(3), &[2, 1]), [0usize; 0]);
         assert_eq!(forbidden(options().no_repeat_ngram(9), &[2, 1]), [0usize; 0]);
-        assert_eq!(chooser(options().min_tokens(1)).wanted(), None);
-        assert_eq!(chooser(options().no_repeat_ngram(2)).wanted(), None);
-        assert_eq!(chooser(words()).wanted(), None);
+        for options in [options().min_tokens(1), options().no_repeat_ngram(2), words()] {
+            assert!(!chooser(options).is_for_engine());
+        }
     }
 
     #[test]
-    fn no_more_logits_are_wanted_than_needed() {
-        let wanted = |sampling: Sampling| chooser(GenerateOptions::default().sampling(sampling)).wanted();
-        assert_eq!(wanted(Sampling::GREEDY), Some(1));
-        assert_eq!(wanted(Sampling::GREEDY.temperature(1.0)), None);
-        assert_eq!(wanted(Sampling::GREEDY.temperature(1.0).top_k(40)), Some(40));
-        assert_eq!(wanted(Sampling::GREEDY.temperature(1.0).top_k(TopK::MAX + 1)), None);
-        assert_eq!(wanted(Sampling::GREEDY.repetition_penalty(1.1)), None);
+    fn the_engine_gets_what_it_needs() {
+        let choice = |options: GenerateOptions| {
+            let mut chooser = chooser(options);
+            assert!(chooser.is_for_engine());
+            [1, 2, 2, 3].into_iter().for_each(|id| chooser.tokens.push(id));
+            Chooser::for_engine([&chooser, &chooser].into_iter(), 5).unwrap()
+        };
+        let plain = choice(GenerateOptions::default().sampling(Sampling::GREEDY.temperature(0.5).top_k(3).seed(9)));
+        assert_eq!((plain.options, plain.seeds), (SampleOptions::default().temperature(0.5).top_k(3), vec![9, 9]));
+        assert!(plain.changes.is_none());
+        // 0 and 1 are of the prompt; the last token is the step's input, and counted there.
+        let penalised = choice(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5))).changes.unwrap();
+        let counts = [Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0];
+        assert_eq!((penalised.counts, penalised.bias), ([counts, counts].concat(), vec![0.0; 5]));
+        let biased = choice(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)])).changes.unwrap();
+        assert_eq!((biased.penalties, biased.bias), (Penalties::NONE, vec![0.0, 0.0, -1.0, 0.0, 1.5]));
     }
 }

@@ -1,7 +1,7 @@
 //! The model on the CPU: the CPU twins of the GPU's kernels, on all cores.
 
 use super::{
-    engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
+    engine::{Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
     layers::{HostEnds, HostLayer},
     worker::on_all_cores,
 };
@@ -25,7 +25,6 @@ pub(super) struct CpuModel {
     pub layers: Vec<HostLayer>,
 }
 
-#[derive(Clone)]
 struct CpuSession {
     model: Arc<CpuModel>,
     /// Of every sequence, by layer.
@@ -33,8 +32,9 @@ struct CpuSession {
     capacity: usize,
     /// The cosine and sine of every rotary angle, for as many positions as there have been: a context may have millions.
     angles: Vec<f32>,
-    /// The tokens that the last greedy step gave.
-    greedy: Vec<u32>,
+    choice: Option<Choice>,
+    /// The tokens that were chosen last.
+    next: Vec<u32>,
 }
 
 impl Engine for CpuModel {
@@ -49,7 +49,7 @@ impl Engine for CpuModel {
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let cache = HostKvCache::new(self.config.attention())?;
         let caches = vec![vec![cache; self.config.layers]; options.sequences];
-        Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), greedy: vec![0; options.sequences] }))
+        Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), choice: None, next: Vec::new() }))
     }
 }
 
@@ -117,11 +117,6 @@ impl CpuSession {
         let rows = tokens.iter().enumerate().map(|(sequence, &token)| self.logits(sequence, &[token], 1));
         Ok(rows.collect::<Result<Vec<_>>>()?.concat())
     }
-
-    fn top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<TokenLogit>>> {
-        let logits = self.step_logits(tokens)?;
-        Ok(logits.chunks(self.model.config.vocab).map(|row| transformer::top_k_cpu(row, k)).collect())
-    }
 }
 
 /// Work is done when it is submitted.
@@ -139,7 +134,8 @@ impl EngineSession for CpuSession {
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
-        Ok(Box::new(self.clone()))
+        let (model, caches, angles) = (self.model.clone(), self.caches.clone(), self.angles.clone());
+        Ok(Box::new(Self { model, caches, capacity: self.capacity, angles, choice: None, next: Vec::new() }))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
@@ -166,15 +162,18 @@ impl EngineSession for CpuSession {
         done(self.step_logits(tokens)?)
     }
 
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>> {
-        done(self.top(tokens, k)?)
+    fn choose_by(&mut self, choice: Choice) -> Result<()> {
+        self.choice = Some(choice);
+        Ok(())
     }
 
-    fn step_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
-        let tokens = tokens.map_or_else(|| self.greedy.clone(), <[u32]>::to_vec);
-        let top = self.top(&tokens, 1)?;
-        self.greedy = top.into_iter().flatten().map(|(id, _)| id).collect();
-        done(self.greedy.clone())
+    fn step_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
+        let positions: Vec<u32> = (0..tokens.len()).map(|sequence| self.len(sequence) as u32).collect();
+        let mut logits = self.step_logits(&tokens)?;
+        let choice = self.choice.as_mut().ok_or_else(unchosen)?;
+        self.next = choice.next(&tokens, &positions, &mut logits)?;
+        done(self.next.clone())
     }
 
     fn steps_ahead(&self) -> usize {
@@ -193,7 +192,7 @@ impl EngineSession for CpuSession {
         Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
     }
 
-    fn record_step(&self, _: usize) -> Result<Recording> {
+    fn record_step(&mut self, _: usize) -> Result<Recording> {
         Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
     }
 }

@@ -2,18 +2,48 @@
 
 use crate::{
     element::Element,
-    error::Result,
+    error::{Error, Result},
     formats::ModelConfig,
     gpu::{context::Context, recording::Recording, tensor::Tensor},
-    ops::transformer::HostKvCache,
+    ops::transformer::{HostKvCache, Penalties, SampleOptions, penalize_cpu, sample_cpu},
 };
 use std::{pin::Pin, sync::Arc};
 
 /// A result of work that is submitted already.
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// A token and its logit.
-pub(super) type TokenLogit = (u32, f32);
+/// How an engine chooses the next token of every sequence.
+pub(super) struct Choice {
+    pub options: SampleOptions,
+    /// Of every sequence. A token's random numbers are those of the position of the token before it.
+    pub seeds: Vec<u64>,
+    /// What changes the logits before.
+    pub changes: Option<Changes>,
+}
+
+/// What [`penalize`](crate::transformer::penalize()) takes.
+pub(super) struct Changes {
+    pub penalties: Penalties,
+    /// `[vocab]`
+    pub bias: Vec<f32>,
+    /// `[sequences, vocab]`, without the tokens of the next step: every step counts its own.
+    pub counts: Vec<u32>,
+}
+
+impl Choice {
+    /// The next tokens, on the CPU: from the `logits` `[sequences, vocab]` after `tokens`, which are at `positions`.
+    pub fn next(&mut self, tokens: &[u32], positions: &[u32], logits: &mut [f32]) -> Result<Vec<u32>> {
+        let vocab = logits.len() / tokens.len().max(1);
+        let mut next = Vec::with_capacity(tokens.len());
+        for (s, row) in logits.chunks_mut(vocab.max(1)).enumerate() {
+            if let Some(Changes { penalties, bias, counts }) = &mut self.changes {
+                penalize_cpu(row, tokens[s], &mut counts[s * vocab..(s + 1) * vocab], bias, penalties)?;
+            }
+            next.push(sample_cpu(row, self.seeds[s], positions[s], &self.options)?);
+        }
+        Ok(next)
+    }
+}
 
 /// How much room a [`Session`](super::Session) has.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +68,11 @@ impl SessionOptions {
     pub fn cache(self, cache: Element) -> Self {
         Self { cache, ..self }
     }
+}
+
+/// A step for the next tokens before anyone said how they are chosen.
+pub(super) fn unchosen() -> Error {
+    Error::Invalid { op: "session", what: "no choice of tokens was set".into() }
 }
 
 /// A model's weights where they are computed with.
@@ -79,14 +114,14 @@ pub(super) trait EngineSession: Send + Sync {
     /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.
     fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>>;
 
-    /// Appends one token to every sequence; gives the `k` largest logits of each, largest first.
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>>;
+    /// Says how [`EngineSession::step_next`] chooses from now on.
+    fn choose_by(&mut self, choice: Choice) -> Result<()>;
 
-    /// Appends one token to every sequence: those given, or else those that the greedy step before this one gives, which need not have been
-    /// awaited. Gives the most likely next token of each, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.
-    fn step_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>>;
+    /// Appends one token to every sequence: those given, or else those that the step before this one gives, which need not have been awaited. Gives
+    /// the next token of each, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
+    fn step_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>>;
 
-    /// How many greedy steps are best submitted beyond the one that is awaited.
+    /// How many such steps are best submitted beyond the one that is awaited.
     fn steps_ahead(&self) -> usize;
 
     /// The output of a layer for hidden states `[tokens, hidden]` at the beginning of the first sequence, which must be empty and stays so.
@@ -96,5 +131,5 @@ pub(super) trait EngineSession: Send + Sync {
     fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)>;
 
     /// The dispatches of a greedy decoding step of all sequences when each has had `past` tokens; nothing is run. Sequences must be empty.
-    fn record_step(&self, past: usize) -> Result<Recording>;
+    fn record_step(&mut self, past: usize) -> Result<Recording>;
 }

@@ -3,15 +3,12 @@
 use super::{
     engine::Pending,
     feed::{Blocking, Feed, Source},
-    sequence::{Sequence, Token, step},
+    sequence::{Sequence, Token, choose_by, step},
     session::Session,
     stop::Stop,
     worker::Workers,
 };
-use crate::{
-    error::{Error, Result},
-    ops::transformer::TopK,
-};
+use crate::error::{Error, Result};
 use futures_core::Stream;
 use std::{
     borrow::Borrow,
@@ -46,7 +43,9 @@ pub struct Generation {
 struct Run {
     session: Session,
     sequence: Sequence,
-    /// Greedy steps that are submitted and not yet awaited.
+    /// Does the engine know how to choose?
+    told: bool,
+    /// Steps that are submitted and not yet awaited.
     pending: VecDeque<Pending<Vec<u32>>>,
 }
 
@@ -54,7 +53,7 @@ impl Generation {
     /// Makes the sequence's prompt the text of the first sequence of a session, and continues it.
     pub(super) fn new(workers: &Arc<Workers>, session: Session, sequence: Sequence) -> Self {
         let stop = sequence.stop;
-        let run = Run { session, sequence, pending: VecDeque::new() };
+        let run = Run { session, sequence, told: false, pending: VecDeque::new() };
         Self { feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) }, stop }
     }
 
@@ -148,28 +147,27 @@ impl Run {
             let mut logits = self.session.set_text(0, chooser.tokens()).await?;
             return chooser.of_logits(&mut logits).map(drop);
         }
-        if chooser.wanted() == Some(1) {
-            return self.greedy().await;
+        if chooser.is_for_engine() {
+            return self.ahead().await;
         }
-        step(&mut self.session, std::slice::from_mut(&mut self.sequence)).await
+        step(&mut self.session, std::slice::from_mut(&mut self.sequence), &mut self.told).await
     }
 
     /// Steps are submitted ahead of the one that is awaited: a token need not come back before the next step begins.
-    async fn greedy(&mut self) -> Result<()> {
+    async fn ahead(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.told, true) {
+            choose_by(&mut self.session, std::slice::from_ref(&self.sequence))?;
+        }
         let next = match self.pending.pop_front() {
             Some(next) => next,
-            None => self.session.submit_greedy(Some(&[self.sequence.chooser.last()]))?,
+            None => self.session.submit_next(Some(&[self.sequence.chooser.last()]))?,
         };
         let ahead = self.session.steps_ahead().min(self.sequence.left() - 1);
         while self.pending.len() < ahead && self.session.has_room() {
-            self.pending.push_back(self.session.submit_greedy(None)?);
+            self.pending.push_back(self.session.submit_next(None)?);
         }
-        match next.await?.first() {
-            Some(&id) if id != TopK::NONE => {
-                self.sequence.chooser.chosen(id);
-                Ok(())
-            }
-            _ => Err(Error::Invalid { op: "generate", what: "the logits are not finite".into() }),
-        }
+        let next = next.await?;
+        let &id = next.first().ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;
+        self.sequence.chooser.of_engine(id).map(drop)
     }
 }

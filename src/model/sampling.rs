@@ -1,10 +1,12 @@
 //! Sampling of the next token.
 
-use crate::error::{Error, Result};
-use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
-use std::cmp::Ordering;
-
-const OP: &str = "sampling";
+use crate::{
+    error::{Error, Result},
+    ops::transformer::{
+        Penalties, SampleOptions,
+        sample::{draw, order},
+    },
+};
 
 /// How the next token is chosen: change the logits by the penalties, take the `top_k` most likely, of these the fewest whose probability at
 /// `temperature` reaches `top_p`, of those the ones that are at least `min_p` as likely as the first, and draw one of them at random.
@@ -26,7 +28,8 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted from the logit of a token once for each time that it was generated.
     pub frequency_penalty: f32,
-    /// Seeds the random numbers.
+    /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the text and its id: the same logits give the same tokens
+    /// on every device.
     pub seed: u64,
 }
 
@@ -93,12 +96,21 @@ impl Sampling {
 
     /// Do penalties change the logits?
     pub fn penalises(&self) -> bool {
-        (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+        self.penalties() != Penalties::NONE
     }
 
     /// Does it always take the most likely token?
     pub fn is_greedy(&self) -> bool {
-        self.temperature == 0.0 || self.top_k == 1
+        self.options().is_greedy()
+    }
+
+    /// What of it is for the op.
+    pub(super) fn options(&self) -> SampleOptions {
+        SampleOptions::default().temperature(self.temperature).top_k(self.top_k).top_p(self.top_p).min_p(self.min_p)
+    }
+
+    pub(super) fn penalties(&self) -> Penalties {
+        Penalties::new(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
     }
 
     /// Checks that the numbers are in range.
@@ -106,24 +118,8 @@ impl Sampling {
     /// # Errors
     /// [`Error::Invalid`] for a number that is not.
     pub fn check(&self) -> Result<()> {
-        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return Err(invalid(format!("temperature is {}; it must be finite and not negative", self.temperature)));
-        }
-        if !(0.0..=1.0).contains(&self.top_p) {
-            return Err(invalid(format!("top_p is {}; it must be from 0 to 1", self.top_p)));
-        }
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return Err(invalid(format!("min_p is {}; it must be from 0 to 1", self.min_p)));
-        }
-        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
-            return Err(invalid(format!("repetition_penalty is {}; it must be finite and positive", self.repetition_penalty)));
-        }
-        for (name, penalty) in [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)] {
-            if !penalty.is_finite() {
-                return Err(invalid(format!("{name} is {penalty}; it must be finite")));
-            }
-        }
-        Ok(())
+        self.options().check()?;
+        self.penalties().check()
     }
 }
 
@@ -133,31 +129,36 @@ impl Default for Sampling {
     }
 }
 
-/// Draws tokens. It does not know the text, and so applies no penalties: generations do that before. The same options and logits give the same tokens on every platform: the generator is ChaCha8, and the arithmetic is in
-/// `f64` without the platform's `exp`.
+/// Draws tokens, by the rule of [`transformer::sample`](crate::transformer::sample()). It does not know the text, and so applies no penalties:
+/// generations do that before. Its random numbers are those of positions from 0 on, one for each token that it draws: the same options and logits give
+/// the same tokens on every platform.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    rng: ChaCha8Rng,
+    position: u32,
     /// Reused between draws.
     candidates: Vec<(u32, f32)>,
-    weights: Vec<f64>,
 }
 
 impl Sampler {
-    /// A sampler with freshly seeded random numbers.
+    /// A sampler that has drawn nothing yet.
     ///
     /// # Errors
     /// [`Error::Invalid`], see [`Sampling::check`].
     pub fn new(sampling: Sampling) -> Result<Self> {
         sampling.check()?;
-        let rng = ChaCha8Rng::seed_from_u64(sampling.seed);
-        Ok(Self { sampling, rng, candidates: Vec::new(), weights: Vec::new() })
+        Ok(Self { sampling, position: 0, candidates: Vec::new() })
     }
 
     /// Its options.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
+    }
+
+    /// Has the next token drawn with the random numbers of this position.
+    pub(super) fn at(&mut self, position: u32) -> &mut Self {
+        self.position = position;
+        self
     }
 
     /// Draws one of `candidates`, pairs of a token id and its logit, sorted by falling logit, then by rising id. Probabilities are relative
@@ -166,21 +167,13 @@ impl Sampler {
     /// # Errors
     /// [`Error::Invalid`] if there are no candidates, if they are not sorted, if the first logit is not finite, or if another is NaN.
     pub fn sample(&mut self, candidates: &[(u32, f32)]) -> Result<u32> {
-        let &[(first, max), ..] = candidates else { return Err(invalid("no candidates".into())) };
         if let Some(&(id, logit)) = candidates.iter().find(|(_, logit)| logit.is_nan()) {
             return Err(invalid(format!("the logit of token {id} is {logit}")));
-        }
-        if !max.is_finite() {
-            return Err(invalid(format!("the highest logit, of token {first}, is {max}")));
         }
         if let Some(pair) = candidates.windows(2).find(|pair| order(&pair[0], &pair[1]).is_gt()) {
             return Err(invalid(format!("candidates {:?} and {:?} are not in order", pair[0], pair[1])));
         }
-        if self.sampling.is_greedy() {
-            return Ok(first);
-        }
-        let kept = if self.sampling.top_k == 0 { candidates.len() } else { self.sampling.top_k.min(candidates.len()) };
-        Ok(candidates[self.draw(&candidates[..kept])].0)
+        self.choose(candidates.iter().copied())
     }
 
     /// Draws a token of the whole vocabulary; `logits` are indexed by token id.
@@ -191,90 +184,37 @@ impl Sampler {
         if let Some(id) = logits.iter().position(|logit| logit.is_nan()) {
             return Err(invalid(format!("the logit of token {id} is {}", logits[id])));
         }
-        let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.clear();
-        candidates.extend((0u32..).zip(logits.iter().copied()));
-        keep_first(&mut candidates, if self.sampling.is_greedy() { 1 } else { self.sampling.top_k });
-        let token = self.sample(&candidates);
-        self.candidates = candidates;
-        token
+        self.choose((0u32..).zip(logits.iter().copied()))
     }
 
-    /// The index of the drawn candidate.
-    fn draw(&mut self, candidates: &[(u32, f32)]) -> usize {
-        let (max, temperature) = (f64::from(candidates[0].1), f64::from(self.sampling.temperature));
-        self.weights.clear();
-        self.weights.extend(candidates.iter().map(|&(_, logit)| exp((f64::from(logit) - max) / temperature)));
-        let kept = self.nucleus();
-        let total: f64 = self.weights[..kept].iter().sum();
-        let mut left = self.rng.random::<f64>() * total;
-        for (i, weight) in self.weights[..kept].iter().enumerate() {
-            if left < *weight {
-                return i;
-            }
-            left -= weight;
+    /// Draws one of some tokens with their logits, of which none is NaN.
+    fn choose(&mut self, candidates: impl Iterator<Item = (u32, f32)>) -> Result<u32> {
+        self.candidates.clear();
+        self.candidates.extend(candidates);
+        let Some(&(first, largest)) = self.candidates.iter().min_by(|a, b| order(a, b)) else {
+            return Err(invalid("no candidates".into()));
+        };
+        if !largest.is_finite() {
+            return Err(invalid(format!("the highest logit, of token {first}, is {largest}")));
         }
-        // By rounding, `left` passed the end: take the last weight that is not 0.
-        self.weights[..kept].iter().rposition(|&weight| weight > 0.0).unwrap_or(0)
-    }
-
-    /// How many leading weights are kept: those that it takes to reach `top_p` of their sum, and are at least `min_p` of the first.
-    fn nucleus(&self) -> usize {
-        let least = f64::from(self.sampling.min_p) * self.weights.first().copied().unwrap_or(0.0);
-        let likely = self.weights.iter().position(|&weight| weight < least).unwrap_or(self.weights.len());
-        likely.min(self.reaching_top_p())
-    }
-
-    fn reaching_top_p(&self) -> usize {
-        if self.sampling.top_p == 1.0 {
-            return self.weights.len();
+        let position = self.position;
+        self.position = position.wrapping_add(1);
+        if self.sampling.is_greedy() {
+            return Ok(first);
         }
-        let enough = f64::from(self.sampling.top_p) * self.weights.iter().sum::<f64>();
-        let mut sum = 0.0;
-        let reached = self.weights.iter().position(|weight| {
-            sum += weight;
-            sum >= enough
-        });
-        reached.map_or(self.weights.len(), |last| last + 1)
+        Ok(draw(&mut self.candidates, self.sampling.seed, position, &self.sampling.options()).unwrap_or(first))
     }
-}
-
-/// By falling logit, then by rising id. 0 comes before -0, as in the GPU's top-k.
-fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
-    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-}
-
-/// Sorts the first `count` (0: all) to the front and drops the rest.
-fn keep_first(candidates: &mut Vec<(u32, f32)>, count: usize) {
-    if (1..candidates.len()).contains(&count) {
-        candidates.select_nth_unstable_by(count - 1, order);
-        candidates.truncate(count);
-    }
-    candidates.sort_unstable_by(order);
-}
-
-/// e^x for x ≤ 0, within 2 units in the last place and the same on every platform: 2^n · e^r with |r| ≤ ln 2 / 2, e^r by its Taylor series.
-/// Results below 2^-1022 are 0.
-fn exp(x: f64) -> f64 {
-    // ln 2 in two parts. The upper one ends in 21 zero bits, so n times it is exact.
-    const LN_2: [f64; 2] = [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)];
-    let n = (x * std::f64::consts::LOG2_E).round();
-    if n < -1022.0 {
-        return 0.0;
-    }
-    let r = (x - n * LN_2[0]) - n * LN_2[1];
-    let series = (1..=14).rev().fold(1.0, |sum, i| 1.0 + sum * r / f64::from(i));
-    series * f64::from_bits(((n as i64 + 1023) as u64) << 52)
 }
 
 fn invalid(what: String) -> Error {
-    Error::Invalid { op: OP, what }
+    Error::Invalid { op: "sampling", what }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
+    use std::collections::BTreeSet;
 
     fn sampler(temperature: f32, top_k: usize, top_p: f32) -> Sampler {
         Sampler::new(Sampling { temperature, top_k, top_p, seed: 7, ..Sampling::GREEDY }).unwrap()
@@ -385,8 +325,8 @@ mod tests {
         // Four equal weights, whose sums are exact: two of four reach 0.5.
         for (top_p, kept) in [(0.0, 1), (0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)] {
             let mut sampler = sampler(1.0, 0, top_p);
-            sampler.draw(&[(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]);
-            assert_eq!(sampler.nucleus(), kept, "{top_p}");
+            let drawn: BTreeSet<u32> = (0..200).map(|_| sampler.sample_logits(&[1.0; 4]).unwrap()).collect();
+            assert_eq!(drawn, (0..kept).collect(), "{top_p}");
         }
     }
 
@@ -397,18 +337,9 @@ mod tests {
             let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 50, top_p: 0.95, seed, ..Sampling::GREEDY }).unwrap();
             (0..8).map(|_| sampler.sample_logits(&logits).unwrap()).collect::<Vec<_>>()
         };
-        assert_eq!(draw(1), [97, 54, 86, 62, 89, 21, 51, 8]);
-        assert_eq!(draw(2), [91, 32, 29, 37, 62, 67, 99, 27]);
-    }
-
-    #[test]
-    fn exp_is_near_the_platforms() {
-        for i in 0..100_000 {
-            let x = -f64::from(i) * 0.00708;
-            let (ours, theirs) = (exp(x), x.exp());
-            assert!((ours - theirs).abs() <= 4.0 * f64::EPSILON * theirs, "{x}: {ours} {theirs}");
-        }
-        assert_eq!((exp(0.0), exp(-0.0), exp(-1e9), exp(f64::NEG_INFINITY)), (1.0, 1.0, 0.0, 0.0));
+        // Those of the rule in real numbers, computed in Python.
+        assert_eq!(draw(1), [53, 32, 2, 70, 72, 81, 62, 2]);
+        assert_eq!(draw(2), [24, 56, 75, 59, 78, 35, 35, 89]);
     }
 
     #[test]

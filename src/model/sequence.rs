@@ -2,7 +2,6 @@
 
 use super::{
     choice::Chooser,
-    engine::TokenLogit,
     options::GenerateOptions,
     session::Session,
     stop::{Stop, Writer},
@@ -58,25 +57,35 @@ impl Sequence {
     }
 }
 
-/// A step of all sequences of a session: those that have not ended choose their next token. Only what it can be chosen from is read back.
-pub(super) async fn step(session: &mut Session, sequences: &mut [Sequence]) -> Result<()> {
+/// Has the session choose the next tokens of these sequences.
+pub(super) fn choose_by(session: &mut Session, sequences: &[Sequence]) -> Result<()> {
+    let vocab = session.vocab();
+    match Chooser::for_engine(sequences.iter().map(|sequence| &sequence.chooser), vocab) {
+        Some(choice) => session.choose_by(choice),
+        None => Ok(()),
+    }
+}
+
+/// A step of all sequences of a session: those that have not ended choose their next token. Only what it can be chosen from is read back, the token
+/// alone where the engine can choose it. `told`: does the engine know how?
+pub(super) async fn step(session: &mut Session, sequences: &mut [Sequence], told: &mut bool) -> Result<()> {
     let tokens: Vec<u32> = sequences.iter().map(|sequence| sequence.chooser.last()).collect();
     // Sequences of a batch have the same options; one that has ended has, for its least length, no say.
-    let wanted = sequences.iter().find(|sequence| sequence.stop.is_none()).and_then(|sequence| sequence.chooser.wanted());
-    match wanted {
-        Some(k) => {
-            let top: Vec<Vec<TokenLogit>> = session.decode_top(&tokens, k).await?;
-            for (sequence, top) in sequences.iter_mut().zip(top).filter(|(sequence, _)| sequence.stop.is_none()) {
-                sequence.chooser.of_top(top)?;
-            }
+    let is_live = |sequence: &Sequence| sequence.stop.is_none();
+    if sequences.iter().find(|sequence| is_live(sequence)).is_some_and(|sequence| sequence.chooser.is_for_engine()) {
+        if !std::mem::replace(told, true) {
+            choose_by(session, sequences)?;
         }
-        None => {
-            let mut logits = session.decode(&tokens).await?;
-            let vocab = logits.len() / tokens.len();
-            for (sequence, row) in sequences.iter_mut().zip(logits.chunks_mut(vocab)).filter(|(sequence, _)| sequence.stop.is_none()) {
-                sequence.chooser.of_logits(row)?;
-            }
+        let next = session.decode_next(&tokens).await?;
+        for (sequence, id) in sequences.iter_mut().zip(next).filter(|(sequence, _)| is_live(sequence)) {
+            sequence.chooser.of_engine(id)?;
         }
+        return Ok(());
+    }
+    let mut logits = session.decode(&tokens).await?;
+    let vocab = logits.len() / tokens.len();
+    for (sequence, row) in sequences.iter_mut().zip(logits.chunks_mut(vocab)).filter(|(sequence, _)| is_live(sequence)) {
+        sequence.chooser.of_logits(row)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Sequences in progress: their key-value caches and their lengths.
 
 use super::{
-    engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
+    engine::{Choice, Engine, EngineSession, Pending, SessionOptions},
     saved::{Fingerprint, Saved},
     worker::yield_now,
 };
@@ -138,6 +138,11 @@ impl Session {
         Ok(())
     }
 
+    /// How many tokens its model knows.
+    pub(super) fn vocab(&self) -> usize {
+        self.engine.config().vocab
+    }
+
     /// Is it a session of this model?
     pub(super) fn is_of(&self, engine: &Arc<dyn Engine>) -> bool {
         Arc::ptr_eq(&self.engine, engine)
@@ -215,32 +220,37 @@ impl Session {
         Ok(logits)
     }
 
-    /// [`Session::decode`] for the `k` largest logits of every sequence, largest first.
-    pub(super) async fn decode_top(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Vec<TokenLogit>>> {
+    /// Says how the next tokens are chosen by [`Session::decode_next`] and [`Session::submit_next`].
+    pub(super) fn choose_by(&mut self, choice: Choice) -> Result<()> {
+        self.state.choose_by(choice)
+    }
+
+    /// [`Session::decode`] for the next token of every sequence; [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
+    pub(super) async fn decode_next(&mut self, tokens: &[u32]) -> Result<Vec<u32>> {
         self.check_step(tokens)?;
         let undo = self.undo();
-        let top = undo.state.step_top(tokens, k)?.await?;
+        let next = undo.state.step_next(Some(tokens))?.await?;
         undo.keep();
         self.appended(tokens);
-        Ok(top)
+        Ok(next)
     }
 
     fn appended(&mut self, tokens: &[u32]) {
         self.tokens.iter_mut().zip(tokens).for_each(|(sequence, &token)| sequence.push(token));
     }
 
-    /// Submits a step of all sequences for the most likely next token of each ([`Session::settle`] follows when they are known): from `tokens`, or
-    /// from those that the greedy step before this one gives, which need not have been awaited. A token is
-    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where a logit is NaN.
-    pub(super) fn submit_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+    /// Submits a step of all sequences for the next token of each ([`Session::settle`] follows when they are known): from `tokens`, or from those that
+    /// the step before this one gives, which need not have been awaited. A token is [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the
+    /// logits are not finite.
+    pub(super) fn submit_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         match tokens {
             Some(tokens) => self.check_step(tokens)?,
             None => self.check_room()?,
         }
-        self.state.step_greedy(tokens)
+        self.state.step_next(tokens)
     }
 
-    /// How many greedy steps are best submitted beyond the one that is awaited.
+    /// How many such steps are best submitted beyond the one that is awaited.
     pub(super) fn steps_ahead(&self) -> usize {
         self.state.steps_ahead()
     }
@@ -257,7 +267,7 @@ impl Session {
     }
 
     /// The dispatches of a decoding step after `past` tokens, for empty sequences; nothing is run.
-    pub(super) fn record_step(&self, past: usize) -> Result<Recording> {
+    pub(super) fn record_step(&mut self, past: usize) -> Result<Recording> {
         let (needed, capacity) = (past.saturating_add(1), self.options.capacity);
         if needed > capacity {
             return Err(Error::Context { needed, capacity });

@@ -17,6 +17,7 @@ pub mod measure;
 mod op_tables;
 pub mod optimizer;
 mod philox;
+mod race;
 mod reduce;
 mod rms;
 pub mod tensor;

@@ -13,7 +13,7 @@ use crate::{
     },
     ops::{
         bitnet::{self, Layout, Norm, QuantizedActivations},
-        transformer::{self, KvCache, NewTokens, TopK},
+        transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions},
     },
     weights::{dense::DenseMatrix, ternary::matrix::TernaryMatrix},
 };
@@ -62,24 +62,28 @@ impl Batch {
     }
 }
 
-/// What a decoding step gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Want {
-    /// The most likely token, which stays on the GPU as the next step's input.
-    Greedy,
-    /// So many of the largest logits.
-    Top(usize),
-    /// All logits.
-    All,
+/// How steps choose the next tokens, which stay on the GPU as the next step's input.
+pub(super) struct GpuChoice {
+    pub options: SampleOptions,
+    /// `[sequences, 2]`
+    pub seeds: Tensor<u32>,
+    pub changes: Option<GpuChanges>,
+}
+
+/// What changes the logits before.
+pub(super) struct GpuChanges {
+    pub penalties: Penalties,
+    /// `[vocab]`
+    pub bias: Tensor<f32>,
+    /// `[sequences, vocab]`: kept by the steps themselves.
+    pub counts: Tensor<u32>,
 }
 
 /// A recorded step of all sequences.
 pub(super) struct Step {
     pub recording: Recording,
-    /// `[sequences, vocab]`, or only the largest, `[sequences, k]`.
+    /// `[sequences, vocab]`
     pub logits: Tensor<f32>,
-    /// `[sequences, k]`: the tokens of the largest logits; where all logits are wanted, the step's input.
-    pub ids: Tensor<u32>,
 }
 
 /// Intermediate results of a layer, in buffers that all layers share.
@@ -186,22 +190,17 @@ impl GpuModel {
         transformer::dense_gemv(encoder, &normed, self.ends.head())
     }
 
-    /// Records a step of all sequences, of up to `longest` tokens with it, from `tokens` `[sequences]`.
-    pub(super) fn step(&self, tokens: &Tensor<u32>, memory: &Memory, want: Want, longest: usize) -> Result<Step> {
+    /// Records a step of all sequences, of up to `longest` tokens with it, from `tokens` `[sequences]`. With a choice, the tokens that are chosen take
+    /// their place.
+    pub(super) fn step(&self, tokens: &Tensor<u32>, memory: &Memory, choice: Option<&GpuChoice>, longest: usize) -> Result<Step> {
         let sequences = tokens.len();
         let mut encoder = self.context.encoder("decode");
         let x = self.hidden(&mut encoder, tokens, memory, Batch { first: 0, tokens: 1, longest })?;
         let logits = self.logits(&mut encoder, &x, 0, sequences)?;
-        let TopK { logits, ids } = match want {
-            Want::Greedy => {
-                let top = TopK { logits: Tensor::uninit(&self.context, [sequences, 1])?, ids: tokens.reshape([sequences, 1])? };
-                transformer::top_k_into(&mut encoder, &logits, &top)?;
-                top
-            }
-            Want::Top(k) => transformer::top_k(&mut encoder, &logits, k)?,
-            Want::All => TopK { logits, ids: tokens.clone() },
-        };
-        Ok(Step { recording: encoder.finish(), logits, ids })
+        if let Some(choice) = choice {
+            choose(&mut encoder, &logits, tokens, memory, choice)?;
+        }
+        Ok(Step { recording: encoder.finish(), logits })
     }
 }
 
@@ -222,4 +221,13 @@ fn linear(
         None => bitnet::quantize_activations_into(encoder, x, xq)?,
     }
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
+}
+
+/// Records the choice of the tokens that follow `tokens`, in their place.
+fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, tokens: &Tensor<u32>, memory: &Memory, choice: &GpuChoice) -> Result<()> {
+    if let Some(GpuChanges { penalties, bias, counts }) = &choice.changes {
+        transformer::penalize(encoder, logits, tokens, counts, bias, penalties)?;
+    }
+    let draws = Draws { seeds: &choice.seeds, positions: &memory.positions };
+    transformer::sample_into(encoder, logits, &draws, &choice.options, tokens)
 }

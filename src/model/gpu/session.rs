@@ -1,12 +1,12 @@
 //! Sequences on a GPU. A prompt is recorded and run in batches; a decoding step is recorded once for all sequences and run again and again.
 
-use super::graph::{Batch, GpuModel, Memory, Step, Want};
+use super::graph::{Batch, GpuChanges, GpuChoice, GpuModel, Memory, Step};
 use crate::{
     error::Result,
     formats::ModelConfig,
     gpu::{context::Context, recording::Recording, tensor::Tensor},
-    model::engine::{Engine, EngineSession, Pending, SessionOptions, TokenLogit},
-    ops::transformer::HostKvCache,
+    model::engine::{Changes, Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
+    ops::transformer::{HostKvCache, SampleOptions},
 };
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const BATCH: usize = 512;
 /// Context lengths at which a decoding step is recorded anew, with more shares of the attention: 64 and its doubles.
 const FIRST_SPAN: usize = 64;
 
-/// Greedy steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
+/// Steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
 const AHEAD: usize = 3;
 
 struct GpuSession {
@@ -25,12 +25,14 @@ struct GpuSession {
     /// `[sequences]`: the input of the next step.
     tokens: Tensor<u32>,
     lengths: Vec<usize>,
+    choice: Option<GpuChoice>,
     step: Option<CachedStep>,
 }
 
 /// A recorded step, and what it was recorded for.
 struct CachedStep {
-    want: Want,
+    /// Does it choose the next tokens?
+    chooses: bool,
     /// The longest context that its attention is recorded for.
     span: usize,
     step: Arc<Step>,
@@ -48,7 +50,7 @@ impl Engine for GpuModel {
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let memory = self.memory(options)?;
         let tokens = Tensor::zeros(&self.context, [options.sequences])?;
-        Ok(Box::new(GpuSession { model: self, memory, tokens, lengths: vec![0; options.sequences], step: None }))
+        Ok(Box::new(GpuSession { model: self, memory, tokens, lengths: vec![0; options.sequences], choice: None, step: None }))
     }
 }
 
@@ -59,28 +61,29 @@ impl GpuSession {
         self.memory.positions.write(&positions)
     }
 
-    /// The recorded step for what is wanted at the present lengths.
-    fn recorded(&mut self, want: Want) -> Result<Arc<Step>> {
+    /// The recorded step for the present lengths.
+    fn recorded(&mut self, chooses: bool) -> Result<Arc<Step>> {
         let longest = self.lengths.iter().copied().max().unwrap_or(0) + 1;
         if let Some(cached) = &self.step
-            && cached.want == want
+            && cached.chooses == chooses
             && longest <= cached.span
             && cached.span <= FIRST_SPAN.max(2 * longest)
         {
             return Ok(cached.step.clone());
         }
         let span = longest.next_power_of_two().max(FIRST_SPAN);
-        let step = Arc::new(self.model.step(&self.tokens, &self.memory, want, span)?);
-        self.step = Some(CachedStep { want, span, step: step.clone() });
+        let choice = if chooses { Some(self.choice.as_ref().ok_or_else(unchosen)?) } else { None };
+        let step = Arc::new(self.model.step(&self.tokens, &self.memory, choice, span)?);
+        self.step = Some(CachedStep { chooses, span, step: step.clone() });
         Ok(step)
     }
 
     /// Runs a step of all sequences: `submit` submits its recording.
-    fn run<T>(&mut self, tokens: Option<&[u32]>, want: Want, submit: impl FnOnce(&Step) -> Result<T>) -> Result<T> {
+    fn run<T>(&mut self, tokens: Option<&[u32]>, chooses: bool, submit: impl FnOnce(&Step) -> Result<T>) -> Result<T> {
         if let Some(tokens) = tokens {
             self.tokens.write(tokens)?;
         }
-        let step = self.recorded(want)?;
+        let step = self.recorded(chooses)?;
         self.write_positions()?;
         let result = submit(&step)?;
         self.lengths.iter_mut().for_each(|length| *length += 1);
@@ -99,7 +102,7 @@ impl EngineSession for GpuSession {
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
         let (model, memory) = (self.model.clone(), self.memory.duplicate()?);
-        Ok(Box::new(Self { model, memory, tokens: self.tokens.duplicate()?, lengths: self.lengths.clone(), step: None }))
+        Ok(Box::new(Self { model, memory, tokens: self.tokens.duplicate()?, lengths: self.lengths.clone(), choice: None, step: None }))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
@@ -143,24 +146,32 @@ impl EngineSession for GpuSession {
     }
 
     fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>> {
-        let logits = self.run(Some(tokens), Want::All, |step| step.recording.submit_read(&step.logits))?;
+        let logits = self.run(Some(tokens), false, |step| step.recording.submit_read(&step.logits))?;
         Ok(Box::pin(logits))
     }
 
-    fn step_top(&mut self, tokens: &[u32], k: usize) -> Result<Pending<Vec<Vec<TokenLogit>>>> {
-        let (ids, logits) = self.run(Some(tokens), Want::Top(k), |step| {
-            step.recording.submit()?;
-            Ok((step.ids.read(), step.logits.read()))
-        })?;
-        Ok(Box::pin(async move {
-            let (ids, logits) = (ids.await?, logits.await?);
-            let rows = ids.chunks(k).zip(logits.chunks(k));
-            Ok(rows.map(|(ids, logits)| ids.iter().copied().zip(logits.iter().copied()).collect()).collect())
-        }))
+    fn choose_by(&mut self, choice: Choice) -> Result<()> {
+        let (context, sequences, vocab) = (&self.model.context, self.lengths.len(), self.model.config.vocab);
+        let seeds: Vec<u32> = choice.seeds.iter().flat_map(|&seed| [seed as u32, (seed >> 32) as u32]).collect();
+        if let (Some(before), None) = (&self.choice, &choice.changes)
+            && before.changes.is_none()
+            && before.options == choice.options
+        {
+            // The recorded step is as good as another.
+            return before.seeds.write(&seeds);
+        }
+        let changes = |Changes { penalties, bias, counts }: Changes| -> Result<_> {
+            Ok(GpuChanges { penalties, bias: context.upload(&bias, [vocab])?, counts: context.upload(&counts, [sequences, vocab])? })
+        };
+        let (seeds, changes) = (context.upload(&seeds, [sequences, 2])?, choice.changes.map(changes).transpose()?);
+        self.choice = Some(GpuChoice { options: choice.options, seeds, changes });
+        self.step = None;
+        Ok(())
     }
 
-    fn step_greedy(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
-        let ids = self.run(tokens, Want::Greedy, |step| step.recording.submit_read(&step.ids))?;
+    fn step_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        let next = self.tokens.clone();
+        let ids = self.run(tokens, true, |step| step.recording.submit_read(&next))?;
         Ok(Box::pin(ids))
     }
 
@@ -188,8 +199,9 @@ impl EngineSession for GpuSession {
         Ok((encoder.finish(), logits))
     }
 
-    fn record_step(&self, past: usize) -> Result<Recording> {
+    fn record_step(&mut self, past: usize) -> Result<Recording> {
         self.memory.positions.write(&vec![past as u32; self.lengths.len()])?;
-        Ok(self.model.step(&self.tokens, &self.memory, Want::Greedy, past + 1)?.recording)
+        self.choose_by(Choice { options: SampleOptions::default().temperature(0.0), seeds: vec![0; self.lengths.len()], changes: None })?;
+        Ok(self.model.step(&self.tokens, &self.memory, self.choice.as_ref(), past + 1)?.recording)
     }
 }

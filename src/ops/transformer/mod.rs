@@ -1,5 +1,5 @@
 //! What a transformer needs beside its linear layers: embedding, norm, rotary positions with a key-value cache, attention, the head, and the
-//! largest logits.
+//! choice of a token.
 //!
 //! Formulas are those of transformers' `BitNetForCausalLM` and `LlamaForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary
 //! positions (Su et al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
@@ -10,11 +10,13 @@ pub(crate) mod dense_gemv;
 pub(crate) mod embed;
 pub(crate) mod flash_attention;
 pub(crate) mod flash_attention_backward;
+pub(crate) mod penalize;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rotate;
+pub(crate) mod sample;
 pub(crate) mod top_k;
 
 pub use cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 
-family!(attention, dense_gemv, embed, flash_attention, flash_attention_backward, rms_norm, rope, rotate, top_k);
+family!(attention, dense_gemv, embed, flash_attention, flash_attention_backward, penalize, rms_norm, rope, rotate, sample, top_k);

@@ -35,6 +35,7 @@
 #define trunc msl_trunc
 #define sign msl_sign
 #define clz msl_clz
+#define popcount msl_popcount
 #define ctz msl_ctz
 #define mulhi msl_mulhi
 #define rint msl_rint

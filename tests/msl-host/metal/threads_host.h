@@ -9,14 +9,19 @@ inline void threadgroup_barrier(mem_flags, MSL_FROM) { msl_barrier(file, line); 
 inline void simdgroup_barrier(mem_flags, MSL_FROM) { msl_simd_barrier(file, line); }
 }
 
-// Threads are fibers of one thread, so an access is atomic as it is.
+// Of Metal's atomic operations those on words that naga writes, without an order of other memory.
 namespace metal {
-struct atomic_uint { uint value; };
 enum memory_order { memory_order_relaxed };
-inline uint atomic_load_explicit(const atomic_uint* at, memory_order) { return at->value; }
-inline void atomic_store_explicit(atomic_uint* at, uint v, memory_order) { at->value = v; }
-inline uint atomic_fetch_add_explicit(atomic_uint* at, uint v, memory_order) { const uint was = at->value; at->value += v; return was; }
-inline uint atomic_fetch_max_explicit(atomic_uint* at, uint v, memory_order) { const uint was = at->value; if (v > was) at->value = v; return was; }
+struct atomic_uint { uint value; };
+inline uint atomic_load_explicit(const atomic_uint* at, memory_order) { return __atomic_load_n(&at->value, __ATOMIC_RELAXED); }
+inline void atomic_store_explicit(atomic_uint* at, uint v, memory_order) { __atomic_store_n(&at->value, v, __ATOMIC_RELAXED); }
+inline uint atomic_fetch_max_explicit(atomic_uint* at, uint v, memory_order) {
+    // Threads are fibers of one thread.
+    const uint was = at->value;
+    if (v > was) at->value = v;
+    return was;
+}
+inline uint atomic_fetch_add_explicit(atomic_uint* at, uint v, memory_order) { return __atomic_fetch_add(&at->value, v, __ATOMIC_RELAXED); }
 }
 
 namespace msl {

@@ -5,9 +5,11 @@ mod cache;
 mod dense_gemv;
 mod embed;
 mod flash_attention;
+mod penalize;
 mod rms_norm;
 mod rope;
 mod rotate;
+mod sample;
 mod top_k;
 
 use super::{By::*, Family};
@@ -19,9 +21,11 @@ pub const OPS: Family = &[
     ("transformer::embed", Kernels, embed::cases),
     ("transformer::flash_attention", WgslAndTwin, flash_attention::cases),
     ("transformer::flash_attention_backward", WgslAndTwin, flash_attention::backward_cases),
+    ("transformer::penalize", Wgsl, penalize::cases),
     ("transformer::rms_norm", Kernels, rms_norm::cases),
     ("transformer::rms_norm_backward", KernelsAndTwin, super::tensor::rms_norm_gradients),
     ("transformer::rope", Kernels, rope::cases),
     ("transformer::rotate", WgslAndTwin, rotate::cases),
+    ("transformer::sample", Wgsl, sample::cases),
     ("transformer::top_k", Kernels, top_k::cases),
 ];

@@ -1,0 +1,353 @@
+//! The next token of every sequence, drawn from its logits: top-k (Fan, Lewis, Dauphin 2018, arXiv 1805.04833), top-p (Holtzman et al. 2019,
+//! 1904.09751), min-p (Nguyen et al. 2024, 2407.01082), and the Gumbel-max trick, in integers.
+
+use super::top_k::{TopK, top_k_cpu, top_k_into};
+use crate::{
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Part, REDUCE, Source},
+    },
+    ops::{philox::philox, race},
+    params, wgsl,
+};
+use std::cmp::Ordering;
+
+params! {
+    struct Params {
+        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, k: u32, share: u32, least: u32, scale: f32
+    }
+}
+
+/// Threads of a workgroup, and values of a digit.
+const THREADS: usize = 256;
+
+/// Logits of a thread: those that share the words of a Philox counter.
+const TURNS: usize = 4;
+
+/// Logits that a workgroup looks at.
+const CHUNK: usize = THREADS * TURNS;
+
+const fn rows(parts: &'static [Part], extent: u32) -> Source {
+    Source::wgsl(parts).workgroup_size([THREADS as u32, 1, 1]).tile([extent, 1, 1]).constants(&[("TURNS", TURNS as u32)])
+}
+
+macro_rules! chunk {
+    ($($part:tt),+) => {
+        rows(wgsl![REDUCE, "shared/order", "shared/philox", "shared/race", "transformer/sample_row", "transformer/sample_keys", $($part),+], CHUNK as u32)
+    };
+}
+
+static SAMPLE_LARGEST: Kernel = Kernel::trusted(
+    "sample_largest",
+    Params::FIELDS,
+    &[read("logits", F32), read_write("largest", U32), read_write("bins", U32)],
+    &[chunk!("transformer/sample_largest").workgroup_bytes(1024)],
+);
+static SAMPLE_COUNT: Kernel = Kernel::trusted(
+    "sample_count",
+    Params::FIELDS,
+    &[read("logits", F32), read("largest", U32), read_write("bins", U32), read_write("path", U32)],
+    &[chunk!("transformer/sample_path", "transformer/sample_count").workgroup_bytes(5136)],
+);
+static SAMPLE_TIES: Kernel = Kernel::trusted(
+    "sample_ties",
+    Params::FIELDS,
+    &[read("logits", F32), read("largest", U32), read_write("bins", U32), read_write("path", U32), read_write("ties", U32)],
+    &[chunk!("transformer/sample_path", "transformer/sample_ties").workgroup_bytes(3088)],
+);
+static SAMPLE_DRAW: Kernel = Kernel::trusted(
+    "sample_draw",
+    Params::FIELDS,
+    &[
+        read("logits", F32),
+        read("largest", U32),
+        read("path", U32),
+        read("ties", U32),
+        read("seeds", U32),
+        read("positions", U32),
+        read_write("best", U32),
+    ],
+    &[chunk!("transformer/sample_draw").workgroup_bytes(2048)],
+);
+static SAMPLE_MERGE: Kernel = Kernel::trusted(
+    "sample_merge",
+    Params::FIELDS,
+    &[read("largest", U32), read("best", U32), read_write("chosen", U32)],
+    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_merge"], 1).workgroup_bytes(1024)],
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&SAMPLE_LARGEST, &SAMPLE_COUNT, &SAMPLE_TIES, &SAMPLE_DRAW, &SAMPLE_MERGE];
+
+/// How [`sample`] chooses: of the `top_k` largest logits the fewest, largest first, whose probability reaches `top_p`, of those the ones that are at
+/// least `min_p` as likely as the largest, and one of these at random.
+///
+/// Logits are in order: largest first, 0 before -0, of equal ones the lower id. Probabilities are relative to the `top_k`, at the temperature. They are
+/// whole numbers, 2^31 for the largest logit, so that sums are the same in any order; what is 2^-32 as likely as the largest counts for nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SampleOptions {
+    /// Divides the logits; 0 takes the largest.
+    pub temperature: f32,
+    /// How many are kept; 0 means all.
+    pub top_k: usize,
+    /// What the probabilities of those that are kept must reach, 0 to 1; at least one is kept, and 1 keeps all.
+    pub top_p: f32,
+    /// Those less likely than this share of the largest one's probability are left out, 0 to 1.
+    pub min_p: f32,
+}
+
+impl Default for SampleOptions {
+    /// All tokens, at a temperature of 1.
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
+    }
+}
+
+impl SampleOptions {
+    /// Sets [`SampleOptions::temperature`].
+    #[must_use]
+    pub fn temperature(self, temperature: f32) -> Self {
+        Self { temperature, ..self }
+    }
+
+    /// Sets [`SampleOptions::top_k`].
+    #[must_use]
+    pub fn top_k(self, top_k: usize) -> Self {
+        Self { top_k, ..self }
+    }
+
+    /// Sets [`SampleOptions::top_p`].
+    #[must_use]
+    pub fn top_p(self, top_p: f32) -> Self {
+        Self { top_p, ..self }
+    }
+
+    /// Sets [`SampleOptions::min_p`].
+    #[must_use]
+    pub fn min_p(self, min_p: f32) -> Self {
+        Self { min_p, ..self }
+    }
+
+    /// Is the largest logit always taken?
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 || self.top_k == 1
+    }
+
+    /// Checks that the numbers are in range.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one that is not.
+    pub fn check(&self) -> Result<()> {
+        let invalid = |what| Err(Error::Invalid { op: OP, what });
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return invalid(format!("temperature is {}; it must be finite and not negative", self.temperature));
+        }
+        for (name, share) in [("top_p", self.top_p), ("min_p", self.min_p)] {
+            if !(0.0..=1.0).contains(&share) {
+                return invalid(format!("{name} is {share}; it must be from 0 to 1"));
+            }
+        }
+        Ok(())
+    }
+
+    /// `top_p` in units of 2^-32; none where all are kept.
+    fn share(&self) -> Option<u32> {
+        (self.top_p < 1.0).then_some((f64::from(self.top_p) * 2f64.powi(32)) as u32)
+    }
+
+    /// The least weight that is kept.
+    fn least(&self) -> u32 {
+        (f64::from(self.min_p) * 2f64.powi(31)).ceil() as u32
+    }
+}
+
+const OP: &str = "sample";
+
+/// What the random numbers of [`sample`] follow from, and nothing else: so a sequence's tokens do not depend on those beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Draws<'a> {
+    /// `[rows, 2]`: the seed of each, its lower word first.
+    pub seeds: &'a Tensor<u32>,
+    /// `[rows]`: how far each sequence is. With the same seed, every position has its own random numbers.
+    pub positions: &'a Tensor<u32>,
+}
+
+/// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that has a NaN, and, unless it is taken for being the
+/// largest, where the largest logit is not finite.
+///
+/// Of the tokens that are kept, the one with the largest logit / temperature + g is taken, where g is Gumbel noise that follows from the seed, the
+/// position and the token: it has the probability that softmax gives it, up to 2^-22 of it. All that follows from a logit's difference to the largest is
+/// computed in integers: where logits are equal, so are tokens, on every device.
+///
+/// # Errors
+/// [`Error::Invalid`] for options out of range; [`Error::Shape`] if seeds or positions do not fit.
+pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, draws: &Draws<'_>, options: &SampleOptions) -> Result<Tensor<u32>> {
+    let chosen = Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?;
+    sample_into(encoder, logits, draws, options, &chosen)?;
+    Ok(chosen)
+}
+
+/// [`sample`] into a tensor of the caller, `[rows]`.
+///
+/// # Errors
+/// As [`sample`]; [`Error::Shape`] if the output does not fit.
+pub fn sample_into(
+    encoder: &mut Encoder,
+    logits: &Tensor<f32>,
+    draws: &Draws<'_>,
+    options: &SampleOptions,
+    chosen: &Tensor<u32>,
+) -> Result<()> {
+    options.check()?;
+    let (rows, count) = logits.shape().as_matrix();
+    let expected =
+        [("the seeds", draws.seeds, vec![rows, 2]), ("the positions", draws.positions, vec![rows]), ("the output", chosen, vec![rows])];
+    for (what, tensor, dims) in expected {
+        if tensor.shape().dims() != dims {
+            return Err(Error::Shape { op: OP, what, expected: format!("{dims:?}"), found: tensor.shape() });
+        }
+    }
+    if options.is_greedy() {
+        let top = TopK { logits: Tensor::uninit(encoder.context(), [rows, 1])?, ids: chosen.reshape([rows, 1])? };
+        return top_k_into(encoder, logits, &top);
+    }
+    Search::new(encoder, rows, count, options)?.record(encoder, logits, draws, chosen)
+}
+
+/// A pass of a search: the digit, by number or by weight.
+#[derive(Clone, Copy)]
+struct Pass {
+    shift: u32,
+    kind: u32,
+}
+
+const BY_NUMBER: u32 = 0;
+const BY_WEIGHT: u32 = 1;
+
+/// What is recorded of a [`sample`], and what its dispatches hand on.
+struct Search {
+    passes: Vec<Pass>,
+    params: Params,
+    rows: usize,
+    largest: Tensor<u32>,
+    bins: Tensor<u32>,
+    path: Tensor<u32>,
+    ties: Tensor<u32>,
+    best: Tensor<u32>,
+}
+
+impl Search {
+    fn new(encoder: &Encoder, rows: usize, count: usize, options: &SampleOptions) -> Result<Self> {
+        let by_number = (1..count).contains(&options.top_k).then_some(BY_NUMBER);
+        let share = options.share();
+        let kinds = by_number.into_iter().chain(share.map(|_| BY_WEIGHT));
+        let passes: Vec<Pass> = kinds.flat_map(|kind| [24, 16, 8, 0].map(|shift| Pass { shift, kind })).collect();
+        let (n, chunks) = (passes.len(), count.div_ceil(CHUNK).max(1));
+        let tensor = |words: usize| Tensor::uninit(encoder.context(), [rows, words]);
+        let params = Params {
+            count: count as u32,
+            chunks: chunks as u32,
+            passes: n as u32,
+            pass_index: 0,
+            kind: 0,
+            before: 0,
+            shift: 0,
+            k: options.top_k.min(count) as u32,
+            share: share.unwrap_or(0),
+            least: options.least(),
+            scale: race::scale(options.temperature),
+        };
+        let (largest, bins, path) = (tensor(chunks)?, tensor((2 * THREADS * n).max(1))?, tensor(3 * (n + 1))?);
+        Ok(Self { passes, params, rows, largest, bins, path, ties: tensor(chunks)?, best: tensor(2 * chunks)? })
+    }
+
+    fn record(&self, encoder: &mut Encoder, logits: &Tensor<f32>, draws: &Draws<'_>, chosen: &Tensor<u32>) -> Result<()> {
+        let Self { largest, bins, path, ties, best, .. } = self;
+        // Without any logits there is still a chunk, of nothing.
+        let (chunks, rows) = ([self.params.chunks as usize * CHUNK, self.rows, 1], [1, self.rows, 1]);
+        encoder.dispatch(&SAMPLE_LARGEST, &self.params, &[logits, largest, bins], chunks)?;
+        for n in 0..self.passes.len() {
+            encoder.dispatch(&SAMPLE_COUNT, &self.at(n), &[logits, largest, bins, path], chunks)?;
+        }
+        if !self.passes.is_empty() {
+            encoder.dispatch(&SAMPLE_TIES, &self.at(self.passes.len()), &[logits, largest, bins, path, ties], chunks)?;
+        }
+        encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws.seeds, draws.positions, best], chunks)?;
+        encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, chosen], rows)
+    }
+
+    /// The parameters of pass `n`, or of what follows the last.
+    fn at(&self, n: usize) -> Params {
+        let before = n.checked_sub(1).map(|before| self.passes[before]);
+        // A pass finds the digit before its own, which for a first one is the last: 24 + 8 is 0, modulo 32.
+        let pass = self.passes.get(n).copied().unwrap_or(Pass { shift: 24, kind: before.map_or(BY_NUMBER, |before| before.kind) });
+        let before = match before {
+            None => 0,
+            Some(Pass { shift: 24, kind }) => 1 + kind,
+            Some(_) => 3,
+        };
+        Params { pass_index: n as u32, kind: pass.kind, before, shift: pass.shift, ..self.params }
+    }
+}
+
+/// The CPU twin for one row: the same token, where the logits are the same.
+///
+/// # Errors
+/// [`Error::Invalid`] for options out of range.
+pub fn sample_cpu(logits: &[f32], seed: u64, position: u32, options: &SampleOptions) -> Result<u32> {
+    options.check()?;
+    if options.is_greedy() {
+        return Ok(top_k_cpu(logits, 1).first().map_or(TopK::NONE, |winner| winner.0));
+    }
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
+        return Ok(TopK::NONE);
+    }
+    let mut candidates = (0u32..).zip(logits.iter().copied()).collect();
+    Ok(draw(&mut candidates, seed, position, options).unwrap_or(TopK::NONE))
+}
+
+/// One of some tokens with their logits, none of which is NaN, and the largest of which is finite; none of none. The options are in range, and not
+/// greedy.
+pub(crate) fn draw(candidates: &mut Vec<(u32, f32)>, seed: u64, position: u32, options: &SampleOptions) -> Option<u32> {
+    let scale = race::scale(options.temperature);
+    let &(_, largest) = candidates.iter().min_by(|a, b| order(a, b))?;
+    let distance = |logit: f32| race::distance(largest, logit, scale);
+    let weight = |logit: f32| race::weight(distance(logit));
+    keep_first(candidates, options.top_k);
+    if let Some(share) = options.share() {
+        candidates.sort_unstable_by(order);
+        let sum: u64 = candidates.iter().map(|&(_, logit)| u64::from(weight(logit))).sum();
+        let enough = (u128::from(sum) * u128::from(share)).div_ceil(1 << 32).max(1) as u64;
+        let mut reached = 0;
+        let last = candidates.iter().position(|&(_, logit)| {
+            reached += u64::from(weight(logit));
+            reached >= enough
+        });
+        candidates.truncate(last.map_or(candidates.len(), |last| last + 1));
+    }
+    let time = |&(id, logit): &(u32, f32)| (distance(logit) + race::noise(word(seed, position, id)), id);
+    candidates.iter().filter(|&&(_, logit)| weight(logit) >= options.least()).map(time).min().map(|(_, id)| id)
+}
+
+/// The random word of a token.
+fn word(seed: u64, position: u32, id: u32) -> u32 {
+    philox([id / 4, position, 0, 0], [seed as u32, (seed >> 32) as u32])[id as usize % 4]
+}
+
+/// By falling logit, then by rising id. 0 comes before -0, as in [`top_k`](super::top_k::top_k()).
+pub(crate) fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Keeps the first `count` (0: all), in any order.
+fn keep_first(candidates: &mut Vec<(u32, f32)>, count: usize) {
+    if (1..candidates.len()).contains(&count) {
+        candidates.select_nth_unstable_by(count - 1, order);
+        candidates.truncate(count);
+    }
+}
