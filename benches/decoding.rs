@@ -1,8 +1,9 @@
 //! What a decoding step of BitNet b1.58 2B4T is made of, one token. `cargo bench -p bitnet-wgpu-benches --bench decoding`
 
 use bitnet_wgpu::{
-    Tensor,
+    Element, Tensor,
     bitnet::{self, Gate},
+    transformer::{self, AttentionShape, KvCache, NewTokens},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use support::{floats, rng, ternary};
@@ -35,5 +36,33 @@ fn norm_bitlinear(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, norm_bitlinear);
+/// Rotation, cache and attention of a token after so many, in caches of 16 bits where the device has them, of 30 layers in turn: with shares that the
+/// last workgroup brings together, where the device can, and in two dispatches.
+fn attention(criterion: &mut Criterion) {
+    const SHAPE: AttentionShape = AttentionShape { heads: 20, kv_heads: 5, head_dim: 128 };
+    const CAPACITY: usize = 4096;
+    let (device, _) = device();
+    let mut group = timing::group(criterion, "attention");
+    let (element, bytes) = if device.capabilities().f16 { (Element::F16, 2) } else { (Element::F32, 4) };
+    let copies = if device.capabilities().software { 1 } else { 30 };
+    for (name, context) in [("as it is", device.clone()), ("two dispatches", device.restricted(|c| c.device_barriers = false))] {
+        let caches: Vec<_> = (0..copies).map(|_| KvCache::new(&context, SHAPE, 1, CAPACITY, element).expect("it fits")).collect();
+        let qkv = context.upload(&floats(&mut rng(1), SHAPE.row(), 1.0), [1, SHAPE.row()]).expect("it fits");
+        let angles = transformer::rope_angles(&vec![0.5; SHAPE.head_dim / 2], CAPACITY);
+        let angles = context.upload(&angles, [CAPACITY, SHAPE.head_dim / 2, 2]).expect("it fits");
+        let y = Tensor::<f32>::zeros(&context, [1, SHAPE.heads * SHAPE.head_dim]).expect("it fits");
+        for past in [0, 63, 255, 1023, 2047] {
+            let positions = context.upload(&[past as u32], [1]).expect("it fits");
+            let new = NewTokens { sequence: 0, run: 1, positions: &positions };
+            let mut encoder = context.encoder("attention");
+            for cache in &caches {
+                transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, cache, past + 1, &y).expect("it attends");
+            }
+            let read = 2 * (past + 1) * SHAPE.kv_heads * SHAPE.head_dim * bytes;
+            bench(&mut group, name, &format!("after {past}"), &encoder.finish(), copies, read);
+        }
+    }
+}
+
+criterion_group!(benches, norm_bitlinear, attention);
 criterion_main!(benches);
