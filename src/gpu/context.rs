@@ -80,6 +80,7 @@ impl Context {
         new.languages = old.languages;
         new.backend = old.backend;
         new.subgroups &= old.subgroups;
+        new.device_barriers &= old.device_barriers;
         new.f16 &= old.f16;
         new.timestamps &= old.timestamps;
         new.half_subnormals &= old.half_subnormals;
