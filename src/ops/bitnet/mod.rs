@@ -9,6 +9,7 @@ pub(crate) mod bitlinear_float;
 pub(crate) mod bitlinear_int;
 pub(crate) mod bitlinear_int_quantized;
 mod bitlinear_kernels;
+mod decoded;
 pub(crate) mod dequantize;
 pub(crate) mod dequantize_int;
 pub(crate) mod fake_quantize_activations;
