@@ -16,6 +16,7 @@ pub(crate) mod fake_quantize_activations;
 pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
+mod group_quantizer;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
