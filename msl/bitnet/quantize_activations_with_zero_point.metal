@@ -16,8 +16,7 @@ struct Affine {
         scales[row] = grid.x;
         zero_points[row] = int(grid.y);
     }
-    uint4 noise(uint) const { return uint4(0u); }
-    int code(float v, float2 grid, uint) const { return int(clamp(rint(v * grid.x) + grid.y, -128.0f, 127.0f)); }
+    int code(float v, float2 grid) const { return int(clamp(rint(v * grid.x) + grid.y, -128.0f, 127.0f)); }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]

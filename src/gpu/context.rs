@@ -127,7 +127,9 @@ impl Context {
     /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases.
     pub(super) fn pipeline(&self, kernel: &KernelRef, floats: Vec<(&'static str, Element)>) -> Result<Arc<Pipeline>> {
         let language = kernel.language(self.language());
-        let variant = Variant { language, subgroups: self.capabilities().subgroups, floats };
+        // A kernel that has no portable form is the same with and without subgroup operations.
+        let subgroups = self.capabilities().subgroups || !kernel.uses_subgroups();
+        let variant = Variant { language, subgroups, floats };
         self.check_needs(kernel.name, &kernel.needs(&variant), language)?;
         self.shared.pipelines.get(&self.shared.device, kernel, variant)
     }

@@ -190,13 +190,20 @@ impl Recorded {
 
     /// The buffers as they are on the device.
     pub fn read(&self) -> Result<Memory> {
-        self.places().into_iter().map(|(id, (dispatch, binding))| Ok((id, block_on(dispatch.read(binding))?))).collect()
+        // All are on their way before the first is waited for.
+        let reads: Vec<_> = self.places().into_iter().map(|(id, (dispatch, binding))| (id, dispatch.read(binding))).collect();
+        reads.into_iter().map(|(id, read)| Ok((id, block_on(read)?))).collect()
     }
 
-    /// A dispatch and a binding for every buffer.
+    /// The first dispatch that binds a buffer, and as which binding, for every buffer.
     fn places(&self) -> HashMap<usize, (Dispatch<'_>, usize)> {
-        let places = |dispatch: Dispatch<'_>| dispatch.buffers().into_iter().enumerate();
-        self.recording.dispatches().flat_map(|d| places(d).map(move |(binding, id)| (id, (d, binding))).collect::<Vec<_>>()).collect()
+        let mut places = HashMap::new();
+        for dispatch in self.recording.dispatches() {
+            for (binding, id) in dispatch.buffers().into_iter().enumerate() {
+                places.entry(id).or_insert((dispatch, binding));
+            }
+        }
+        places
     }
 
     /// What is watched. Inputs that have changed, and bytes beyond an output's end, are errors.

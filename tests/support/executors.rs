@@ -16,6 +16,8 @@ pub enum Executor {
     Twin,
     /// The device under test, as some context on it; `None` where it has no such.
     Device(fn() -> Option<Context>),
+    /// The device under test without subgroup operations: kernels that have any. The others are what they are with them, and so is every plan.
+    Portable,
     /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which hand-written Metal reaches its driver, where there is no
     /// Metal.
     Spirv,
@@ -28,7 +30,7 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
     ("cpu", Executor::Twin),
     ("wgsl", Executor::Device(|| context().with_language(ShaderLanguage::Wgsl).ok())),
     ("msl", Executor::Device(|| context().with_language(ShaderLanguage::Msl).ok())),
-    ("wgsl_without_subgroups", Executor::Device(without_subgroups)),
+    ("wgsl_without_subgroups", Executor::Portable),
     ("spirv", Executor::Spirv),
     ("our_metal", Executor::Host(Text::Metal)),
     ("naga_metal", Executor::Host(Text::Naga { subgroups: true })),
@@ -65,7 +67,8 @@ fn repeated_in_spirv(recorded: Recorded, context: &Context) -> Result<Recorded> 
     Ok(recorded.as_recorded(encoder.finish()))
 }
 
-/// Metal promises none of these orders. For sanitizers, which see more than the results, one will do.
+/// Metal promises none of these orders. Where kernels are compiled with flags of the caller, one will do: sanitizers see more than the results, and
+/// what fast math changes is the same in all orders.
 const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
 
 /// The most threadgroups of a case on the CPU: for runs under sanitizers, which take their time.
@@ -80,6 +83,7 @@ impl Executor {
         match self {
             Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),
             Self::Device(context) => context().is_some(),
+            Self::Portable => without_subgroups().is_some(),
             Self::Spirv => {
                 let features = context().device().features();
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
@@ -98,10 +102,22 @@ impl Executor {
         match self {
             Self::Twin => case.check_twin().transpose().map(|checked| checked.is_some()),
             Self::Device(context) => on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true),
+            Self::Portable => on_portable_device(case, &without_subgroups().expect("it is here")),
             Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
             Self::Host(text) => on_host(case, text),
         }
     }
+}
+
+fn on_portable_device(case: &Case, context: &Context) -> Result<bool, String> {
+    if case.f16 && !context.capabilities().f16 {
+        return Ok(false);
+    }
+    let recorded = case.record(&context.restricted(case.restrict)).map_err(|e| e.to_string())?;
+    if !recorded.recording.kernels().any(Kernel::uses_subgroups) {
+        return Ok(false);
+    }
+    on_device(case, context, |recorded, _| Ok(recorded), true)
 }
 
 /// `again`: a second time too, which must give the same bits.
@@ -158,7 +174,7 @@ fn on_host(case: &Case, text: Text) -> Result<bool, String> {
             [(text, ORDERS[0]), (text, ORDERS[1])].into_iter().chain(portable).collect()
         }
     };
-    let runs = if threadgroups_limit().is_some() { &runs[..1] } else { &runs[..] };
+    let runs = if std::env::var_os("MSL_HOST_FLAGS").is_some() { &runs[..1] } else { &runs[..] };
     let folding = recorded.folding(language);
     for (i, &(text, order)) in runs.iter().enumerate() {
         // In turns as it is and folded, where it can be.

@@ -1,9 +1,10 @@
 //! BitLinear with activations that are not quantised, y = x·Wᵀ with W = β·Wq, and the gradient of any BitLinear for its input, dx = dy·W (the weights
 //! and activations being taken for what they are quantised to: the straight-through estimator of Bengio et al. 2013, arXiv:1308.3432).
 
+use super::decoded::{backward_cpu, product_cpu, product_shape};
 use crate::{
     element::Float,
-    error::{Error, Result},
+    error::Result,
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
@@ -135,7 +136,7 @@ pub fn bitlinear_float<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &Terna
 /// [`bitlinear_float`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x` or the output does not fit `w`.
+/// [`Error::Shape`](crate::Error::Shape) if `x` or the output does not fit `w`.
 pub fn bitlinear_float_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
@@ -163,7 +164,7 @@ pub fn bitlinear_float_with<T: Float>(
 /// [`bitlinear_float_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
 ///
 /// # Errors
-/// As [`bitlinear_float_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
+/// As [`bitlinear_float_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not `[rows]`.
 pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
@@ -188,7 +189,7 @@ pub fn bitlinear_backward<T: Float>(encoder: &mut Encoder, dy: &Tensor<T>, w: &T
 /// [`bitlinear_backward`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `dy` or the output does not fit `w`.
+/// [`Error::Shape`](crate::Error::Shape) if `dy` or the output does not fit `w`.
 pub fn bitlinear_backward_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     dy: &Tensor<X>,
@@ -207,19 +208,14 @@ fn record<X: Float, Y: Float>(
     y: Out<'_, Y>,
     transposed: bool,
 ) -> Result<()> {
-    let ((m, k), (rows, columns)) = (a.shape().as_matrix(), (w.rows(), w.columns()));
-    let (depth, n) = if transposed { (columns, rows) } else { (rows, columns) };
-    if k != depth {
-        return Err(Error::Shape { op, what: "the input", expected: format!("[.., {depth}]"), found: a.shape() });
-    }
-    y.check_shape(op, a.shape().with_last(n))?;
+    let [m, n, k] = product_shape(op, a.shape(), [w.rows(), w.columns()], &y, transposed)?;
     let words = w.row_words();
     let params = Params {
         m: m as u32,
         n: n as u32,
         k: k as u32,
         words: words as u32,
-        groups: (w.scales.len() / rows.max(1)) as u32,
+        groups: (w.scales.len() / w.rows().max(1)) as u32,
         group_words: w.group().map_or(words, |size| size / 16).max(1) as u32,
         transposed: transposed.into(),
         add: y.adds().into(),
@@ -237,27 +233,15 @@ fn record<X: Float, Y: Float>(
 /// The CPU twin of [`bitlinear_float`], of one row: products added in the order of k.
 ///
 /// # Errors
-/// [`Error::Length`] if it has another length.
+/// [`Error::Length`](crate::Error::Length) if it has another length.
 pub fn bitlinear_float_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
-    if x.len() != w.columns() {
-        return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
-    }
-    let dense = w.dequantize();
-    let row = |row: &[f32]| row.iter().zip(x).fold(0.0, |sum: f32, (w, x)| w.mul_add(*x, sum));
-    Ok(if x.is_empty() { vec![0.0; w.rows()] } else { dense.chunks_exact(x.len()).map(row).collect() })
+    product_cpu(x, &w.dequantize(), [w.rows(), w.columns()])
 }
 
 /// The CPU twin of [`bitlinear_backward`], of one row.
 ///
 /// # Errors
-/// [`Error::Length`] if it has another length.
+/// [`Error::Length`](crate::Error::Length) if it has another length.
 pub fn bitlinear_backward_cpu(dy: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
-    if dy.len() != w.rows() {
-        return Err(Error::Length { shape: [w.rows()].into(), found: dy.len() });
-    }
-    let (dense, mut dx) = (w.dequantize(), vec![0.0; w.columns()]);
-    for (dy, row) in dy.iter().zip(dense.chunks_exact(w.columns().max(1))) {
-        dx.iter_mut().zip(row).for_each(|(dx, w)| *dx = dy.mul_add(*w, *dx));
-    }
-    Ok(dx)
+    backward_cpu(dy, &w.dequantize(), [w.rows(), w.columns()])
 }

@@ -1,9 +1,10 @@
 //! BitLinear with weights of 1, 2, 4 or 8 bits and activations that are not quantised, y = x·Wᵀ with W = scale·(code - zero), and its gradient for the
 //! input, dx = dy·W (straight through the quantiser of the weights: Bengio et al. 2013, arXiv:1308.3432).
 
+use super::decoded::{backward_cpu, product_cpu, product_shape};
 use crate::{
     element::Float,
-    error::{Error, Result},
+    error::Result,
     gpu::{
         encoder::Encoder,
         out::Out,
@@ -47,7 +48,7 @@ pub fn bitlinear_int<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &IntMatr
 /// [`bitlinear_int`] into a tensor of the caller, of the type of `x` or another.
 ///
 /// # Errors
-/// [`Error::Shape`] if `x` or the output does not fit `w`.
+/// [`Error::Shape`](crate::Error::Shape) if `x` or the output does not fit `w`.
 pub fn bitlinear_int_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     x: &Tensor<X>,
@@ -71,7 +72,7 @@ pub fn bitlinear_int_backward<T: Float>(encoder: &mut Encoder, dy: &Tensor<T>, w
 /// [`bitlinear_int_backward`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if `dy` or the output does not fit `w`.
+/// [`Error::Shape`](crate::Error::Shape) if `dy` or the output does not fit `w`.
 pub fn bitlinear_int_backward_into<'y, X: Float, Y: Float>(
     encoder: &mut Encoder,
     dy: &Tensor<X>,
@@ -89,12 +90,7 @@ fn record<X: Float, Y: Float>(
     y: Out<'_, Y>,
     transposed: bool,
 ) -> Result<()> {
-    let ((m, k), (rows, columns)) = (a.shape().as_matrix(), (w.rows(), w.columns()));
-    let (depth, n) = if transposed { (columns, rows) } else { (rows, columns) };
-    if k != depth {
-        return Err(Error::Shape { op, what: "the input", expected: format!("[.., {depth}]"), found: a.shape() });
-    }
-    y.check_shape(op, a.shape().with_last(n))?;
+    let [m, n, k] = product_shape(op, a.shape(), [w.rows(), w.columns()], &y, transposed)?;
     let params = Params {
         m: m as u32,
         n: n as u32,
@@ -113,27 +109,15 @@ fn record<X: Float, Y: Float>(
 /// The CPU twin of [`bitlinear_int`], of one row: products added in the order of k.
 ///
 /// # Errors
-/// [`Error::Length`] if it has another length.
+/// [`Error::Length`](crate::Error::Length) if it has another length.
 pub fn bitlinear_int_cpu(x: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
-    if x.len() != w.columns() {
-        return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
-    }
-    let dense = w.dequantize();
-    let row = |row: &[f32]| row.iter().zip(x).fold(0.0, |sum: f32, (w, x)| w.mul_add(*x, sum));
-    Ok(if x.is_empty() { vec![0.0; w.rows()] } else { dense.chunks_exact(x.len()).map(row).collect() })
+    product_cpu(x, &w.dequantize(), [w.rows(), w.columns()])
 }
 
 /// The CPU twin of [`bitlinear_int_backward`], of one row.
 ///
 /// # Errors
-/// [`Error::Length`] if it has another length.
+/// [`Error::Length`](crate::Error::Length) if it has another length.
 pub fn bitlinear_int_backward_cpu(dy: &[f32], w: &PackedInt) -> Result<Vec<f32>> {
-    if dy.len() != w.rows() {
-        return Err(Error::Length { shape: [w.rows()].into(), found: dy.len() });
-    }
-    let (dense, mut dx) = (w.dequantize(), vec![0.0; w.columns()]);
-    for (dy, row) in dy.iter().zip(dense.chunks_exact(w.columns().max(1))) {
-        dx.iter_mut().zip(row).for_each(|(dx, w)| *dx = dy.mul_add(*w, *dx));
-    }
-    Ok(dx)
+    backward_cpu(dy, &w.dequantize(), [w.rows(), w.columns()])
 }

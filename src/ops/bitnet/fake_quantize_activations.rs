@@ -2,7 +2,7 @@
 //! is taken for that of the identity (the straight-through estimator, Bengio et al. 2013, arXiv:1308.3432). "Fake quantisation": Jacob et al. 2018,
 //! arXiv:1712.05877.
 
-use super::quantize_activations::quantize_activations_cpu;
+use super::{quantize_activations::quantize_activations_cpu, row_quantizer::shared_rows};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -10,51 +10,22 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        params::Params as _,
-        source::{Source, Work},
+        source::Work,
     },
-    msl,
-    ops::reduce::{by_rows, lanes, rows_extent},
-    params, wgsl,
+    ops::reduce::{lanes, rows_extent},
+    params,
 };
 
 params! { struct Params { rows: u32, columns: u32, lanes: u32, add: u32, lambda: f32 } }
 
-static FAKE_QUANTIZE_ACTIVATIONS: Kernel = Kernel::trusted(
+static FAKE_QUANTIZE_ACTIVATIONS: Kernel = shared_rows!(
     "fake_quantize_activations",
-    Params::FIELDS,
+    Params,
     &[read("x", Float("X")), read_write("y", Float("X"))],
-    &[
-        by_rows(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exact",
-                "bitnet/absmax_scale",
-                "bitnet/fake_quantize",
-                "shared/magnitude",
-                "shared/lanes",
-                "bitnet/fake_quantize_activations"
-            ]),
-            1,
-        )
-        .work(Work::new(1, "elements", 8, 5)),
-        by_rows(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exact",
-                "bitnet/absmax_scale",
-                "bitnet/fake_quantize",
-                "shared/magnitude",
-                "shared/lanes",
-                "bitnet/fake_quantize_activations"
-            ]),
-            1,
-        )
-        .work(Work::new(1, "elements", 8, 5)),
-    ],
-)
-.flat();
+    1,
+    Work::new(1, "elements", 8, 5),
+    ["shared/exact", "bitnet/absmax_scale", "bitnet/fake_quantize", "shared/magnitude", "shared/lanes", "bitnet/fake_quantize_activations",]
+);
 
 pub(super) const KERNELS: &[&Kernel] = &[&FAKE_QUANTIZE_ACTIVATIONS];
 

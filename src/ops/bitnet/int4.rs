@@ -1,6 +1,9 @@
 //! Activations in 4 bits by token, and the way back to floats.
 
-use super::quantize_activations::{absmax_scale, largest_magnitude};
+use super::{
+    quantize_activations::{absmax_scale, largest_magnitude},
+    row_quantizer::shared_rows,
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -11,8 +14,7 @@ use crate::{
         params::Params as _,
         source::{Source, Work},
     },
-    msl,
-    ops::reduce::{by_rows, lanes, rows_extent},
+    ops::reduce::{lanes, rows_extent},
     params,
     shape::Shape,
     wgsl,
@@ -24,39 +26,14 @@ params! { struct BackParams { rows: u32, columns: u32, words: u32, add: u32 } }
 /// Codes of a word.
 const CODES: usize = 8;
 
-static QUANTIZE_ACTIVATIONS_4BIT: Kernel = Kernel::trusted(
+static QUANTIZE_ACTIVATIONS_4BIT: Kernel = shared_rows!(
     "quantize_activations_4bit",
-    Params::FIELDS,
+    Params,
     &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32)],
-    &[
-        by_rows(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exact",
-                "bitnet/absmax_scale",
-                "shared/magnitude",
-                "shared/lanes",
-                "bitnet/quantize_activations_4bit"
-            ]),
-            1,
-        )
-        .work(Work::new(8, "elements", 36, 16)),
-        by_rows(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exact",
-                "bitnet/absmax_scale",
-                "shared/magnitude",
-                "shared/lanes",
-                "bitnet/quantize_activations_4bit"
-            ]),
-            1,
-        )
-        .work(Work::new(8, "elements", 36, 16)),
-    ],
-)
-.flat();
+    1,
+    Work::new(8, "elements", 36, 16),
+    ["shared/exact", "bitnet/absmax_scale", "shared/magnitude", "shared/lanes", "bitnet/quantize_activations_4bit",]
+);
 
 static DEQUANTIZE_INT4: Kernel = Kernel::trusted(
     "dequantize_int4",

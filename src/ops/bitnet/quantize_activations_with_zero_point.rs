@@ -4,6 +4,7 @@
 use super::{
     int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
     quantize_activations::absmax_scale,
+    row_quantizer::shared_rows,
 };
 use crate::{
     element::Float,
@@ -12,56 +13,31 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        params::Params as _,
-        source::{Source, Work},
+        source::Work,
     },
-    msl,
-    ops::reduce::by_rows,
-    params, wgsl,
+    params,
 };
 
 params! { struct Params { rows: u32, columns: u32, lanes: u32 } }
 
-static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = Kernel::trusted(
+static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = shared_rows!(
     "quantize_activations_with_zero_point",
-    Params::FIELDS,
+    Params,
     &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32), read_write("zero_points", I32)],
     // Two words of the tree and two of the grid for each thread.
-    &[
-        by_rows(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exact",
-                "shared/finite",
-                "shared/order",
-                "bitnet/absmax_scale",
-                "shared/extremes",
-                "shared/lanes",
-                "bitnet/quantize_rows",
-                "bitnet/quantize_activations_with_zero_point"
-            ]),
-            4,
-        )
-        .work(Work::new(4, "elements", 20, 8)),
-        by_rows(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exact",
-                "shared/finite",
-                "shared/order",
-                "bitnet/absmax_scale",
-                "shared/extremes",
-                "shared/lanes",
-                "bitnet/quantize_rows",
-                "bitnet/quantize_activations_with_zero_point"
-            ]),
-            4,
-        )
-        .work(Work::new(4, "elements", 20, 8)),
-    ],
-)
-.flat();
+    4,
+    Work::new(4, "elements", 20, 8),
+    [
+        "shared/exact",
+        "shared/finite",
+        "shared/order",
+        "bitnet/absmax_scale",
+        "shared/extremes",
+        "shared/lanes",
+        "bitnet/quantize_rows",
+        "bitnet/quantize_activations_with_zero_point",
+    ]
+);
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT];
 

@@ -1,6 +1,7 @@
 //! Binary quantisation, BitNet's first (Wang et al. 2023, arXiv:2310.11453): the sign of W - mean W, scaled by β = mean|W|. Codes are 1 for +β and 0
 //! for -β: scale 2β, zero point ½.
 
+use super::group_quantizer::{Made, THREADS, by_groups};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -36,7 +37,6 @@ params! { struct Params { rows: u32, columns: u32, words: u32, groups: u32, grou
 const SUM_THREADS: usize = 256;
 /// Elements that one workgroup of `weight_sums` adds up.
 const CHUNK: usize = SUM_THREADS * SUM_THREADS;
-const THREADS: usize = 64;
 
 static WEIGHT_SUMS: Kernel = Kernel::trusted(
     "weight_sums",
@@ -61,21 +61,21 @@ static QUANTIZE_WEIGHTS_BINARY: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
     &[
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exact",
-            "shared/finite",
-            "shared/fixed_tree",
-            "bitnet/quantize_weights_binary"
-        ])
-        .workgroup_size([THREADS as u32, 1, 1])
-        .tile([1, 1, 1])
-        .workgroup_bytes(4 * THREADS as u32),
-        Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/fixed_tree", "bitnet/quantize_weights_binary"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .tile([1, 1, 1])
-            .workgroup_bytes(4 * THREADS as u32),
+        by_groups(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exact",
+                "shared/finite",
+                "shared/fixed_tree",
+                "bitnet/quantize_weights_binary"
+            ]),
+            4 * THREADS as u32,
+        ),
+        by_groups(
+            Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/fixed_tree", "bitnet/quantize_weights_binary"]),
+            4 * THREADS as u32,
+        ),
     ],
 )
 .flat();
@@ -107,25 +107,17 @@ pub fn quantize_weights_binary_by_group<T: Float>(encoder: &mut Encoder, w: &Ten
 }
 
 fn record<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, group: Option<usize>, sums: &Tensor<f32>, chunks: usize) -> Result<IntMatrix> {
-    let (rows, columns) = w.shape().as_matrix();
     if w.is_empty() {
         // Nothing to dispatch, but its scales must be something.
+        let (rows, columns) = w.shape().as_matrix();
         return quantize_weights_binary_by_group_cpu::<T>(&[], rows, columns, group)?.upload(encoder.context());
     }
-    let matrix = IntMatrix::uninit(encoder.context(), rows, columns, Bits::One, group)?;
-    let groups = matrix.groups();
-    let params = Params {
-        rows: rows as u32,
-        columns: columns as u32,
-        words: matrix.row_words() as u32,
-        groups: groups as u32,
-        group_size: matrix.group_size() as u32,
-        chunks: chunks as u32,
-        count: w.len() as f32,
-    };
-    let bindings: [&dyn Bind; 5] = [w, sums, &matrix.codes, &matrix.scales, &matrix.zeros];
-    encoder.dispatch(&QUANTIZE_WEIGHTS_BINARY, &params, &bindings, [rows * groups, 1, 1])?;
-    Ok(matrix)
+    let made = Made::new(encoder.context(), w, Bits::One, group)?;
+    let Made { rows, columns, words, groups, group_size, .. } = made;
+    let params = Params { rows, columns, words, groups, group_size, chunks: chunks as u32, count: w.len() as f32 };
+    let bindings: [&dyn Bind; 5] = [w, sums, &made.matrix.codes, &made.matrix.scales, &made.matrix.zeros];
+    encoder.dispatch(&QUANTIZE_WEIGHTS_BINARY, &params, &bindings, made.extent())?;
+    Ok(made.matrix)
 }
 
 /// Mean and β of weights.

@@ -3,6 +3,7 @@
 //! Asymmetric (Jacob et al. 2018, arXiv:1712.05877): steps from min W to max W, both taken to be no more and no less than 0, so that 0 is one of them:
 //! scale = (max - min) / (2^b - 1), zero = round(-min / scale). Symmetric (absmax): zero = 2^(b-1) and scale = max|W| / (2^(b-1) - 1).
 
+use super::group_quantizer::{Made, THREADS, by_groups};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -34,21 +35,26 @@ params! {
     struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, bits: u32, symmetric: u32 }
 }
 
-const THREADS: usize = 64;
-
 static QUANTIZE_WEIGHTS_INT: Kernel = Kernel::trusted(
     "quantize_weights_int",
     Params::FIELDS,
     &[read("w", Float("X")), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "shared/finite", "shared/lanes", "bitnet/quantize_weights_int"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .tile([1, 1, 1])
-            .workgroup_bytes(8 * THREADS as u32),
-        Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/reduce", "bitnet/quantize_weights_int"])
-            .workgroup_size([THREADS as u32, 1, 1])
-            .tile([1, 1, 1])
-            .workgroup_bytes(128),
+        by_groups(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exact",
+                "shared/finite",
+                "shared/lanes",
+                "bitnet/quantize_weights_int"
+            ]),
+            8 * THREADS as u32,
+        ),
+        by_groups(
+            Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/reduce", "bitnet/quantize_weights_int"]),
+            128,
+        ),
     ],
 )
 .flat();
@@ -80,25 +86,18 @@ pub fn quantize_weights_int<T: Float>(
     scheme: Scheme,
 ) -> Result<IntMatrix> {
     check(bits, size)?;
-    let (rows, columns) = w.shape().as_matrix();
     if w.is_empty() {
         // Nothing to dispatch, but its scales must be something.
+        let (rows, columns) = w.shape().as_matrix();
         return quantize_weights_int_cpu::<T>(&[], rows, columns, bits, size, scheme)?.upload(encoder.context());
     }
-    let matrix = IntMatrix::uninit(encoder.context(), rows, columns, bits, size)?;
-    let groups = matrix.groups();
-    let params = Params {
-        rows: rows as u32,
-        columns: columns as u32,
-        words: matrix.row_words() as u32,
-        groups: groups as u32,
-        group_size: matrix.group_size() as u32,
-        bits: bits.count() as u32,
-        symmetric: (scheme == Scheme::Symmetric).into(),
-    };
-    let bindings: [&dyn Bind; 4] = [w, &matrix.codes, &matrix.scales, &matrix.zeros];
-    encoder.dispatch(&QUANTIZE_WEIGHTS_INT, &params, &bindings, [rows * groups, 1, 1])?;
-    Ok(matrix)
+    let made = Made::new(encoder.context(), w, bits, size)?;
+    let Made { rows, columns, words, groups, group_size, .. } = made;
+    let params =
+        Params { rows, columns, words, groups, group_size, bits: bits.count() as u32, symmetric: (scheme == Scheme::Symmetric).into() };
+    let bindings: [&dyn Bind; 4] = [w, &made.matrix.codes, &made.matrix.scales, &made.matrix.zeros];
+    encoder.dispatch(&QUANTIZE_WEIGHTS_INT, &params, &bindings, made.extent())?;
+    Ok(made.matrix)
 }
 
 fn check(bits: Bits, size: Option<usize>) -> Result<()> {

@@ -53,6 +53,27 @@ macro_rules! row_quantizer {
 }
 pub(super) use row_quantizer;
 
+/// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a thread, and parts that are there in both languages.
+macro_rules! shared_rows {
+    ($name:literal, $params:ty, $bindings:expr, $words:expr, $work:expr, [$($part:literal),+ $(,)?]) => {{
+        use $crate::{
+            kernel::{declaration::Kernel, source::Source},
+            ops::reduce::by_rows,
+        };
+        Kernel::trusted(
+            $name,
+            <$params as $crate::kernel::params::Params>::FIELDS,
+            $bindings,
+            &[
+                by_rows(Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $($part),+]), $words).work($work),
+                by_rows(Source::msl($crate::msl!["shared/prelude", $($part),+]), $words).work($work),
+            ],
+        )
+        .flat()
+    }};
+}
+pub(super) use shared_rows;
+
 use crate::kernel::{binding::Binding, declaration::Kernel, params::Fields, source::Source};
 
 /// A kernel that takes one row per workgroup.

@@ -5,31 +5,15 @@ use crate::{
     element::Float,
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
-    kernel::{
-        binding::{Type::*, read, read_write},
-        declaration::Kernel,
-        params::Params as _,
-        source::Source,
-    },
-    msl,
-    ops::optimizer::shapes::check,
+    kernel::declaration::Kernel,
+    ops::optimizer::step::{self, optimizer},
     params,
     shape::Shape,
-    wgsl,
 };
 
 params! { struct Params { length: u32, shrink: f32, rate: f32, root: f32, beta1: f32, beta2: f32, eps: f32 } }
 
-static ADAMW: Kernel = Kernel::trusted(
-    "adamw",
-    Params::FIELDS,
-    &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32), read_write("square", F32)],
-    &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/adamw"]).workgroup_size([256, 1, 1]),
-        Source::msl(msl!["shared/prelude", "optimizer/adamw"]).workgroup_size([256, 1, 1]),
-    ],
-)
-.flat();
+static ADAMW: Kernel = optimizer!("adamw", "optimizer/adamw", Params, ["mean", "square"]);
 
 pub(super) const KERNELS: &[&Kernel] = &[&ADAMW];
 
@@ -111,11 +95,10 @@ pub fn adamw<T: Float>(
     gradient: &Tensor<T>,
     state: &AdamWState,
 ) -> Result<()> {
-    check("adamw", weights, gradient, &[&state.mean, &state.square])?;
     if step == 0 {
         return Err(Error::Invalid { op: "adamw", what: "step 0: the first is 1".into() });
     }
-    encoder.dispatch(&ADAMW, &numbers.params(weights.len(), step), &[gradient, weights, &state.mean, &state.square], [weights.len(), 1, 1])
+    step::step(encoder, &ADAMW, &numbers.params(weights.len(), step), weights, gradient, &[&state.mean, &state.square])
 }
 
 /// The CPU twin of [`adamw`], of one weight: its new value, mean and mean of squares.

@@ -4,29 +4,14 @@ use crate::{
     element::Float,
     error::Result,
     gpu::{encoder::Encoder, tensor::Tensor},
-    kernel::{
-        binding::{Type::*, read, read_write},
-        declaration::Kernel,
-        params::Params as _,
-        source::Source,
-    },
-    msl,
-    ops::optimizer::shapes::check,
-    params, wgsl,
+    kernel::declaration::Kernel,
+    ops::optimizer::step::{optimizer, step},
+    params,
 };
 
 params! { struct Params { length: u32, shrink: f32, rate: f32, beta1: f32, beta2: f32 } }
 
-static LION: Kernel = Kernel::trusted(
-    "lion",
-    Params::FIELDS,
-    &[read("gradient", Float("X")), read_write("weights", F32), read_write("mean", F32)],
-    &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/lion"]).workgroup_size([256, 1, 1]),
-        Source::msl(msl!["shared/prelude", "optimizer/lion"]).workgroup_size([256, 1, 1]),
-    ],
-)
-.flat();
+static LION: Kernel = optimizer!("lion", "optimizer/lion", Params, ["mean"]);
 
 pub(super) const KERNELS: &[&Kernel] = &[&LION];
 
@@ -64,10 +49,9 @@ impl Lion {
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) if `gradient` or `mean` has another shape than `weights`.
 pub fn lion<T: Float>(encoder: &mut Encoder, numbers: Lion, weights: &Tensor<f32>, gradient: &Tensor<T>, mean: &Tensor<f32>) -> Result<()> {
-    check("lion", weights, gradient, &[mean])?;
     let Lion { rate, betas: (beta1, beta2), decay } = numbers;
     let params = Params { length: weights.len() as u32, shrink: 1.0 - rate * decay, rate, beta1, beta2 };
-    encoder.dispatch(&LION, &params, &[gradient, weights, mean], [weights.len(), 1, 1])
+    step(encoder, &LION, &params, weights, gradient, &[mean])
 }
 
 /// The CPU twin of [`lion`], of one weight: its new value and mean.

@@ -4,6 +4,6 @@ pub(crate) mod adamw;
 pub(crate) mod clip;
 pub(crate) mod lion;
 pub(crate) mod sgd;
-mod shapes;
+mod step;
 
 family!(adamw, clip, lion, sgd);

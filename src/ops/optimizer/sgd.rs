@@ -5,29 +5,14 @@ use crate::{
     element::Float,
     error::Result,
     gpu::{encoder::Encoder, tensor::Tensor},
-    kernel::{
-        binding::{Type::*, read, read_write},
-        declaration::Kernel,
-        params::Params as _,
-        source::Source,
-    },
-    msl,
-    ops::optimizer::shapes::check,
-    params, wgsl,
+    kernel::declaration::Kernel,
+    ops::optimizer::step::{optimizer, step},
+    params,
 };
 
 params! { struct Params { length: u32, rate: f32, momentum: f32, decay: f32, nesterov: u32 } }
 
-static SGD: Kernel = Kernel::trusted(
-    "sgd",
-    Params::FIELDS,
-    &[read("gradient", Float("X")), read_write("weights", F32), read_write("velocity", F32)],
-    &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "optimizer/sgd"]).workgroup_size([256, 1, 1]),
-        Source::msl(msl!["shared/prelude", "optimizer/sgd"]).workgroup_size([256, 1, 1]),
-    ],
-)
-.flat();
+static SGD: Kernel = optimizer!("sgd", "optimizer/sgd", Params, ["velocity"]);
 
 pub(super) const KERNELS: &[&Kernel] = &[&SGD];
 
@@ -78,10 +63,9 @@ pub fn sgd<T: Float>(
     gradient: &Tensor<T>,
     velocity: &Tensor<f32>,
 ) -> Result<()> {
-    check("sgd", weights, gradient, &[velocity])?;
     let Sgd { rate, momentum, decay, nesterov } = numbers;
     let params = Params { length: weights.len() as u32, rate, momentum, decay, nesterov: nesterov.into() };
-    encoder.dispatch(&SGD, &params, &[gradient, weights, velocity], [weights.len(), 1, 1])
+    step(encoder, &SGD, &params, weights, gradient, &[velocity])
 }
 
 /// The CPU twin of [`sgd`], of one weight: its new value and velocity.

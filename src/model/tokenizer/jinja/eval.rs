@@ -2,8 +2,9 @@
 
 use super::{
     ast::{Arguments, CAPTURED, Constant, Expr, ExprKind, Macro, Stmt, StmtKind, Target},
-    builtins,
+    filters::filter,
     ops::{Given, Ops},
+    tests_and_functions as functions,
     value::{Budget, Loop, Output, Value},
 };
 use crate::limits::template::{MAX_CALLS, MAX_EVALUATIONS};
@@ -191,7 +192,7 @@ impl Interpreter {
 
     fn lookup(&self, name: &str) -> Value {
         let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
-        found.cloned().or_else(|| builtins::function(name).map(Value::Function)).unwrap_or(Value::Undefined)
+        found.cloned().or_else(|| functions::function(name).map(Value::Function)).unwrap_or(Value::Undefined)
     }
 
     fn evaluate(&mut self, expr: &Expr) -> Result<Value> {
@@ -253,11 +254,11 @@ impl Interpreter {
             }
             ExprKind::Filter(value, name, arguments) => {
                 let (value, given) = (self.evaluate(value)?, self.arguments(arguments)?);
-                builtins::filter(&self.ops, name, &value, &given).map_err(|what| format!("`{name}`: {what}"))?
+                filter(&self.ops, name, &value, &given).map_err(|what| format!("`{name}`: {what}"))?
             }
             ExprKind::Test { value, name, arguments, negated } => {
                 let (value, given) = (self.evaluate(value)?, self.arguments(arguments)?);
-                Value::Bool(builtins::test(&self.ops, name, &value, &given).map_err(|what| format!("`{name}`: {what}"))? != *negated)
+                Value::Bool(functions::test(&self.ops, name, &value, &given).map_err(|what| format!("`{name}`: {what}"))? != *negated)
             }
             ExprKind::Not(value) => Value::Bool(!self.evaluate(value)?.is_true()),
             ExprKind::Negative(value) => match self.evaluate(value)? {
@@ -307,8 +308,8 @@ impl Interpreter {
 
     pub fn call(&mut self, function: &Value, given: &Given) -> Result<Value> {
         match function {
-            Value::Function(name) => builtins::call(&self.ops, name, given).map_err(|what| format!("`{name}`: {what}")),
-            Value::Method(of, name) => builtins::method(&self.ops, of, name, given).map_err(|what| format!("`{name}`: {what}")),
+            Value::Function(name) => functions::call(&self.ops, name, given).map_err(|what| format!("`{name}`: {what}")),
+            Value::Method(of, name) => functions::method(&self.ops, of, name, given).map_err(|what| format!("`{name}`: {what}")),
             Value::Macro(definition) => self.call_macro(definition, given).map_err(|what| format!("`{}`: {what}", definition.name)),
             other => Err(format!("{} is no function", other.kind())),
         }

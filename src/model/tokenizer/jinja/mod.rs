@@ -9,12 +9,16 @@
 //! under the settings of transformers; the rest (inheritance, imports, recursive loops, call blocks) is an error that names it.
 
 mod ast;
-mod builtins;
 mod eval;
+mod expressions;
+mod filters;
 mod json;
 mod lexer;
 mod ops;
 mod parser;
+mod statements;
+mod strings;
+mod tests_and_functions;
 mod value;
 
 use crate::limits::template::{MOST_BYTES, MOST_TEMPLATE, STEPS};
@@ -38,7 +42,7 @@ pub fn render(template: &str, variables: &[(&str, Variable<'_>)]) -> Result<Stri
     if template.len() > MOST_TEMPLATE {
         return Err(format!("has {} bytes; {MOST_TEMPLATE} are supported", template.len()));
     }
-    let statements = parser::parse(&template.replace("\r\n", "\n").replace('\r', "\n"))?;
+    let statements = statements::parse(&template.replace("\r\n", "\n").replace('\r', "\n"))?;
     // The conversation is the caller's, however long it is.
     let size = |(_, variable): &(&str, Variable<'_>)| match variable {
         Variable::Messages(messages) => {

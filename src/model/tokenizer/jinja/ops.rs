@@ -33,6 +33,30 @@ impl Given {
             None => Ok(()),
         }
     }
+
+    /// Is it given, and true?
+    pub fn is(&self, at: usize, name: &str) -> bool {
+        self.get(at, name).is_some_and(Value::is_true)
+    }
+
+    /// A string; `None` where it is not given, or is none.
+    pub fn string(&self, at: usize, name: &str) -> Result<Option<&str>> {
+        match self.get(at, name) {
+            None | Some(Value::None) => Ok(None),
+            Some(value) => value.as_str().map(Some).ok_or_else(|| format!("{} where a string is needed", value.kind())),
+        }
+    }
+
+    /// A number of things; `None` where it is not given, or is none.
+    pub fn count(&self, at: usize, name: &str) -> Result<Option<usize>> {
+        match self.get(at, name) {
+            None | Some(Value::None) => Ok(None),
+            Some(value) => {
+                let count = value.as_int().and_then(|count| usize::try_from(count).ok());
+                count.map(Some).ok_or_else(|| format!("{} where a count is needed", value.kind()))
+            }
+        }
+    }
 }
 
 const METHODS: [&str; 17] = [

@@ -1,6 +1,7 @@
 //! `src/ops/bitnet/bitlinear_float.rs`
 
-use crate::{Case, Data, Near, Recorder, U, cases::tensor::activated, convert, floats, rng, ternary_with};
+use super::decoded::{Operands, Product, Twin};
+use crate::{Case, Data, Near, Recorder, cases::tensor::activated, convert, floats, rng, ternary_with};
 use bitnet_wgpu::{
     Float, Out, Scales, bitnet, f16,
     tensor::{Activation, Epilogue},
@@ -50,15 +51,13 @@ fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activa
     let mut rng = rng((rows * columns) as u64);
     let scales = Scales::Groups { size: 32, scales: floats(&mut rng, rows * columns.div_ceil(32), 1.0) };
     let w = ternary_with(&mut rng, rows, columns, scales);
-    let dense = w.dequantize();
+    // A weight is a product, and with what it meets another.
+    let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
     let [x, bias] = [m * columns, rows].map(|length| convert::<X>(&floats(&mut rng, length, 1.0)));
     let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
     let near = |i: usize| {
-        let (t, r) = (i / rows, i % rows);
-        let product = |c: usize| f64::from(x[t * columns + c].into()) * f64::from(dense[r * columns + c]);
-        let (exact, sizes) = (0..columns).map(product).fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
-        let sum = Near { exact, error: U * (columns + 2) as f64 * sizes };
-        activated(if biased { sum.on_top_of(bias[r]) } else { sum }, activation)
+        let sum = product.forward(&x, i);
+        activated(if biased { sum.on_top_of(bias[i % rows]) } else { sum }, activation)
     };
     let y: Vec<Near> = (0..m * rows).map(near).collect();
     let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
@@ -88,53 +87,17 @@ fn case<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, size: Option<
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 + row as f32 / 100.0)).collect()),
     };
     let w = ternary_with(&mut rng, rows, columns, scales);
-    let dense = w.dequantize();
-    let x = convert::<X>(&floats(&mut rng, m * columns, 3.0));
-    let dy = convert::<X>(&floats(&mut rng, m * rows, 3.0));
-    let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
-    // A weight is a product, and with what it meets another; then comes a sum for each.
-    let sum = |products: &mut dyn Iterator<Item = f64>| {
-        let (exact, sizes, count) = products.fold((0.0, 0.0, 2.0), |(sum, sizes, count), p| (sum + p, sizes + p.abs(), count + 1.0));
-        Near { exact, error: U * count * sizes }
-    };
-    let forward = |i: usize| {
-        let (t, r) = (i / rows, i % rows);
-        sum(&mut (0..columns).map(|c| f64::from(x[t * columns + c].into()) * f64::from(dense[r * columns + c])))
-    };
-    let backward = |i: usize| {
-        let (t, c) = (i / columns, i % columns);
-        sum(&mut (0..rows).map(|r| f64::from(dy[t * rows + r].into()) * f64::from(dense[r * columns + c])))
-    };
-    let (y, dx): (Vec<Near>, Vec<Near>) = ((0..m * rows).map(forward).collect(), (0..m * columns).map(backward).collect());
-    let added: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let check = move |got: &[Data], _| match got {
-        [first, second] => first.check_near(y.iter().copied()).and_then(|()| second.check_near(dx.iter().copied())),
-        _ => {
-            let wanted = [&y, &dx, &added].into_iter().zip(got);
-            wanted.into_iter().try_for_each(|(near, got)| got.check_near(near.iter().copied()))
-        }
-    };
-    let rows_of = |values: &[X], width: usize| {
-        values.chunks(width.max(1)).map(|row| row.iter().map(|&v| v.into()).collect()).collect::<Vec<Vec<f32>>>()
-    };
-    let (of_x, of_dy, of_w) = (rows_of(&x, columns), rows_of(&dy, rows), w.clone());
-    let twin = move || {
-        let y = of_x.iter().flat_map(|row| bitnet::bitlinear_float_cpu(row, &of_w).unwrap()).collect();
-        let dx = of_dy.iter().flat_map(|row| bitnet::bitlinear_backward_cpu(row, &of_w).unwrap()).collect();
-        vec![Data::F32(y), Data::F32(dx)]
-    };
-    let record = move |r: &mut Recorder| {
+    let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
+    let name = format!("{m} × {rows} × {columns} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let [of_x, of_dy] = [w.clone(), w.clone()];
+    let twins: [Twin; 2] = [
+        Box::new(move |x| bitnet::bitlinear_float_cpu(x, &of_x).unwrap()),
+        Box::new(move |dy| bitnet::bitlinear_backward_cpu(dy, &of_dy).unwrap()),
+    ];
+    product.case(name, &mut rng, twins, move |r, on: &Operands<X, Y>| {
         let w = w.upload(r.encoder.context())?;
-        let (x, dy, base) = (r.upload(&x, [m, columns])?, r.upload(&dy, [m, rows])?, r.upload(&base, [m, rows])?);
-        let (y, dx) = (r.output::<Y>([m, rows])?, r.output::<Y>([m, columns])?);
-        bitnet::bitlinear_float_into(&mut r.encoder, &x, &w, &y)?;
-        bitnet::bitlinear_backward_into(&mut r.encoder, &dy, &w, &dx)?;
-        bitnet::bitlinear_float_into(&mut r.encoder, &x, &w, Out::add(&base))?;
-        [&y, &dx, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
-        Ok(())
-    };
-    Case::new(format!("{m} × {rows} × {columns} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT), record, check)
-        .twin(twin)
-        .of(X::ELEMENT)
-        .of(Y::ELEMENT)
+        bitnet::bitlinear_float_into(&mut r.encoder, &on.x, &w, &on.y)?;
+        bitnet::bitlinear_backward_into(&mut r.encoder, &on.dy, &w, &on.dx)?;
+        bitnet::bitlinear_float_into(&mut r.encoder, &on.x, &w, Out::add(&on.base))
+    })
 }

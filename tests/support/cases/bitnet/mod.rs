@@ -4,6 +4,7 @@ mod bitlinear;
 mod bitlinear_float;
 mod bitlinear_int;
 mod bitlinear_int_quantized;
+mod decoded;
 mod dequantize;
 mod dequantize_int;
 mod fake_quantize;

@@ -1,0 +1,167 @@
+//! What config.json and generation_config.json say.
+
+use super::file::{ModelDirectory, config, file};
+use bitnet_wgpu::{
+    Error, Result,
+    formats::{Activation, ModelConfig, Problem, RopeScaling},
+};
+use serde_json::{Value, json};
+use std::fs;
+use support::files::Directory;
+
+fn read_config(keys: Value) -> Result<ModelConfig, Problem> {
+    ModelConfig::from_json(&serde_json::from_str(&config(keys)).unwrap())
+}
+
+#[test]
+fn configurations_are_read() {
+    let bitnet = read_config(json!({})).unwrap();
+    let mut expected = bitnet.clone();
+    expected.architecture = "bitnet".into();
+    (expected.hidden, expected.intermediate, expected.layers, expected.vocab, expected.context) = (64, 128, 2, 100, 2048);
+    (expected.heads, expected.kv_heads, expected.head_dim) = (4, 2, 16);
+    (expected.eps, expected.rope_theta, expected.rope_scaling) = (1e-5, 500_000.0, RopeScaling::None);
+    (expected.activation, expected.sub_norms, expected.tied_head) = (Activation::Relu2, true, false);
+    (expected.bos, expected.eos) = (Some(1), vec![2]);
+    assert_eq!(bitnet, expected);
+    let llama = read_config(json!({
+        "model_type": "llama", "num_key_value_heads": null, "head_dim": 32, "tie_word_embeddings": true, "eos_token_id": [3, 4],
+        "rms_norm_eps": 1e-6, "max_position_embeddings": 77, "torch_dtype": "bfloat16", "dtype": 3,
+    }));
+    expected.architecture = "llama".into();
+    (expected.kv_heads, expected.head_dim, expected.context) = (4, 32, 77);
+    (expected.eps, expected.rope_theta) = (1e-6, 10_000.0);
+    (expected.activation, expected.sub_norms, expected.tied_head) = (Activation::Silu, false, true);
+    expected.eos = vec![3, 4];
+    assert_eq!(llama.unwrap(), expected);
+    // What the class assumes may be beyond a small vocabulary: then there is no such token.
+    let defaults = read_config(json!({"bos_token_id": null, "eos_token_id": null})).unwrap();
+    assert_eq!((defaults.bos, defaults.eos), (None, vec![]));
+    let written = read_config(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 5]})).unwrap();
+    assert_eq!((written.bos, written.eos), (None, vec![5]));
+    let large = read_config(json!({"bos_token_id": null, "eos_token_id": null, "vocab_size": 128_256})).unwrap();
+    assert_eq!((large.bos, large.eos), (Some(128_000), vec![128_001]));
+    let mut null: Value = serde_json::from_str(&config(json!({"vocab_size": 128_256}))).unwrap();
+    (null["bos_token_id"], null["eos_token_id"]) = (Value::Null, Value::Null);
+    let null = ModelConfig::from_json(&null).unwrap();
+    assert_eq!((null.bos, null.eos), (None, vec![]));
+}
+
+#[test]
+fn rotary_parameters_are_read_in_both_spellings() {
+    let rope = |keys: Value| read_config(keys).map(|config| (config.rope_theta, config.rope_scaling));
+    let llama3 = json!({
+        "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"
+    });
+    let expected = RopeScaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, context: 8192.0 };
+    assert_eq!(rope(json!({"rope_theta": 1e6})), Ok((1e6, RopeScaling::None)));
+    assert_eq!(rope(json!({"rope_theta": 1e6, "rope_scaling": llama3})), Ok((1e6, expected)));
+    assert_eq!(rope(json!({"rope_scaling": {"type": "linear", "factor": 2}})), Ok((500_000.0, RopeScaling::Linear(2.0))));
+    assert_eq!(rope(json!({"rope_parameters": {"rope_theta": 5.0, "rope_type": "default"}})), Ok((5.0, RopeScaling::None)));
+    assert_eq!(rope(json!({"rope_theta": 7.0, "rope_parameters": llama3})), Ok((7.0, expected)));
+    for (keys, words) in [
+        (json!({"rope_scaling": {"type": "yarn", "factor": 2}}), "`yarn`"),
+        (json!({"rope_scaling": {"type": "linear"}}), "no factor"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "Linear(0.0)"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "Linear(0.0)"),
+        (json!({"rope_scaling": 3}), "rope_scaling"),
+        (json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}), "`full_attention`"),
+        (json!({"rope_theta": 0}), "rotary base"),
+        (json!({"rope_theta": 1e300}), "rope_theta"),
+        (json!({"rope_theta": "10000"}), "rope_theta"),
+    ] {
+        let error = rope(keys).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn impossible_configurations_are_refused() {
+    let sizes =
+        ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"];
+    for key in sizes {
+        for absurd in [json!(0), json!(-1), json!(1.5), json!("64"), json!([]), json!((1 << 24) + 1), json!(u64::MAX)] {
+            let error = read_config(json!({ key: absurd })).unwrap_err().to_string();
+            assert!(error.contains(key), "{key}: {error}");
+        }
+    }
+    for (keys, words) in [
+        (json!({"model_type": "qwen3"}), "`qwen3`"),
+        (json!({"model_type": null}), "model_type"),
+        (json!({"hidden_size": null}), "hidden_size"),
+        (json!({"hidden_act": "gelu"}), "`gelu`"),
+        (json!({"num_key_value_heads": 3}), "4 heads do not divide into 3"),
+        (json!({"head_dim": 15}), "odd"),
+        (json!({"num_attention_heads": 128, "num_key_value_heads": 128}), "head size"),
+        (json!({"num_hidden_layers": 4097}), "4097 layers"),
+        (json!({"num_attention_heads": 1 << 24, "num_key_value_heads": 1, "head_dim": 1 << 24}), "over 16777216 features"),
+        (json!({"attention_bias": true}), "attention_bias"),
+        (json!({"mlp_bias": true}), "mlp_bias"),
+        (json!({"quantization_config": {"use_rms_norm": true}}), "use_rms_norm"),
+        (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
+        (json!({"rms_norm_eps": -1.0}), "epsilon"),
+        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings"),
+        (json!({"bos_token_id": 100}), "token 100"),
+        (json!({"bos_token_id": [1, 2]}), "bos_token_id"),
+        (json!({"eos_token_id": [1, 100]}), "token 100"),
+        (json!({"eos_token_id": -1}), "-1 is no token id"),
+        (json!({"eos_token_id": 1u64 << 40}), "no token id"),
+    ] {
+        let error = read_config(keys.clone()).unwrap_err().to_string();
+        assert!(error.contains(words), "{keys}: {error}");
+    }
+    assert!(ModelConfig::from_json(&json!([])).unwrap_err().to_string().contains("object"));
+}
+
+/// What is known and not done is told apart from what is wrong.
+#[test]
+fn sound_models_that_cannot_run_are_unsupported() {
+    for keys in [
+        json!({"model_type": "qwen3"}),
+        json!({"hidden_act": "gelu"}),
+        json!({"attention_bias": true}),
+        json!({"quantization_config": {"use_rms_norm": true}}),
+        json!({"quantization_config": {"quant_method": "gptq"}}),
+        json!({"partial_rotary_factor": 0.5}),
+        json!({"rope_scaling": {"type": "yarn", "factor": 2}}),
+        json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}),
+    ] {
+        let directory = Directory::model(&config(keys.clone()), &file(&[]));
+        assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }), "{keys}");
+    }
+    let directory = Directory::model(&config(json!({"quantization_config": {"linear_class": "other"}})), &file(&[]));
+    assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }));
+    let wrong = Directory::model(&config(json!({"hidden_size": 0})), &file(&[]));
+    assert!(matches!(wrong.open().unwrap_err(), Error::Format { .. }));
+}
+
+#[test]
+fn generation_config_ends_texts_too() {
+    let directory = Directory::model(&config(json!({})), &file(&[]));
+    let write = |text: &str| fs::write(directory.0.join("generation_config.json"), text).unwrap();
+    write(r#"{"eos_token_id":[2,9]}"#);
+    assert_eq!(directory.open().unwrap().config().eos, [2, 9]);
+    for none in ["{}", r#"{"eos_token_id":null}"#, r#"{"eos_token_id":128001}"#] {
+        write(none);
+        assert_eq!(directory.open().unwrap().config().eos, [2]);
+    }
+    write(r#"{"do_sample":true,"temperature":0.6,"top_p":0.9,"repetition_penalty":1.1,"max_new_tokens":77,"top_k":null}"#);
+    let generation = directory.open().unwrap().config().generation.clone();
+    assert_eq!((generation.sample, generation.temperature, generation.top_p), (Some(true), Some(0.6), Some(0.9)));
+    assert_eq!((generation.top_k, generation.min_p, generation.repetition_penalty), (None, None, Some(1.1)));
+    assert_eq!(generation.max_tokens, Some(77));
+    let bad = [
+        "{",
+        "[]",
+        r#"{"eos_token_id":-1}"#,
+        r#"{"eos_token_id":"x"}"#,
+        r#"{"temperature":"x"}"#,
+        r#"{"top_k":-1}"#,
+        r#"{"do_sample":1}"#,
+        r#"{"top_p":1e999}"#,
+    ];
+    for bad in bad {
+        write(bad);
+        assert!(directory.open().unwrap_err().to_string().contains("generation_config.json"));
+    }
+}

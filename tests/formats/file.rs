@@ -1,0 +1,63 @@
+//! Files made here, from the format's description.
+
+use bitnet_wgpu::{Result, formats::Checkpoint};
+use serde_json::{Value, json};
+use std::sync::LazyLock;
+use support::files::Directory;
+
+pub trait ModelDirectory: Sized {
+    fn model(config: &str, file: &[u8]) -> Self;
+    fn open(&self) -> Result<Checkpoint>;
+}
+
+impl ModelDirectory for Directory {
+    fn model(config: &str, file: &[u8]) -> Self {
+        let directory = Self::temporary();
+        directory.write("config.json", config);
+        directory.write("model.safetensors", file);
+        directory
+    }
+
+    fn open(&self) -> Result<Checkpoint> {
+        Checkpoint::open(&self.0)
+    }
+}
+
+/// A file from (name, dtype, shape, bytes), written by hand: the oracle is the format's description, not the crate that reads it.
+pub fn file(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        entries.push(format!("{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":{offsets:?}}}"));
+        data.extend_from_slice(bytes);
+    }
+    with_header(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// The config.json of a small model, with these keys put in; null takes a key away.
+pub fn config(keys: Value) -> String {
+    let mut config = json!({
+        "model_type": "bitnet", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 100, "bos_token_id": 1, "eos_token_id": 2,
+    });
+    let config = config.as_object_mut().unwrap();
+    for (key, value) in keys.as_object().unwrap() {
+        match value {
+            Value::Null => drop(config.remove(key)),
+            value => drop(config.insert(key.clone(), value.clone())),
+        }
+    }
+    serde_json::to_string(config).unwrap()
+}
+
+pub static OFFLINE: LazyLock<String> =
+    LazyLock::new(|| config(json!({"quantization_config": {"linear_class": "autobitlinear", "quantization_mode": "offline"}})));
+pub static PLAIN: LazyLock<String> = LazyLock::new(|| config(json!({"quantization_config": {"quant_method": "bitnet"}})));
+
+pub fn bf16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
+}

@@ -1,0 +1,6 @@
+//! Model files, sound, damaged and hostile: the reader gives the right matrix or an error, and never panics.
+
+mod configurations;
+mod file;
+mod safetensors;
+mod written;

@@ -1,0 +1,81 @@
+//! Models that are written read back equal.
+
+use super::file::{ModelDirectory, bf16, config, file};
+use bitnet_wgpu::formats::{Checkpoint, ScaleRule};
+use serde_json::json;
+use std::fs;
+use support::files::Directory;
+
+/// A model with masters of every linear layer, and a tied embedding.
+fn masters() -> Directory {
+    let parts = [
+        ("self_attn.q_proj", [64, 64]),
+        ("self_attn.k_proj", [32, 64]),
+        ("self_attn.v_proj", [32, 64]),
+        ("self_attn.o_proj", [64, 64]),
+        ("mlp.gate_proj", [128, 64]),
+        ("mlp.up_proj", [128, 64]),
+        ("mlp.down_proj", [64, 128]),
+    ];
+    let values = |seed: usize, len: usize| bf16(&(0..len).map(|i| ((i * 7 + seed) as f32).sin() / 8.0).collect::<Vec<_>>());
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![100, 64], values(0, 6400)),
+        ("model.norm.weight".into(), vec![64], values(1, 64)),
+    ];
+    for layer in 0..2 {
+        for (i, (part, shape)) in parts.iter().enumerate() {
+            let name = format!("model.layers.{layer}.{part}.weight");
+            tensors.push((name, shape.to_vec(), values(100 * layer + i, shape[0] * shape[1])));
+        }
+    }
+    let tensors: Vec<_> = tensors.iter().map(|(name, shape, bytes)| (name.as_str(), "BF16", &shape[..], &bytes[..])).collect();
+    let directory = Directory::model(&config(json!({"tie_word_embeddings": true})), &file(&tensors));
+    directory.write("tokenizer.json", "{}");
+    directory
+}
+
+#[test]
+fn packed_models_read_back_equal() {
+    use bitnet_wgpu::formats::write_packed;
+    let (input, output, again) = (masters(), Directory::temporary(), Directory::temporary());
+    let source = input.open().unwrap();
+    let mut seen = Vec::new();
+    write_packed(&source, &output.0, false, |tensor| seen.push(tensor.clone())).unwrap();
+    assert_eq!((seen.len(), seen[15].done, seen[15].total), (16, 16, 16));
+    assert!(seen.iter().all(|tensor| tensor.error.is_none_or(|error| (0.1..0.9).contains(&error))), "{seen:?}");
+    assert_eq!(seen.iter().filter(|tensor| tensor.error.is_some()).count(), 14);
+    let down = seen.iter().find(|tensor| tensor.name.contains("0.mlp.down_proj")).unwrap();
+    assert_eq!((down.bytes_before, down.bytes_after), (64 * 128 * 2, 64 * 128 / 4 + 4));
+
+    let packed = output.open().unwrap();
+    assert_eq!((packed.config(), packed.scale_rule()), (source.config(), ScaleRule::Multiply));
+    assert_eq!(packed.linears().len(), 14);
+    for name in packed.linears() {
+        assert_eq!(packed.linear(&name).unwrap(), source.linear(&name).unwrap(), "{name}");
+    }
+    let bytes = |checkpoint: &Checkpoint, name: &str| checkpoint.tensor(name).unwrap().bytes.to_vec();
+    for name in ["model.embed_tokens.weight", "model.norm.weight"] {
+        assert_eq!(bytes(&packed, name), bytes(&source, name));
+    }
+    let read = |directory: &Directory, name: &str| fs::read(directory.0.join(name)).unwrap();
+    assert_eq!(read(&output, "tokenizer.json"), b"{}");
+    // What is packed already stays as it is.
+    write_packed(&packed, &again.0, false, |_| {}).unwrap();
+    assert_eq!(read(&again, "model.safetensors"), read(&output, "model.safetensors"));
+    assert_eq!(read(&again, "config.json"), read(&output, "config.json"));
+
+    let refused = |directory: &Directory, force| write_packed(&source, &directory.0, force, |_| {}).unwrap_err().to_string();
+    assert!(refused(&output, false).contains("has a model already"));
+    assert!(refused(&input, true).contains("is the input"));
+    write_packed(&source, &output.0, true, |_| {}).unwrap();
+}
+
+#[test]
+fn models_that_cannot_be_packed_leave_nothing_behind() {
+    use bitnet_wgpu::formats::write_packed;
+    let output = Directory::temporary();
+    let model = Directory::model(&config(json!({})), &file(&[("model.norm.weight", "BF16", &[1], &bf16(&[1.0]))]));
+    let error = write_packed(&model.open().unwrap(), &output.0, false, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("no tensor `model.layers.0.self_attn.q_proj.weight`"), "{error}");
+    assert_eq!(fs::read_dir(&output.0).unwrap().count(), 0);
+}
