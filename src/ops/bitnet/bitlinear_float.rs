@@ -14,7 +14,7 @@ use crate::{
     msl,
     ops::tensor::{
         epilogue::Epilogue,
-        matmul_kernels::{Forms, Product, STORE, large_tile, tile},
+        matmul_kernels::{Forms, Product, STORE, large_tile, metal_tile, metal_tile_of_quads, tile},
     },
     params,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
@@ -67,32 +67,40 @@ const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static 
     [plain.entry(entry).fill(STORE), finish.entry(entry).fill(FINISH)]
 }
 
+const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_tiles", "bitnet/matmul"];
+
 static MATMUL_TERNARY: Forms = forms(
     ["matmul_ternary", "matmul_ternary_finish"],
     "matmul",
-    &[tile(wgsl![
-        "shared/ids",
-        "shared/ternary",
-        "bitnet/matmul_ternary",
-        "tensor/matmul_a",
-        "tensor/matmul_block",
-        HOLE,
-        "tensor/matmul"
-    ])],
+    &[
+        tile(wgsl![
+            "shared/ids",
+            "shared/ternary",
+            "bitnet/matmul_ternary",
+            "tensor/matmul_a",
+            "tensor/matmul_block",
+            HOLE,
+            "tensor/matmul"
+        ]),
+        metal_tile(METAL_TILE),
+    ],
 );
 
 static MATMUL_TERNARY_LARGE: Forms = forms(
     ["matmul_ternary_large", "matmul_ternary_large_finish"],
     "matmul",
-    &[large_tile(wgsl![
-        "shared/ids",
-        "shared/ternary",
-        "bitnet/matmul_ternary",
-        "tensor/matmul_a_quads",
-        "tensor/matmul_block",
-        HOLE,
-        "tensor/matmul"
-    ])],
+    &[
+        large_tile(wgsl![
+            "shared/ids",
+            "shared/ternary",
+            "bitnet/matmul_ternary",
+            "tensor/matmul_a_quads",
+            "tensor/matmul_block",
+            HOLE,
+            "tensor/matmul"
+        ]),
+        metal_tile_of_quads(METAL_TILE),
+    ],
 );
 
 static BITLINEAR_FLOAT_GEMV: Forms = forms(
@@ -150,8 +158,8 @@ fn plan(product: Product) -> &'static Forms {
 /// (W1.58A16); [`bitlinear`](super::bitlinear()) quantises them, and is faster.
 ///
 /// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; these sums are
-/// added by 32 lanes and then in a binary tree. For more tokens, weights are β·Wq, and products are added in the order of k. Activations below 2^-112
-/// may count as 0.
+/// added by 32 lanes and then in a binary tree. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
+/// matrix units of Metal). Activations below 2^-112 may count as 0.
 ///
 /// # Errors
 /// As [`bitlinear_float_into`].

@@ -76,7 +76,7 @@ pub const fn metal_tile_of_quads(parts: &'static [Part]) -> Source {
     metal_tile(parts).constants(&[("DEPTH", 16), ("ALIGNED", 1)])
 }
 
-const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul"];
+const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_tiles", "tensor/matmul"];
 const METAL: Source = metal_tile(METAL_PARTS);
 const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
 
