@@ -7,7 +7,7 @@ use bitnet_wgpu::{
     tensor::{self, Axes, CrossEntropyOptions, Prefix, Side},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
-use support::{convert, floats, rng, ternary};
+use support::{convert, floats, rng, ternary, with_matrix_units};
 use timing::{Work, bench, bench_work, device};
 
 /// A matrix larger than any cache; smaller where there is no GPU.
@@ -44,6 +44,13 @@ fn products(criterion: &mut Criterion) {
             let half = rows_of::<f16>(context, side, side);
             let recording = recorded(context, |e| tensor::matmul_into(e, &half, &half, &y));
             bench_work(&mut group, "f16 to f32", &shape, &recording, 1, work);
+        }
+        if let Some(context) = with_matrix_units() {
+            let (half, y) = (rows_of::<f16>(context, side, side), Tensor::<f32>::uninit(context, [side, side]).expect("it fits"));
+            let recording = recorded(context, |e| tensor::matmul_into(e, &half, &half, &y));
+            bench_work(&mut group, "f16 to f32 on matrix units", &shape, &recording, 1, work);
+            let recording = recorded(context, |e| tensor::matmul_into(e, &half, Side::transposed(&half), &y));
+            bench_work(&mut group, "f16 to f32 transposed on matrix units", &shape, &recording, 1, work);
         }
     }
 }

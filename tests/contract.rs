@@ -29,7 +29,7 @@ fn names_are_unique_and_stems_are_entry_points() {
     for kernel in catalog() {
         assert!(names.insert(kernel.name), "two kernels are named {}", kernel.name);
         for source in kernel.sources() {
-            let path = source.parts.last().unwrap().path;
+            let path = kernel.parts(source).last().unwrap().path;
             let stem = path.rsplit('/').next().unwrap().split('.').next().unwrap();
             assert_eq!(stem, kernel.entry, "{path}");
         }
@@ -42,7 +42,7 @@ fn every_shader_file_is_used() {
     let mut used = HashSet::from(["reduce", "cells"].map(|stem| format!("wgsl/shared/{stem}_portable.wgsl")));
     for kernel in catalog() {
         for source in kernel.sources() {
-            used.extend(source.parts.iter().map(|part| part.path.to_owned()));
+            used.extend(kernel.parts(source).map(|part| part.path.to_owned()));
         }
     }
     for language in ["wgsl", "msl"] {

@@ -3,7 +3,7 @@
 use bitnet_wgpu::{Kernel, ShaderLanguage, catalog, kernel::Variant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::HashSet;
-use support::{EXECUTORS, Executor, Op, context, ops, seed, threadgroups_limit};
+use support::{EXECUTORS, Executor, Op, context, ops, seed, threadgroups_limit, with_matrix_units};
 
 fn main() {
     let trial = |op: &'static Op, name: &str, executor: Executor| Trial::test(format!("{}::{name}", op.name), move || run(op, executor));
@@ -39,8 +39,13 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
     let mut recorded: HashSet<(usize, Vec<_>)> = HashSet::new();
     let address = |kernel: &Kernel| std::ptr::from_ref(kernel).addr();
     let wgsl = context().with_language(ShaderLanguage::Wgsl)?;
-    for case in ops().iter().flat_map(Op::cases).filter(|case| !case.f16 || wgsl.capabilities().f16) {
-        for dispatch in case.record(&wgsl.restricted(case.restrict))?.recording.dispatches() {
+    let on_units = ops().iter().filter(|op| op.on_matrix_units() && with_matrix_units().is_some());
+    let on_units = on_units.flat_map(Op::cases).filter(|case| case.f16).map(|case| (with_matrix_units().unwrap(), case));
+    for (context, case) in ops().iter().flat_map(Op::cases).map(|case| (&wgsl, case)).chain(on_units) {
+        if case.f16 && !context.capabilities().f16 {
+            continue;
+        }
+        for dispatch in case.record(&context.restricted(case.restrict))?.recording.dispatches() {
             if !case.device_only || dispatch.kernel().source(ShaderLanguage::Msl).is_none() {
                 recorded.insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
             }
@@ -48,8 +53,11 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
     }
     let missing = |kernel: &'static Kernel| {
         let variants = kernel.variants().into_iter().filter(|variant| variant.language == ShaderLanguage::Wgsl && variant.subgroups);
-        let there = |variant: &Variant| recorded.contains(&(address(kernel), variant.floats.clone()));
-        variants.filter(move |variant| !there(variant)).map(|variant| format!("{} {:?}", kernel.name, variant.floats)).collect::<Vec<_>>()
+        // A matrix unit that this device does not have is for others to test.
+        let absent =
+            kernel.matrix_unit.is_some_and(|unit| with_matrix_units().is_none_or(|c| !c.capabilities().matrix_units.contains(&unit)));
+        let there = |variant: &Variant| absent || recorded.contains(&(address(kernel), variant.floats.clone()));
+        variants.filter(|variant| !there(variant)).map(|variant| format!("{} {:?}", kernel.name, variant.floats)).collect::<Vec<_>>()
     };
     let missing: Vec<_> = catalog().flat_map(missing).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("no case has {}", missing.join(", ")).into()) }

@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Bind, Context, Dispatch, Error, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
-    kernel::{Params as _, Part, Source, Type::*, read, read_write},
+    kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, FlashAttentionOptions, Qkv},
@@ -13,7 +13,7 @@ use std::{
     future::{Future, IntoFuture as _},
     thread,
 };
-use support::{block_on, context, rng, ternary};
+use support::{block_on, context, rng, ternary, with_matrix_units};
 
 params! { struct AddParams { length: u32, addend: u32 } }
 
@@ -166,6 +166,15 @@ fn what_does_not_fit_the_device_is_refused() {
     let y = context().upload(&[1u32], [1]).unwrap();
     let error = context().encoder("wide").dispatch(&WIDE, &(), &[&y], [1, 1, 1]).unwrap_err();
     assert!(matches!(error, Error::Limit { what: "wide", name: "max_compute_workgroup_storage_size", needed: 0x4000_0000, .. }), "{error}");
+    // A matrix unit that no device has.
+    const UNIT_TEXT: &[Part] = &[Part::new("on_units", "@compute @workgroup_size(1) fn on_units() {}")];
+    static ON_UNITS: Kernel = Kernel::new("on_units", &[], &[read_write("y", U32)], &[Source::wgsl(UNIT_TEXT).workgroup_size([1, 1, 1])])
+        .matrix_unit(MatrixUnit::new(3, 5));
+    for context in [Some(context()), with_matrix_units()].into_iter().flatten() {
+        let y = context.upload(&[1u32], [1]).unwrap();
+        let error = context.encoder("on units").dispatch(&ON_UNITS, &(), &[&y], [1, 1, 1]).unwrap_err();
+        assert!(matches!(error, Error::MissingFeature { what: "on_units", .. }), "{error}");
+    }
 }
 
 #[test]

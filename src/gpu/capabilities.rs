@@ -1,6 +1,9 @@
 //! What a device offers, as plain data: kernel choice is a pure function of it.
 
-use crate::{kernel::needs::WGSL_LANES, language::ShaderLanguage};
+use crate::{
+    kernel::needs::{MatrixUnit, WGSL_LANES},
+    language::ShaderLanguage,
+};
 
 /// What kernels may count on. Filled by [`Context`](crate::Context); tests make their own.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,9 @@ pub struct Capabilities {
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
+    /// The matrix units that products of halves use. None unless the device was opened with wgpu's experimental feature for them:
+    /// [`Context::from_wgpu`](crate::Context::from_wgpu) says how.
+    pub matrix_units: Vec<MatrixUnit>,
     /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such instruction.
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
@@ -37,7 +43,12 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
+    pub(crate) fn of(
+        info: &wgpu::AdapterInfo,
+        features: wgpu::Features,
+        limits: &wgpu::Limits,
+        matrices: &[wgpu::CooperativeMatrixProperties],
+    ) -> Self {
         let metal = info.backend == wgpu::Backend::Metal;
         // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
         let apple = info.vendor == 0x106b || info.name.starts_with("Apple ");
@@ -53,6 +64,7 @@ impl Capabilities {
             languages: if passthrough { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
             subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= WGSL_LANES[0] && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
+            matrix_units: matrix_units(info, features, limits, matrices),
             // lavapipe expands it: its halves are twice as fast (docs/performance.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
@@ -75,6 +87,7 @@ impl Capabilities {
             languages: if apple { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
             subgroups: true,
             f16: true,
+            matrix_units: Vec::new(),
             fast_packed_dot: !apple,
             half_subnormals: true,
             device_barriers: !apple,
@@ -83,4 +96,29 @@ impl Capabilities {
             max_workgroups: 65_535,
         }
     }
+}
+
+/// The units that kernels here can use. Only Vulkan's: on Metal these products have Metal of their own, and naga 30 writes matrices of 16 × 16 that Metal
+/// does not have. Only subgroups of one size: wgpu cannot ask for one.
+fn matrix_units(
+    info: &wgpu::AdapterInfo,
+    features: wgpu::Features,
+    limits: &wgpu::Limits,
+    matrices: &[wgpu::CooperativeMatrixProperties],
+) -> Vec<MatrixUnit> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let needed = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
+    let lanes = info.subgroup_min_size;
+    if info.backend != wgpu::Backend::Vulkan
+        || !features.contains(needed)
+        || lanes != info.subgroup_max_size
+        || limits.max_compute_workgroup_storage_size < MatrixUnit::WORKGROUP_BYTES
+    {
+        return Vec::new();
+    }
+    let fits = |matrix: &wgpu::CooperativeMatrixProperties| {
+        let square = matrix.m_size == matrix.n_size && matrix.n_size == matrix.k_size;
+        square && (matrix.ab_type, matrix.cr_type) == (F16, F32) && !matrix.saturating_accumulation
+    };
+    matrices.iter().filter(|matrix| fits(matrix)).map(|matrix| MatrixUnit::new(matrix.m_size, lanes)).collect()
 }

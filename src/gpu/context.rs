@@ -82,6 +82,7 @@ impl Context {
         new.subgroups &= old.subgroups;
         new.device_barriers &= old.device_barriers;
         new.f16 &= old.f16;
+        new.matrix_units.retain(|unit| old.matrix_units.contains(unit));
         new.timestamps &= old.timestamps;
         new.half_subnormals &= old.half_subnormals;
         new.max_binding_bytes = new.max_binding_bytes.min(old.max_binding_bytes);
@@ -147,6 +148,9 @@ impl Context {
         offered.set(wgpu::Features::SHADER_F16, capabilities.f16);
         if !offered.contains(needs.features) {
             return Err(Error::MissingFeature { what: kernel, feature: needs.features - offered });
+        }
+        if needs.matrix_unit.is_some_and(|unit| !capabilities.matrix_units.contains(&unit)) {
+            return Err(Error::MissingFeature { what: kernel, feature: wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX });
         }
         match needs.limits(&self.shared.limits).into_iter().find(|(_, needed, found)| found < needed) {
             Some((name, needed, found)) => Err(Error::Limit { what: kernel, name, needed: needed.into(), found: found.into() }),

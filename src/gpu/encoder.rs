@@ -118,10 +118,12 @@ fn check_bindings(kernel: &Kernel, context: &Context, bound: &[Bound<'_>]) -> Re
         }
         let mismatch = |expected| Err(Error::ElementType { kernel: name, binding: binding.name, expected, found: b.element });
         match (binding.ty, b.element) {
-            (Type::U32, Element::U32 | Element::I8) | (Type::I32, Element::I32) | (Type::F32, Element::F32) => {}
+            (Type::U32, Element::U32 | Element::I8) | (Type::I32, Element::I32) => {}
+            (Type::F32, Element::F32) | (Type::F16, Element::F16) => {}
             (Type::U32, _) => return mismatch("u32 words"),
             (Type::I32, _) => return mismatch("i32"),
             (Type::F32, _) => return mismatch("f32"),
+            (Type::F16, _) => return mismatch("f16"),
             (Type::Float(alias), element @ (Element::F32 | Element::F16)) | (Type::Bits(alias), element) if element != Element::I8 => {
                 // What is only moved is words, or halves.
                 let moved = matches!(binding.ty, Type::Bits(_)) && element != Element::F16;

@@ -72,7 +72,7 @@ impl Context {
     }
 
     /// The features and limits to request for a device that is to be handed to [`Context::from_wgpu`]: all that this crate
-    /// can use of what `adapter` offers.
+    /// can use of what `adapter` offers, but for wgpu's experimental features, which an app asks for itself.
     pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {
         (adapter.features() & WANTED, adapter.limits())
     }
@@ -93,6 +93,24 @@ impl Context {
     /// # }
     /// ```
     ///
+    /// **Matrix units.** Products of halves use the matrix units of a GPU on Vulkan ([`Capabilities::matrix_units`]) where the device was opened with
+    /// wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`. Only an app can do so, with a token that is `unsafe` to make, since wgpu does not check all that a
+    /// shader does with such matrices: what else runs on that device, `Kernel`s of the app's own among it, must keep to its memory. The kernels of this crate do.
+    ///
+    /// ```no_run
+    /// # use bitnet_wgpu::{Context, wgpu};
+    /// # async fn open(adapter: wgpu::Adapter) -> Result<Context, Box<dyn std::error::Error>> {
+    /// let (features, required_limits) = Context::device_needs(&adapter);
+    /// let required_features = features | (adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    /// // SAFETY: no other shader on this device uses cooperative matrices.
+    /// let experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
+    /// let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, experimental_features, ..Default::default() };
+    /// let (device, queue) = adapter.request_device(&descriptor).await?;
+    /// let context = Context::from_wgpu(&adapter, device, queue).await?;
+    /// # Ok(context)
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
     /// [`Context::device_needs`].
@@ -104,7 +122,7 @@ impl Context {
         if let Some((name, needed, found)) = Self::REQUIRED.limits(&limits).into_iter().find(|(_, needed, found)| found < needed) {
             return Err(Error::Limit { what: "bitnet-wgpu", name, needed: needed.into(), found: found.into() });
         }
-        let mut capabilities = Capabilities::of(&info, features, &limits);
+        let mut capabilities = Capabilities::of(&info, features, &limits, &adapter.cooperative_matrix_properties());
         let context = Self::on(device, queue, info, capabilities.clone())?;
         (capabilities.half_subnormals, capabilities.timestamps) = probes::half_subnormals_kept(&context).await?;
         log::info!("{:?} kernels on {capabilities:?}", context.language());

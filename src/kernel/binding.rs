@@ -19,6 +19,8 @@ pub enum Type {
     I32,
     /// 32-bit floats.
     F32,
+    /// 16-bit floats, in all variants.
+    F16,
     /// `f32` or `f16`, as the bound tensor has it. The shader uses this alias (`X`, say; in MSL `X4` is the vector of four).
     Float(&'static str),
     /// Elements that are moved and not computed with: `u32` for tensors whose elements have 4 bytes, `f16` for those of 2.

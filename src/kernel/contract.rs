@@ -50,6 +50,7 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
         Type::U32 => Word::U32,
         Type::I32 => Word::I32,
         Type::F32 => Word::F32,
+        Type::F16 => Word::F16,
         Type::Float(alias) => match variant.floats.iter().find(|(name, _)| *name == alias) {
             Some((_, Element::F16)) => Word::F16,
             _ => Word::F32,

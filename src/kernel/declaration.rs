@@ -2,9 +2,9 @@
 
 use super::{
     binding::{Access, Binding, Type},
-    needs::{MSL_LANES, Needs, WGSL_LANES},
+    needs::{MSL_LANES, MatrixUnit, Needs, WGSL_LANES},
     params::Fields,
-    source::{Part, Source},
+    source::{HOLE, Part, Source},
 };
 use crate::{element::Element, language::ShaderLanguage};
 use std::{
@@ -45,6 +45,10 @@ pub struct Kernel {
     pub grid: Grid,
     /// wgpu features that every text of it uses. (`f16` and subgroups follow from the variant.)
     pub features: wgpu::Features,
+    /// The matrix unit that its WGSL multiplies on.
+    pub matrix_unit: Option<MatrixUnit>,
+    /// What is in the place of [`HOLE`](super::HOLE) in its texts.
+    pub(crate) filling: &'static [Part],
     /// Are all its [`Type::Float`] aliases one type?
     pub(crate) one_float: bool,
     /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds checks.
@@ -99,6 +103,8 @@ impl Kernel {
             bindings,
             grid: Grid::Blocks,
             features: wgpu::Features::empty(),
+            matrix_unit: None,
+            filling: &[],
             one_float: false,
             trusted: false,
             sources: Sources::Declared(sources),
@@ -134,6 +140,24 @@ impl Kernel {
     pub const fn features(mut self, features: wgpu::Features) -> Self {
         self.features = features;
         self
+    }
+
+    /// States the matrix unit that its WGSL multiplies on, with wgpu's extension `wgpu_cooperative_matrix`, and so a feature of wgpu.
+    pub const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
+        self.features = self.features.union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX).union(wgpu::Features::SUBGROUP);
+        self.matrix_unit = Some(unit);
+        self
+    }
+
+    /// Puts `parts` in the place of [`HOLE`](super::HOLE) in its texts.
+    pub const fn fill(mut self, parts: &'static [Part]) -> Self {
+        self.filling = parts;
+        self
+    }
+
+    /// The parts of one of its texts, in order, and those that fill its hole.
+    pub fn parts<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Part> {
+        source.parts.iter().flat_map(|part| if *part == HOLE { self.filling } else { std::slice::from_ref(part) })
     }
 
     /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when it runs. It is compiled once for the same text,
@@ -185,7 +209,7 @@ impl Kernel {
 
     /// Does the WGSL have a portable form beside one with subgroup operations?
     pub fn uses_subgroups(&self) -> bool {
-        self.source(ShaderLanguage::Wgsl).is_some_and(|source| source.parts.iter().any(|part| part.portable.is_some()))
+        self.source(ShaderLanguage::Wgsl).is_some_and(|source| self.parts(source).any(|part| part.portable.is_some()))
     }
 
     /// The distinct aliases, in binding order, and the 32-bit type that each may be: of [`Type::Float`] `f32`, of [`Type::Bits`] `u32`. The other is
@@ -226,7 +250,7 @@ impl Kernel {
     /// What a variant needs of a device.
     pub fn needs(&self, variant: &Variant) -> Needs {
         let (source, mut features) = (self.source_for(variant.language), self.features);
-        if variant.floats.iter().any(|&(_, element)| element == Element::F16) {
+        if self.uses_f16(variant) {
             features |= wgpu::Features::SHADER_F16;
         }
         let lanes = match variant.language {
@@ -234,6 +258,7 @@ impl Kernel {
             ShaderLanguage::Msl => Some(MSL_LANES),
             _ => None,
         };
+        let lanes = self.matrix_unit.map_or(lanes, |unit| Some([unit.lanes; 2]));
         if lanes == Some(WGSL_LANES) {
             features |= wgpu::Features::SUBGROUP;
         }
@@ -246,6 +271,7 @@ impl Kernel {
         Needs {
             features,
             lanes,
+            matrix_unit: self.matrix_unit,
             immediate_bytes: 4 * self.params.len() as u32,
             storage_buffers: self.bindings.len() as u32,
             threads: source.threads(),
@@ -270,16 +296,40 @@ impl Kernel {
         let (source, mut text) = (self.source_for(variant.language), String::new());
         // Writing to a String cannot fail.
         let _ = match variant.language {
-            ShaderLanguage::Wgsl => write_wgsl_head(source, variant, &mut text),
+            ShaderLanguage::Wgsl => self.write_wgsl_head(source, variant, &mut text),
             ShaderLanguage::Msl => write_msl_head(source, variant, &mut text),
             ShaderLanguage::Spirv => return text,
         };
         let body = |part: &Part| if variant.subgroups { part.text } else { part.portable.unwrap_or(part.text) };
-        let _ = source.parts.iter().try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
+        let _ = self.parts(source).try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
         if let Some(Code::Text(brought)) = self.code() {
             text += brought;
         }
         text
+    }
+
+    fn uses_f16(&self, variant: &Variant) -> bool {
+        let binds = self.bindings.iter().any(|binding| binding.ty == Type::F16);
+        binds || variant.floats.iter().any(|&(_, element)| element == Element::F16)
+    }
+
+    fn write_wgsl_head(&self, source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
+        if self.uses_f16(variant) {
+            writeln!(text, "enable f16;")?;
+        }
+        if self.matrix_unit.is_some() {
+            writeln!(text, "enable wgpu_cooperative_matrix;")?;
+        }
+        for (name, element) in &variant.floats {
+            let ty = match element {
+                Element::F16 => "f16",
+                Element::U32 => "u32",
+                _ => "f32",
+            };
+            writeln!(text, "alias {name} = {ty};")?;
+        }
+        let unit = self.matrix_unit.into_iter().flat_map(|unit| [("SIDE", unit.size), ("LANES", unit.lanes)]);
+        source.numbers().chain(unit).try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
     }
 
     /// What was brought at run time.
@@ -294,24 +344,6 @@ impl Kernel {
     pub fn outputs(&self) -> impl Iterator<Item = (usize, &Binding)> {
         self.bindings.iter().enumerate().filter(|(_, binding)| binding.access == Access::ReadWrite)
     }
-}
-
-fn write_wgsl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
-    if variant.floats.iter().any(|&(_, element)| element == Element::F16) {
-        writeln!(text, "enable f16;")?;
-    }
-    for (name, element) in &variant.floats {
-        writeln!(
-            text,
-            "alias {name} = {};",
-            match element {
-                Element::F16 => "f16",
-                Element::U32 => "u32",
-                _ => "f32",
-            }
-        )?;
-    }
-    source.numbers().try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
 }
 
 fn write_msl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {

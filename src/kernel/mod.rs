@@ -13,6 +13,6 @@ pub(crate) mod source;
 
 pub use binding::{Access, Binding, Type, read, read_write};
 pub use declaration::{Grid, Kernel, KernelRef, Variant};
-pub use needs::Needs;
+pub use needs::{MatrixUnit, Needs};
 pub use params::{Fields, Params, Scalar, ScalarType};
-pub use source::{Part, REDUCE, Source, Work};
+pub use source::{HOLE, Part, REDUCE, Source, Work};

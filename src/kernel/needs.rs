@@ -5,6 +5,27 @@ pub const WGSL_LANES: [u32; 2] = [8, 64];
 /// Lanes of a SIMD-group that Metal texts are written for.
 pub const MSL_LANES: [u32; 2] = [32, 32];
 
+/// A matrix unit: a subgroup of `lanes` threads multiplies matrices of `size` × `size` halves, and adds the product to one of floats. In which order
+/// it adds, and how it rounds on the way, is its own: no specification says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct MatrixUnit {
+    /// Rows and columns of a matrix: 16 on GPUs of NVIDIA.
+    pub size: u32,
+    /// Threads of a subgroup, all of which take part.
+    pub lanes: u32,
+}
+
+impl MatrixUnit {
+    /// What this crate's kernels on matrix units need at most. A device with less memory for a workgroup is taken for one without units.
+    pub(crate) const WORKGROUP_BYTES: u32 = 28_672;
+
+    /// A unit for matrices of `size` × `size`, and subgroups of `lanes` threads.
+    pub const fn new(size: u32, lanes: u32) -> Self {
+        Self { size, lanes }
+    }
+}
+
 /// What a variant of a kernel needs of a device. A device that lacks something refuses that kernel and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,6 +35,8 @@ pub struct Needs {
     /// Fewest and most lanes of a subgroup, where it uses subgroup operations. A device outside of them is taken for one without
     /// ([`Capabilities::subgroups`](crate::Capabilities::subgroups)), and runs the variant without.
     pub lanes: Option<[u32; 2]>,
+    /// A matrix unit, where it multiplies on one ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)).
+    pub matrix_unit: Option<MatrixUnit>,
     /// Bytes of immediates.
     pub immediate_bytes: u32,
     /// Storage buffers.
@@ -45,6 +68,7 @@ impl Needs {
         Self {
             features: self.features | other.features,
             lanes: lanes(self.lanes, other.lanes),
+            matrix_unit: self.matrix_unit.or(other.matrix_unit),
             immediate_bytes: self.immediate_bytes.max(other.immediate_bytes),
             storage_buffers: self.storage_buffers.max(other.storage_buffers),
             threads: self.threads.max(other.threads),
@@ -53,6 +77,13 @@ impl Needs {
     }
 
     /// Nothing.
-    pub const NONE: Self =
-        Self { features: wgpu::Features::empty(), lanes: None, immediate_bytes: 0, storage_buffers: 0, threads: 0, workgroup_bytes: 0 };
+    pub const NONE: Self = Self {
+        features: wgpu::Features::empty(),
+        lanes: None,
+        matrix_unit: None,
+        immediate_bytes: 0,
+        storage_buffers: 0,
+        threads: 0,
+        workgroup_bytes: 0,
+    };
 }

@@ -20,6 +20,9 @@ impl Part {
     }
 }
 
+/// A place among the parts of a text for those that [`Kernel::fill`](super::Kernel::fill) names: one list of parts for kernels that differ there.
+pub const HOLE: Part = Part::new("", "");
+
 /// Sums and maxima over a team of lanes and over a workgroup: with subgroup operations where the adapter has them, else
 /// through workgroup memory. `wgsl/shared/reduce.wgsl` documents the functions.
 pub const REDUCE: Part = Part {

@@ -3,6 +3,7 @@
 use crate::{
     By, Case, Leeway, Op, Recorded, context,
     machine::{self, Memory, Text},
+    with_matrix_units,
 };
 use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
 use msl_host::Order;
@@ -18,6 +19,8 @@ pub enum Executor {
     Device(fn() -> Option<Context>),
     /// The device under test without subgroup operations: kernels that have any. The others are what they are with them, and so is every plan.
     Portable,
+    /// The device under test with its matrix units, where it has some: ops that have kernels for them.
+    MatrixUnits,
     /// The device under test, with SPIR-V that naga makes of the WGSL: the path by which hand-written Metal reaches its driver, where there is no
     /// Metal.
     Spirv,
@@ -31,6 +34,7 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
     ("wgsl", Executor::Device(|| context().with_language(ShaderLanguage::Wgsl).ok())),
     ("msl", Executor::Device(|| context().with_language(ShaderLanguage::Msl).ok())),
     ("wgsl_without_subgroups", Executor::Portable),
+    ("matrix_units", Executor::MatrixUnits),
     ("spirv", Executor::Spirv),
     ("our_metal", Executor::Host(Text::Metal)),
     ("naga_metal", Executor::Host(Text::Naga { subgroups: true })),
@@ -84,6 +88,7 @@ impl Executor {
             Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),
             Self::Device(context) => context().is_some(),
             Self::Portable => without_subgroups().is_some(),
+            Self::MatrixUnits => op.on_matrix_units() && with_matrix_units().is_some(),
             Self::Spirv => {
                 let features = context().device().features();
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
@@ -103,6 +108,7 @@ impl Executor {
             Self::Twin => case.check_twin().transpose().map(|checked| checked.is_some()),
             Self::Device(context) => on_device(case, &context().expect("it is here"), |recorded, _| Ok(recorded), true),
             Self::Portable => on_portable_device(case, &without_subgroups().expect("it is here")),
+            Self::MatrixUnits => on_device(case, with_matrix_units().expect("they are here"), |recorded, _| Ok(recorded), true),
             Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
             Self::Host(text) => on_host(case, text),
         }

@@ -1,7 +1,6 @@
 // y = Σ_j e^(s_j)·v_j / Σ_j e^(s_j), s_j = scale·q·k_j, and lse = ln Σ_j e^(s_j), for every query of every head: q and y are [heads, tokens, dim],
 // lse [heads, tokens], k and v [heads / sharing, tokens, dim]. With `causal`, a query sees the keys up to its own place. The result is added to y
-// if `add` is not 0. Scores exist a tile at a time ("FlashAttention-2", Dao 2023, arXiv:2307.08691). A workgroup makes ROWS queries of a head, and
-// 2·WIDTH columns of y: of wider heads, several workgroups compute the scores, each for its columns.
+// if `add` is not 0. Scores exist a tile at a time ("FlashAttention-2", Dao 2023, arXiv:2307.08691). A workgroup makes ROWS queries of a head.
 struct Params { groups: u32, tokens: u32, dim: u32, sharing: u32, causal: u32, add: u32, scale: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> q: array<X>;
@@ -17,6 +16,10 @@ fn element(tensor: u32, at: u32) -> f32 {
     if tensor == QUERIES { return f32(q[at]); }
     if tensor == KEYS { return f32(k[at]); }
     return f32(v[at]);
+}
+
+fn store(tensor: u32, at: u32, v: f32) {
+    if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
 }
 
 // Threads of a row while its maximum is sought, and the columns of each.
@@ -57,29 +60,14 @@ fn four_rows(local: u32) -> vec4<f32> {
     return vec4<f32>(of_row[4u * down], of_row[4u * down + 1u], of_row[4u * down + 2u], of_row[4u * down + 3u]);
 }
 
-fn write(head: u32, row0: u32, d0: u32, sums: array<vec4<f32>, 4>, local: u32) {
-    var all = sums;
-    for (var c = 0u; c < 4u; c += 1u) {
-        let d = d0 + local % 16u + 16u * c;
-        for (var r = 0u; r < 4u; r += 1u) {
-            let row = row0 + local / 16u * 4u + r;
-            if row < params.tokens && d < params.dim {
-                let at = (head * params.tokens + row) * params.dim + d;
-                if params.add != 0u { y[at] = X(f32(y[at]) + all[c][r]); } else { y[at] = X(all[c][r]); }
-            }
-        }
-    }
-}
-
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn flash_attention(group: Group, ids: Ids) {
     let index = flat_group(group);
     if index >= params.groups { return; }
-    let tiles = (params.tokens + ROWS - 1u) / ROWS;
-    let strips = (params.dim + 2u * WIDTH - 1u) / (2u * WIDTH);
-    let head = index / (tiles * strips);
-    let row0 = index / strips % tiles * ROWS;
-    let d0 = index % strips * (2u * WIDTH);
+    let own = strip(index);
+    let head = own.head;
+    let row0 = own.row0;
+    let d0 = own.d0;
     let of_q = head * params.tokens * params.dim;
     let of_k = head / params.sharing * params.tokens * params.dim;
 
@@ -117,6 +105,6 @@ fn flash_attention(group: Group, ids: Ids) {
         low[c] /= total;
         high[c] /= total;
     }
-    write(head, row0, d0, low, ids.local);
-    write(head, row0, d0 + WIDTH, high, ids.local);
+    write(QUERIES, own, d0, low, ids.local);
+    write(QUERIES, own, d0 + WIDTH, high, ids.local);
 }

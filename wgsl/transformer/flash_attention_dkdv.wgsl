@@ -23,20 +23,12 @@ fn element(tensor: u32, at: u32) -> f32 {
     return f32(dy[at]);
 }
 
-fn write(head: u32, row0: u32, d0: u32, of_k: array<vec4<f32>, 4>, of_v: array<vec4<f32>, 4>, local: u32) {
-    var sums_k = of_k;
-    var sums_v = of_v;
-    for (var c = 0u; c < 4u; c += 1u) {
-        let d = d0 + local % 16u + 16u * c;
-        for (var r = 0u; r < 4u; r += 1u) {
-            let row = row0 + local / 16u * 4u + r;
-            if row < params.tokens && d < params.dim {
-                let at = (head * params.tokens + row) * params.dim + d;
-                let slope = params.scale * sums_k[c][r];
-                if params.add_k != 0u { dk[at] = X(f32(dk[at]) + slope); } else { dk[at] = X(slope); }
-                if params.add_v != 0u { dv[at] = X(f32(dv[at]) + sums_v[c][r]); } else { dv[at] = X(sums_v[c][r]); }
-            }
-        }
+fn store(tensor: u32, at: u32, v: f32) {
+    if tensor == KEYS {
+        let slope = params.scale * v;
+        if params.add_k != 0u { dk[at] = X(f32(dk[at]) + slope); } else { dk[at] = X(slope); }
+    } else {
+        if params.add_v != 0u { dv[at] = X(f32(dv[at]) + v); } else { dv[at] = X(v); }
     }
 }
 
@@ -44,11 +36,10 @@ fn write(head: u32, row0: u32, d0: u32, of_k: array<vec4<f32>, 4>, of_v: array<v
 fn flash_attention_dkdv(group: Group, ids: Ids) {
     let index = flat_group(group);
     if index >= params.groups { return; }
-    let tiles = (params.tokens + ROWS - 1u) / ROWS;
-    let strips = (params.dim + 2u * WIDTH - 1u) / (2u * WIDTH);
-    let head = index / (tiles * strips);
-    let row0 = index / strips % tiles * ROWS;
-    let d0 = index % strips * (2u * WIDTH);
+    let own = strip(index);
+    let head = own.head;
+    let row0 = own.row0;
+    let d0 = own.d0;
     let of_k = head * params.tokens * params.dim;
     let first = row0 + ids.local / 16u * 4u;
 
@@ -85,6 +76,8 @@ fn flash_attention_dkdv(group: Group, ids: Ids) {
             if d0 + WIDTH < params.dim { add_weighted(QUERIES, of_q, column0, d0 + WIDTH, ids.local, &high_k); }
         }
     }
-    write(head, row0, d0, low_k, low_v, ids.local);
-    write(head, row0, d0 + WIDTH, high_k, high_v, ids.local);
+    write(KEYS, own, d0, low_k, ids.local);
+    write(KEYS, own, d0 + WIDTH, high_k, ids.local);
+    write(VALUES, own, d0, low_v, ids.local);
+    write(VALUES, own, d0 + WIDTH, high_v, ids.local);
 }

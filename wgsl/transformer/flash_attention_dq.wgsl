@@ -21,30 +21,19 @@ fn element(tensor: u32, at: u32) -> f32 {
     return f32(dy[at]);
 }
 
-fn write(head: u32, row0: u32, d0: u32, sums: array<vec4<f32>, 4>, local: u32) {
-    var all = sums;
-    for (var c = 0u; c < 4u; c += 1u) {
-        let d = d0 + local % 16u + 16u * c;
-        for (var r = 0u; r < 4u; r += 1u) {
-            let row = row0 + local / 16u * 4u + r;
-            if row < params.tokens && d < params.dim {
-                let at = (head * params.tokens + row) * params.dim + d;
-                let slope = params.scale * all[c][r];
-                if params.add != 0u { dq[at] = X(f32(dq[at]) + slope); } else { dq[at] = X(slope); }
-            }
-        }
-    }
+fn store(tensor: u32, at: u32, v: f32) {
+    let slope = params.scale * v;
+    if params.add != 0u { dq[at] = X(f32(dq[at]) + slope); } else { dq[at] = X(slope); }
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn flash_attention_dq(group: Group, ids: Ids) {
     let index = flat_group(group);
     if index >= params.groups { return; }
-    let tiles = (params.tokens + ROWS - 1u) / ROWS;
-    let strips = (params.dim + 2u * WIDTH - 1u) / (2u * WIDTH);
-    let head = index / (tiles * strips);
-    let row0 = index / strips % tiles * ROWS;
-    let d0 = index % strips * (2u * WIDTH);
+    let own = strip(index);
+    let head = own.head;
+    let row0 = own.row0;
+    let d0 = own.d0;
     let of_q = head * params.tokens * params.dim;
     let of_k = head / params.sharing * params.tokens * params.dim;
     let first = row0 + ids.local / 16u * 4u;
@@ -75,6 +64,6 @@ fn flash_attention_dq(group: Group, ids: Ids) {
         add_weighted(KEYS, of_k, column0, d0, ids.local, &low);
         if d0 + WIDTH < params.dim { add_weighted(KEYS, of_k, column0, d0 + WIDTH, ids.local, &high); }
     }
-    write(head, row0, d0, low, ids.local);
-    write(head, row0, d0 + WIDTH, high, ids.local);
+    write(QUERIES, own, d0, low, ids.local);
+    write(QUERIES, own, d0 + WIDTH, high, ids.local);
 }

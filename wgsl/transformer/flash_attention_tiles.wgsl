@@ -1,8 +1,19 @@
 // Products of tiles, for attention without a matrix of scores. A workgroup of 16 × 16 threads has ROWS rows of one matrix and goes through another,
 // COLUMNS of its rows at a time: these are the columns of a tile of scores. A thread (across, down) has rows 4·down to 4·down + 3 of a tile, and of
 // the columns those that lie 16 apart, from `across` on. A kernel that includes this declares `params.tokens` and `params.dim`, the rows and
-// columns of all matrices, and brings `element(tensor, at) -> f32`. DEPTH columns of the rows of two matrices, or DEPTH rows of one. Numbers of one
-// column, or row, are SLICE apart from those of the next.
+// columns of all matrices, and brings `element(tensor, at) -> f32` and `store(tensor, at, v)`.
+
+// What a workgroup makes of an output: ROWS rows of a head, from row0 on, and 2·WIDTH columns, from d0 on. Of wider heads, several workgroups compute
+// the scores, each for its columns.
+struct Strip { head: u32, row0: u32, d0: u32 }
+
+fn strip(index: u32) -> Strip {
+    let tiles = (params.tokens + ROWS - 1u) / ROWS;
+    let strips = (params.dim + 2u * WIDTH - 1u) / (2u * WIDTH);
+    return Strip(index / (tiles * strips), index / strips % tiles * ROWS, index % strips * (2u * WIDTH));
+}
+
+// DEPTH columns of the rows of two matrices, or DEPTH rows of one. Numbers of one column, or row, are SLICE apart from those of the next.
 var<workgroup> staged: array<f32, DEPTH * SLICE>;
 // A tile of what rows of the second matrix are weighted with, column by column, PITCH apart.
 var<workgroup> weights: array<f32, COLUMNS * PITCH>;
@@ -78,5 +89,17 @@ fn add_weighted(b: u32, b_at: u32, column0: u32, d0: u32, local: u32, sums: ptr<
             (*sums)[3] = fma(weight, vec4<f32>(staged[of_b + 48u]), (*sums)[3]);
         }
         workgroupBarrier();
+    }
+}
+
+// Stores what `add_weighted` has added up for WIDTH columns from d0 on.
+fn write(tensor: u32, own: Strip, d0: u32, sums: array<vec4<f32>, 4>, local: u32) {
+    var all = sums;
+    for (var c = 0u; c < 4u; c += 1u) {
+        let d = d0 + local % 16u + 16u * c;
+        for (var r = 0u; r < 4u; r += 1u) {
+            let row = own.row0 + local / 16u * 4u + r;
+            if row < params.tokens && d < params.dim { store(tensor, (own.head * params.tokens + row) * params.dim + d, all[c][r]); }
+        }
     }
 }

@@ -10,12 +10,12 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Part, Source, Work},
+        source::{HOLE, Part, Source, Work},
     },
     msl,
     ops::tensor::{
         epilogue::Epilogue,
-        matmul_kernels::{Product, large_tile, tile},
+        matmul_kernels::{Forms, Product, STORE, large_tile, metal_tile, metal_tile_of_quads, tile},
     },
     params,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
@@ -39,14 +39,6 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BITLINEAR_FLOAT_GEMV_QUADS[1],
 ];
 
-const BINDINGS: &[Binding] = &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
-const FINISH: &[Binding] =
-    &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
-
-const fn kernel(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, bindings, sources).entry(entry)
-}
-
 /// 8 rows × 4 tokens a workgroup, 32 lanes four rows; a turn takes a word of each.
 const fn gemv(parts: &'static [Part]) -> Source {
     of_words(Source::wgsl(parts)).workgroup_bytes(1024)
@@ -64,52 +56,97 @@ const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
 const METAL: Source = metal(&[("ALIGNED", 0)]);
 const METAL_QUADS: Source = metal(&[("ALIGNED", 1)]);
 
-/// A kernel for products as they are, and one for products with an epilogue: their names, the part that loads activations, those before what stores,
-/// and the last. Metal texts are of products as they are.
-macro_rules! forms {
-    ($plain:literal, $finish:literal, $entry:literal, $source:ident[$a:literal; $($part:literal),+; $last:literal] $(, $metal:ident)?) => {
-        [
-            kernel($plain, $entry, BINDINGS, &[
-                $source(wgsl!["shared/ids", "shared/ternary", "bitnet/matmul_ternary", $a, $($part,)+ "tensor/matmul_store", $last]) $(, $metal)?
-            ]),
-            kernel($finish, $entry, FINISH, &[
-                $source(wgsl![
-                    "shared/ids", "shared/ternary", "shared/exp", "shared/sigmoid", "shared/normal", "bitnet/matmul_ternary", "bitnet/ternary_bias",
-                    $a, $($part,)+ "tensor/matmul_finish", $last
-                ])
-            ]),
-        ]
-    };
+/// With an epilogue, whose bias is bound in the fifth place.
+const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/matmul_finish"];
+
+/// Both forms of one declaration: products as they are, and with an epilogue. Metal texts, which come after the WGSL, are of products as they are.
+const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
+    const BINDINGS: &[Binding] =
+        &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
+    let plain = Kernel::trusted(names[0], Params::FIELDS, BINDINGS.split_at(4).0, sources);
+    let finish = Kernel::trusted(names[1], Params::FIELDS, BINDINGS, sources.split_at(1).0);
+    [plain.entry(entry).fill(STORE), finish.entry(entry).fill(FINISH)]
 }
 
-static MATMUL_TERNARY: [Kernel; 2] =
-    forms!("matmul_ternary", "matmul_ternary_finish", "matmul", tile["tensor/matmul_a"; "tensor/matmul_block"; "tensor/matmul"]);
-static MATMUL_TERNARY_LARGE: [Kernel; 2] = forms!(
-    "matmul_ternary_large",
-    "matmul_ternary_large_finish",
+const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_tiles", "bitnet/matmul"];
+
+static MATMUL_TERNARY: Forms = forms(
+    ["matmul_ternary", "matmul_ternary_finish"],
     "matmul",
-    large_tile["tensor/matmul_a_quads"; "tensor/matmul_block"; "tensor/matmul"]
+    &[
+        tile(wgsl![
+            "shared/ids",
+            "shared/ternary",
+            "bitnet/matmul_ternary",
+            "tensor/matmul_a",
+            "tensor/matmul_block",
+            HOLE,
+            "tensor/matmul"
+        ]),
+        metal_tile(METAL_TILE),
+    ],
 );
-static BITLINEAR_FLOAT_GEMV: [Kernel; 2] = forms!(
-    "bitlinear_float_gemv",
-    "bitlinear_float_gemv_finish",
-    "bitlinear_float_gemv",
-    gemv["tensor/matmul_a"; "tensor/matmul_block", "shared/add_quads", "shared/lanes"; "bitnet/bitlinear_float_gemv"],
-    METAL
+
+static MATMUL_TERNARY_LARGE: Forms = forms(
+    ["matmul_ternary_large", "matmul_ternary_large_finish"],
+    "matmul",
+    &[
+        large_tile(wgsl![
+            "shared/ids",
+            "shared/ternary",
+            "bitnet/matmul_ternary",
+            "tensor/matmul_a_quads",
+            "tensor/matmul_block",
+            HOLE,
+            "tensor/matmul"
+        ]),
+        metal_tile_of_quads(METAL_TILE),
+    ],
 );
-static BITLINEAR_FLOAT_GEMV_QUADS: [Kernel; 2] = forms!(
-    "bitlinear_float_gemv_quads",
-    "bitlinear_float_gemv_quads_finish",
+
+static BITLINEAR_FLOAT_GEMV: Forms = forms(
+    ["bitlinear_float_gemv", "bitlinear_float_gemv_finish"],
     "bitlinear_float_gemv",
-    gemv["tensor/matmul_a_quads"; "tensor/matmul_block", "shared/add_quads", "shared/lanes"; "bitnet/bitlinear_float_gemv"],
-    METAL_QUADS
+    &[
+        gemv(wgsl![
+            "shared/ids",
+            "shared/ternary",
+            "bitnet/matmul_ternary",
+            "tensor/matmul_a",
+            "tensor/matmul_block",
+            "shared/add_quads",
+            "shared/lanes",
+            HOLE,
+            "bitnet/bitlinear_float_gemv"
+        ]),
+        METAL,
+    ],
+);
+
+static BITLINEAR_FLOAT_GEMV_QUADS: Forms = forms(
+    ["bitlinear_float_gemv_quads", "bitlinear_float_gemv_quads_finish"],
+    "bitlinear_float_gemv",
+    &[
+        gemv(wgsl![
+            "shared/ids",
+            "shared/ternary",
+            "bitnet/matmul_ternary",
+            "tensor/matmul_a_quads",
+            "tensor/matmul_block",
+            "shared/add_quads",
+            "shared/lanes",
+            HOLE,
+            "bitnet/bitlinear_float_gemv"
+        ]),
+        METAL_QUADS,
+    ],
 );
 
 /// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.
 const GEMV_TOKENS: usize = 8;
 
 /// The kernels for a product of activations and ternary weights; the order of their sums follows from the shape.
-fn plan(product: Product) -> &'static [Kernel; 2] {
+fn plan(product: Product) -> &'static Forms {
     let quads = product.k > 0 && product.k.is_multiple_of(4);
     match product.b_along_k && product.m <= GEMV_TOKENS {
         true => [&BITLINEAR_FLOAT_GEMV, &BITLINEAR_FLOAT_GEMV_QUADS][usize::from(quads)],
@@ -122,8 +159,8 @@ fn plan(product: Product) -> &'static [Kernel; 2] {
 /// (W1.58A16); [`bitlinear`](super::bitlinear()) quantises them, and is faster.
 ///
 /// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; these sums are
-/// added by 32 lanes and then in a binary tree. For more tokens, weights are β·Wq, and products are added in the order of k. Activations below 2^-112
-/// may count as 0.
+/// added by 32 lanes and then in a binary tree. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
+/// matrix units of Metal). Activations below 2^-112 may count as 0.
 ///
 /// # Errors
 /// As [`bitlinear_float_into`].

@@ -5,7 +5,7 @@ use super::{
     matmul_kernels::{Params, Product, plan},
 };
 use crate::{
-    element::Float,
+    element::{Element, Float},
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::declaration::Kernel,
@@ -70,7 +70,9 @@ impl<T> Side<'_, T> {
 
 /// a·b: `[.., m, k]` by `[.., k, n]` gives `[.., m, n]`. Leading dimensions are a batch and must agree; a side that has none is the same for all. Either
 /// side may be [`Side::transposed`]. Products are added in `f32`, in an order that follows from the shapes (that of k where there are many
-/// rows; eight at a time on the matrix units of Metal), so a device gives the same bits every time.
+/// rows; eight at a time on the matrix units of Metal), so a device gives the same bits every time. Halves in lines of whole quads are multiplied on
+/// matrix units where the device has them ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)): in `f32` too, but in which order they
+/// add, and how they round on the way, is the unit's.
 ///
 /// Gradients: `matmul(dy, Side::transposed(b))` for a, `matmul(Side::transposed(a), dy)` for b (summed over the batch for a side that has none).
 ///
@@ -156,7 +158,9 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
         biased: epilogue.has_bias().into(),
         activation: epilogue.code(),
     };
-    let [plain, finish] = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed });
+    let of_halves = X::ELEMENT == Element::F16;
+    let units = if of_halves { &encoder.context().capabilities().matrix_units[..] } else { &[] };
+    let [plain, finish] = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed }, units);
     if epilogue.is_empty() {
         return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch]);
     }

@@ -4,8 +4,9 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
+        needs::MatrixUnit,
         params::Params as _,
-        source::{Part, Source, Work},
+        source::{HOLE, Part, Source, Work},
     },
     msl, params, wgsl,
 };
@@ -24,6 +25,14 @@ pub const KERNELS: &[&Kernel] = &[
     &MATMUL_QUADS[1],
     &MATMUL_LARGE[0],
     &MATMUL_LARGE[1],
+    &MATMUL_UNITS_16[0],
+    &MATMUL_UNITS_16[1],
+    &MATMUL_UNITS_16_LARGE[0],
+    &MATMUL_UNITS_16_LARGE[1],
+    &MATMUL_UNITS_8[0],
+    &MATMUL_UNITS_8[1],
+    &MATMUL_UNITS_8_LARGE[0],
+    &MATMUL_UNITS_8_LARGE[1],
     &MATMUL_GEMV[0],
     &MATMUL_GEMV[1],
     &MATMUL_GEMV_QUADS[0],
@@ -35,7 +44,12 @@ pub const KERNELS: &[&Kernel] = &[
 ];
 
 /// A kernel for products as they are, and one for products with an epilogue, which has a bias bound: where it is none, anything of its type.
-type Forms = [Kernel; 2];
+pub type Forms = [Kernel; 2];
+
+/// The part that stores, in the place of [`HOLE`]: as it is.
+pub const STORE: &[Part] = wgsl!["tensor/matmul_store"];
+/// With an epilogue, whose bias is bound in the fourth place.
+const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_bias", "tensor/matmul_finish"];
 
 /// 64 × 64 outputs a workgroup, 4 × 4 a thread.
 pub const fn tile(parts: &'static [Part]) -> Source {
@@ -51,14 +65,31 @@ const fn tiles(parts: &'static [Part], side: u32) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([side, side, 1]).workgroup_bytes(16_384)
 }
 
-/// On the matrix units: 64 × 64 outputs, of which a SIMD-group makes a quarter.
-const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul"];
-    Source::msl(PARTS).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(constants).workgroup_bytes(10_496)
+/// In Metal, on the matrix units: 64 × 64 outputs, of which a SIMD-group makes a quarter.
+pub const fn metal_tile(parts: &'static [Part]) -> Source {
+    const CONSTANTS: &[(&str, u32)] = &[("DEPTH", 16), ("ALIGNED", 0)];
+    Source::msl(parts).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(CONSTANTS).workgroup_bytes(10_496)
 }
 
-const METAL: Source = metal(&[("DEPTH", 16), ("ALIGNED", 0)]);
-const METAL_QUADS: Source = metal(&[("DEPTH", 16), ("ALIGNED", 1)]);
+/// The same for floats in lines of whole quads.
+pub const fn metal_tile_of_quads(parts: &'static [Part]) -> Source {
+    metal_tile(parts).constants(&[("DEPTH", 16), ("ALIGNED", 1)])
+}
+
+const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_tiles", "tensor/matmul"];
+const METAL: Source = metal_tile(METAL_PARTS);
+const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
+
+/// In WGSL, on matrix units: 64 × 64 outputs, or 128 × 128.
+const fn units(parts: &'static [Part]) -> Source {
+    const SMALL: &[(&str, u32)] = &[("BLOCKS", 1), ("DEPTH", 32)];
+    Source::wgsl(parts).workgroup_size([128, 1, 1]).tile([64, 64, 1]).constants(SMALL).workgroup_bytes(14_336)
+}
+
+const fn large_units(parts: &'static [Part]) -> Source {
+    const LARGE: &[(&str, u32)] = &[("BLOCKS", 2), ("DEPTH", 32)];
+    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(MatrixUnit::WORKGROUP_BYTES)
+}
 
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
 const fn gemv(parts: &'static [Part]) -> Source {
@@ -70,91 +101,140 @@ const fn gemv_columns(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([32, 4, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 128, 128))
 }
 
-const fn kernel(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, bindings, sources).entry(entry)
+/// A product as it is: all bindings but the bias, which is the last.
+const fn plain(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, bindings.split_at(bindings.len() - 1).0, sources).entry(entry).fill(STORE)
 }
 
-const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y"))];
-const FINISH: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y")), read("bias", Float("X"))];
+/// The same declaration with an epilogue, which Metal texts, that come after the WGSL, do not have.
+const fn finish(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, bindings, sources.split_at(1).0).entry(entry).fill(FINISH)
+}
 
-/// Both forms: their names, the parts that load the sides, those before what stores, and the last. Metal texts are of products as they are.
-macro_rules! forms {
-    ($plain:literal, $finish:literal, $entry:literal, $source:ident[$a:literal, $b:literal; $($part:literal),+; $last:literal] $(, $metal:ident)?) => {
-        [
-            kernel($plain, $entry, BINDINGS, &[
-                $source(wgsl!["shared/ids", "tensor/matmul_dense", $a, $b, $($part,)+ "tensor/matmul_store", $last]) $(, $metal)?
-            ]),
-            kernel($finish, $entry, FINISH, &[
-                $source(wgsl![
-                    "shared/ids", "shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_dense", "tensor/matmul_bias", $a, $b,
-                    $($part,)+ "tensor/matmul_finish", $last
-                ])
-            ]),
-        ]
-    };
+const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
+    const BINDINGS: &[Binding] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", Float("Y")), read("bias", Float("X"))];
+    [plain(names[0], entry, BINDINGS, sources), finish(names[1], entry, BINDINGS, sources)]
+}
+
+/// The same for halves, on a matrix unit.
+const fn forms_on(unit: MatrixUnit, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
+    const BINDINGS: &[Binding] = &[read("a", F16), read("b", F16), read_write("y", Float("Y")), read("bias", F16)];
+    let entry = "matmul_units";
+    [plain(names[0], entry, BINDINGS, sources).matrix_unit(unit), finish(names[1], entry, BINDINGS, sources).matrix_unit(unit)]
 }
 
 /// Sides of any shape.
-pub static MATMUL: Forms = forms!(
+pub static MATMUL: Forms = forms(
+    ["matmul", "matmul_finish"],
     "matmul",
-    "matmul_finish",
-    "matmul",
-    tile["tensor/matmul_a", "tensor/matmul_b"; "tensor/matmul_block"; "tensor/matmul"],
-    METAL
+    &[
+        tile(wgsl![
+            "shared/ids",
+            "tensor/matmul_dense",
+            "tensor/matmul_a",
+            "tensor/matmul_b",
+            "tensor/matmul_block",
+            HOLE,
+            "tensor/matmul"
+        ]),
+        METAL,
+    ],
 );
+
+/// The tiles of sides whose rows are whole quads.
+const QUADS: &[Part] = wgsl![
+    "shared/ids",
+    "tensor/matmul_dense",
+    "tensor/matmul_a_quads",
+    "tensor/matmul_b_quads",
+    "tensor/matmul_block",
+    HOLE,
+    "tensor/matmul"
+];
 
 /// Both tensors have rows of whole quads.
-pub static MATMUL_QUADS: Forms = forms!(
-    "matmul_quads",
-    "matmul_quads_finish",
-    "matmul",
-    tile["tensor/matmul_a_quads", "tensor/matmul_b_quads"; "tensor/matmul_block"; "tensor/matmul"],
-    METAL_QUADS
-);
+pub static MATMUL_QUADS: Forms = forms(["matmul_quads", "matmul_quads_finish"], "matmul", &[tile(QUADS), METAL_QUADS]);
 
 /// The same, for products that keep a GPU busy with few workgroups. (In Metal they are no larger.)
-pub static MATMUL_LARGE: Forms = forms!(
-    "matmul_large",
-    "matmul_large_finish",
-    "matmul",
-    large_tile["tensor/matmul_a_quads", "tensor/matmul_b_quads"; "tensor/matmul_block"; "tensor/matmul"],
-    METAL_QUADS
-);
+pub static MATMUL_LARGE: Forms = forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
+
+/// On units for matrices of 16 × 16, as NVIDIA's are, and on those of 8 × 8 of a software adapter, which run the same text.
+const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
+const UNITS_16: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matrix_16", HOLE, "tensor/matmul_units"];
+const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
+const UNITS_8: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matrix_8", HOLE, "tensor/matmul_units"];
+
+/// Halves in rows of whole quads.
+pub static MATMUL_UNITS_16: Forms = forms_on(UNIT_16, ["matmul_units_16", "matmul_units_16_finish"], &[units(UNITS_16)]);
+pub static MATMUL_UNITS_16_LARGE: Forms =
+    forms_on(UNIT_16, ["matmul_units_16_large", "matmul_units_16_large_finish"], &[large_units(UNITS_16)]);
+pub static MATMUL_UNITS_8: Forms = forms_on(UNIT_8, ["matmul_units_8", "matmul_units_8_finish"], &[units(UNITS_8)]);
+pub static MATMUL_UNITS_8_LARGE: Forms = forms_on(UNIT_8, ["matmul_units_8_large", "matmul_units_8_large_finish"], &[large_units(UNITS_8)]);
 
 /// Few rows, both sides in lines along k.
-pub static MATMUL_GEMV: Forms = forms!(
+pub static MATMUL_GEMV: Forms = forms(
+    ["matmul_gemv", "matmul_gemv_finish"],
     "matmul_gemv",
-    "matmul_gemv_finish",
-    "matmul_gemv",
-    gemv["tensor/matmul_a", "tensor/matmul_b"; "shared/add_quads", "shared/lanes"; "tensor/matmul_gemv"]
+    &[gemv(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_a",
+        "tensor/matmul_b",
+        "shared/add_quads",
+        "shared/lanes",
+        HOLE,
+        "tensor/matmul_gemv"
+    ])],
 );
 
 /// The same for whole quads.
-pub static MATMUL_GEMV_QUADS: Forms = forms!(
-    "matmul_gemv_quads",
-    "matmul_gemv_quads_finish",
+pub static MATMUL_GEMV_QUADS: Forms = forms(
+    ["matmul_gemv_quads", "matmul_gemv_quads_finish"],
     "matmul_gemv",
-    gemv["tensor/matmul_a_quads", "tensor/matmul_b_quads"; "shared/add_quads", "shared/lanes"; "tensor/matmul_gemv"]
+    &[gemv(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_a_quads",
+        "tensor/matmul_b_quads",
+        "shared/add_quads",
+        "shared/lanes",
+        HOLE,
+        "tensor/matmul_gemv"
+    ])],
 );
 
 /// Few rows, the right side in lines of columns.
-pub static MATMUL_GEMV_COLUMNS: Forms = forms!(
+pub static MATMUL_GEMV_COLUMNS: Forms = forms(
+    ["matmul_gemv_columns", "matmul_gemv_columns_finish"],
     "matmul_gemv_columns",
-    "matmul_gemv_columns_finish",
-    "matmul_gemv_columns",
-    gemv_columns["tensor/matmul_a", "tensor/matmul_b"; "tensor/matmul_block", "shared/add_quads", "shared/lanes"; "tensor/matmul_gemv_columns"]
+    &[gemv_columns(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_a",
+        "tensor/matmul_b",
+        "tensor/matmul_block",
+        "shared/add_quads",
+        "shared/lanes",
+        HOLE,
+        "tensor/matmul_gemv_columns"
+    ])],
 );
 
 /// The same for whole quads.
-pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms!(
-    "matmul_gemv_columns_quads",
-    "matmul_gemv_columns_quads_finish",
+pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms(
+    ["matmul_gemv_columns_quads", "matmul_gemv_columns_quads_finish"],
     "matmul_gemv_columns",
-    gemv_columns[
-        "tensor/matmul_a_quads", "tensor/matmul_b_quads";
-        "tensor/matmul_block", "shared/add_quads", "shared/lanes";
+    &[gemv_columns(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_a_quads",
+        "tensor/matmul_b_quads",
+        "tensor/matmul_block",
+        "shared/add_quads",
+        "shared/lanes",
+        HOLE,
         "tensor/matmul_gemv_columns"
-    ]
+    ])],
 );
 
 /// A product `[m, k]` by `[k, n]`, `batch` times, and which sides lie in memory in lines along k.
@@ -189,17 +269,23 @@ impl Product {
     }
 }
 
-/// The kernels for a product.
-pub fn plan(product: Product) -> &'static Forms {
+/// The kernels for a product; `units` are those that its elements can be multiplied on.
+pub fn plan(product: Product, units: &[MatrixUnit]) -> &'static Forms {
     let Product { m, n, a_along_k, b_along_k, .. } = product;
     let few = a_along_k && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS } && n <= GEMV_COLUMNS;
     match (few, product.of_quads()) {
         (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
         (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
-        (false, true) if product.is_large() => &MATMUL_LARGE,
-        (false, true) => &MATMUL_QUADS,
+        (false, true) => on_units(product, units).unwrap_or([&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())]),
         (false, false) => &MATMUL,
     }
+}
+
+/// Those on the first unit that they are made for.
+fn on_units(product: Product, units: &[MatrixUnit]) -> Option<&'static Forms> {
+    let all: [[&Forms; 2]; 2] = [[&MATMUL_UNITS_16, &MATMUL_UNITS_16_LARGE], [&MATMUL_UNITS_8, &MATMUL_UNITS_8_LARGE]];
+    let forms = all.map(|of_unit| of_unit[usize::from(product.is_large())]);
+    forms.into_iter().find(|forms| forms[0].matrix_unit.is_some_and(|unit| units.contains(&unit)))
 }
 
 #[cfg(test)]
@@ -207,7 +293,19 @@ mod tests {
     use super::*;
 
     fn name([m, n, k, batch]: [usize; 4], a_along_k: bool, b_along_k: bool) -> &'static str {
-        plan(Product { m, n, k, batch, a_along_k, b_along_k })[0].name
+        plan(Product { m, n, k, batch, a_along_k, b_along_k }, &[])[0].name
+    }
+
+    #[test]
+    fn units_make_what_is_in_quads_and_not_of_few_rows() {
+        let name = |m, n, k, units: &[MatrixUnit]| plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units)[0].name;
+        assert_eq!(name(1024, 1024, 64, &[UNIT_16]), "matmul_units_16");
+        assert_eq!(name(1024, 2048, 64, &[UNIT_16]), "matmul_units_16_large");
+        assert_eq!(name(17, 1024, 64, &[UNIT_8, UNIT_16]), "matmul_units_16");
+        assert_eq!(name(1024, 2048, 64, &[UNIT_8]), "matmul_units_8_large");
+        assert_eq!(name(1024, 1024, 64, &[MatrixUnit::new(16, 64)]), "matmul_quads");
+        assert_eq!(name(1024, 1024, 63, &[UNIT_16]), "matmul");
+        assert_eq!(name(16, 1024, 64, &[UNIT_16]), "matmul_gemv_quads");
     }
 
     #[test]

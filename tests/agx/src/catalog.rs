@@ -42,7 +42,8 @@ pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
         let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && on_f32(variant);
         declaration.variants().into_iter().filter(wanted).map(move |variant| Text { declaration, variant })
     };
-    bitnet_wgpu::catalog().flat_map(variants)
+    // Matrix units of WGSL have no counterpart here, as those of Metal.
+    bitnet_wgpu::catalog().filter(|kernel| kernel.matrix_unit.is_none()).flat_map(variants)
 }
 
 /// What a turn of the hot loop of a kernel's text does, as its source states it; kernel and language by name.

@@ -43,6 +43,11 @@ impl Op {
     pub fn cases(&self) -> &[Case] {
         self.made.get_or_init(self.make)
     }
+
+    /// Has it kernels for matrix units?
+    pub fn on_matrix_units(&self) -> bool {
+        ["tensor::matmul", "tensor::matmul_with"].contains(&self.name)
+    }
 }
 
 /// Every op of the crate.
