@@ -16,15 +16,17 @@ type Shape = (usize, usize, usize);
 type Method = (&'static str, Layout, fn(&mut Capabilities));
 
 /// Awkward numbers of rows and columns.
-const AWKWARD: [Shape; 9] =
-    [(2, 1, 1), (3, 7, 15), (4, 9, 17), (5, 33, 100), (7, 16, 33), (8, 65, 31), (11, 63, 129), (16, 5, 513), (70, 67, 100)];
+const AWKWARD: [Shape; 10] =
+    [(2, 1, 1), (3, 7, 15), (4, 9, 17), (5, 33, 100), (7, 16, 33), (8, 65, 31), (11, 63, 129), (16, 5, 513), (29, 67, 90), (70, 67, 100)];
 /// So long that lanes take several turns, the last of which is not full.
-const LONG_ROWS: [Shape; 6] = [(2, 9, 4131), (4, 5, 2575), (8, 9, 2575), (13, 3, 2575), (17, 5, 2575), (33, 3, 2575)];
+const LONG_ROWS: [Shape; 6] = [(2, 9, 4131), (4, 5, 2575), (8, 9, 2575), (13, 3, 2575), (27, 5, 2575), (33, 3, 2575)];
 /// So many rows or tokens that there are other kernels for them in the int8 layout, and not a multiple of their tiles.
 const MANY_OUTPUTS: [Shape; 7] =
     [(1, 16_387, 65), (1, 16_387, 300), (3, 8197, 300), (4, 8195, 65), (8, 8195, 300), (250, 259, 40), (263, 130, 70)];
 
-const INT8: Method = ("int8", Layout::Int8, |_| ());
+const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
+/// Devices without packed products take other kernels for 3 to 256 tokens.
+const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| c.fast_packed_dot = false);
 const METHODS: [Method; 4] = [
     INT8,
     ("half", Layout::Half, |c| c.software = false),
@@ -56,12 +58,17 @@ pub fn cases() -> Vec<Case> {
         // The largest sums there can be: all codes +1, all activations 127, at the largest k of a layout.
         let k = method.1.max_features(context().capabilities().half_subnormals && !method.0.ends_with("biased"));
         let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
-        for (m, value) in [(1, 1.0), (1, -1.0), (2, -1.0), (9, 1.0), (9, -1.0), (17, -1.0), (33, 1.0)] {
+        for (m, value) in [(1, 1.0), (1, -1.0), (2, -1.0), (9, 1.0), (9, -1.0), (27, -1.0), (33, 1.0)] {
             cases.push(case::<f32>(method, (m, 2, k), &vec![value; m * k], &ones).device_only());
         }
         // More tokens than a dimension of a grid has workgroups.
         let m = 70_000;
         cases.push(case::<f32>(method, (m, 2, 3), &floats(&mut rng(9), m * 3, 3.0), &ternary(&mut rng(9), 2, 3)).device_only());
+    }
+    for shape in AWKWARD {
+        let mut rng = rng(11);
+        let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
+        cases.push(case::<f32>(EXPANDED, shape, &x, &w));
     }
     for shape in MANY_OUTPUTS {
         let mut rng = rng(10);
