@@ -1,10 +1,12 @@
 //! Kernels of one product: where they add in the same order, they give the same bits.
 
 use bitnet_wgpu::{
-    Context, Dispatch, Encoder, Float, Kernel, Result, Scales, bitnet, catalog, f16,
+    Context, Dispatch, Encoder, Float, Kernel, Result, Scales,
+    bitnet::{self, Layout},
+    catalog, f16,
     tensor::{self, Side},
 };
-use support::{block_on, contexts, convert, floats, rng, ternary_with};
+use support::{block_on, contexts, convert, floats, quantize_as, rng, ternary, ternary_with};
 
 /// What each of these kernels makes of the first dispatch of `record`, in bits.
 fn outputs(context: &Context, kernels: &[&str], record: impl Fn(&mut Encoder) -> Result<()>) -> Vec<Vec<u8>> {
@@ -77,6 +79,34 @@ fn tiles_of_ternary_weights_do_too() {
             let record = |e: &mut Encoder| bitnet::bitlinear_float(e, &x, &w).map(|_| ());
             for kernels in [["matmul_ternary", "matmul_ternary_large"], ["bitlinear_float_gemv", "bitlinear_float_gemv_quads"]] {
                 assert_same(&kernels, &outputs(&context, &kernels, record), &format!("{m} × {rows} × {columns}"));
+            }
+        }
+    }
+}
+
+/// A row's output does not depend on how many tokens go beside it, nor on the kernel: all sums are exact.
+#[test]
+fn bitlinear_gives_the_same_bits_by_every_kernel() {
+    for context in contexts() {
+        for (m, rows, columns) in [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300)] {
+            let mut rng = rng((m + rows) as u64);
+            let w = ternary(&mut rng, rows, columns).upload(&context).unwrap();
+            let x = context.upload(&floats(&mut rng, m * columns, 3.0), [m, columns]).unwrap();
+            for (layout, kinds) in [(Layout::Int8, &["_int8"][..]), (Layout::Half, &["_half", "_biased"])] {
+                if layout == Layout::Half && !context.capabilities().half_subnormals {
+                    continue;
+                }
+                let mut encoder = context.encoder("quantised");
+                let xq = quantize_as(&mut encoder, &x, layout).unwrap();
+                encoder.submit().unwrap().wait().unwrap();
+                let of_layout = |kernel: &&'static Kernel| {
+                    let kind = ["bitlinear_gemv", "bitlinear_gemm"].iter().find_map(|entry| kernel.name.strip_prefix(entry));
+                    kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
+                };
+                let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
+                assert!(names.len() > 3, "{names:?}");
+                let record = |e: &mut Encoder| bitnet::bitlinear_quantized::<f32>(e, &xq, &w).map(|_| ());
+                assert_same(&names, &outputs(&context, &names, record), &format!("{m} × {rows} × {columns}"));
             }
         }
     }

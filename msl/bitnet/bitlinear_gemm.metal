@@ -1,11 +1,14 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t, on the matrix units. codes is
 // [rows, words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes
-// 64 rows × 64 tokens, each SIMD-group a quarter of 32 × 32. 64 elements of every row and token are in threadgroup memory at a time as halves, in
-// the half layout's order on both sides.
+// 64 rows × TILE_Y tokens (16, 32 or 64), each SIMD-group a quarter of 32 rows and half the tokens. 64 elements of every row and token are in
+// threadgroup memory at a time as halves, in the half layout's order on both sides.
 struct Params { uint rows, tokens, words, add; };
 
 // The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.
 #define STRIDE 72
+
+// How many matrices of eight tokens a SIMD-group has.
+#define MATRICES (TILE_Y / 16)
 
 // A masked field, two codes times 4^f, as normal halves (1024 + code·4^f - 1024), so that flushed subnormals do no harm.
 static inline half2 widen(uint field) { return as_type<half2>(field | 0x64006400u) - half2(1024.0h); }
@@ -30,10 +33,10 @@ kernel void bitlinear_gemm(
     const uint row0 = group.x * TILE_X;
     const uint token0 = group.y * TILE_Y;
     const uint row_part = (subgroup % 2u) * 32u;
-    const uint token_part = (subgroup / 2u) * 32u;
+    const uint token_part = (subgroup / 2u) * (8u * MATRICES);
 
-    simdgroup_float8x8 acc[4][4];
-    for (uint j = 0; j < 4; ++j)
+    simdgroup_float8x8 acc[MATRICES][4];
+    for (uint j = 0; j < MATRICES; ++j)
         for (uint i = 0; i < 4; ++i) acc[j][i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 
     for (uint first = 0; first < params.words; first += 4) {
@@ -67,7 +70,7 @@ kernel void bitlinear_gemm(
         for (uint k = 0; k < 64; k += 8) {
             simdgroup_half8x8 w[4];
             for (uint i = 0; i < 4; ++i) simdgroup_load(w[i], w_tile + (row_part + 8 * i) * STRIDE + k, STRIDE, ulong2(0, 0), true);
-            for (uint j = 0; j < 4; ++j) {
+            for (uint j = 0; j < MATRICES; ++j) {
                 simdgroup_half8x8 a;
                 simdgroup_load(a, x_tile + (token_part + 8 * j) * STRIDE + k, STRIDE);
                 for (uint i = 0; i < 4; ++i) simdgroup_multiply_accumulate(acc[j][i], a, w[i], acc[j][i]);
@@ -76,7 +79,7 @@ kernel void bitlinear_gemm(
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 
-    for (uint j = 0; j < 4; ++j) {
+    for (uint j = 0; j < MATRICES; ++j) {
         for (uint i = 0; i < 4; ++i) {
             simdgroup_store(acc[j][i], block + subgroup * 64u, 8);
             simdgroup_barrier(mem_flags::mem_threadgroup);

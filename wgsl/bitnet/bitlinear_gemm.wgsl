@@ -1,6 +1,7 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t. codes is [rows, words] words of
-// sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup of 16 × 16 threads computes TILE_X rows × TILE_Y
-// tokens, each thread 4 × 4 of them, 16 apart. STEP words of every row and token are in workgroup memory at a time, as tile_*.wgsl decodes them.
+// sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup of 16 × 16 threads computes 64 rows × TILE_Y tokens
+// (16, 32 or 64), each thread 4 rows × TILE_Y / 16 tokens, 16 apart. STEP words of every row and token are in workgroup memory at a time, as
+// tile_*.wgsl decodes them.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
@@ -62,15 +63,19 @@ fn bitlinear_gemm(group: Group, ids: Ids) {
             let w2 = w_tile[s * TILE_X + tx + 32u];
             let w3 = w_tile[s * TILE_X + tx + 48u];
             acc0 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty], acc0);
-            acc1 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 16u], acc1);
-            acc2 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 32u], acc2);
-            acc3 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 48u], acc3);
+            if TILE_Y > 16u { acc1 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 16u], acc1); }
+            if TILE_Y > 32u {
+                acc2 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 32u], acc2);
+                acc3 = dot_rows(w0, w1, w2, w3, x_tile[s * TILE_Y + ty + 48u], acc3);
+            }
         }
         workgroupBarrier();
     }
 
     write_rows(token0 + ty, row0 + tx, acc0);
-    write_rows(token0 + ty + 16u, row0 + tx, acc1);
-    write_rows(token0 + ty + 32u, row0 + tx, acc2);
-    write_rows(token0 + ty + 48u, row0 + tx, acc3);
+    if TILE_Y > 16u { write_rows(token0 + ty + 16u, row0 + tx, acc1); }
+    if TILE_Y > 32u {
+        write_rows(token0 + ty + 32u, row0 + tx, acc2);
+        write_rows(token0 + ty + 48u, row0 + tx, acc3);
+    }
 }

@@ -1,7 +1,7 @@
-// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for few tokens t. codes is [rows, words] words of
-// sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup computes TILE_X rows of one token, a team ROWS rows
-// at a time: each lane takes every lanes-th group of WORDS words of them and the activations that belong to it, TURNS groups at once, so that as many
-// loads are in flight. dot_*.wgsl multiplies a word.
+// y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for one token t, or each by itself. codes is
+// [rows, words] words of sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup computes TILE_X rows of one
+// token. A piece of work is ROWS rows and every SPLIT-th part of their words: each of a team's lanes takes every (SPLIT·lanes)-th group of WORDS words
+// and the activations that belong to it, TURNS groups at once, so that as many loads are in flight. dot_*.wgsl multiplies a word.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<Words>;
@@ -11,7 +11,8 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read> x_sum: array<vec2<i32>>;
 @group(0) @binding(5) var<storage, read_write> y: array<Y>;
 
-var<workgroup> sums: array<Acc, TILE_X>;
+// [part of the words][row].
+var<workgroup> sums: array<Acc, SPLIT * TILE_X>;
 
 // Multiplies groups first, first + lanes, .. of ROWS rows, TURNS of them. `guarded`, a constant where this is called, says that some may not exist.
 fn take_turns(first: u32, lanes: u32, guarded: bool, x_start: u32, row_start: ptr<function, array<u32, ROWS>>, acc: ptr<function, array<Acc, ROWS>>) {
@@ -85,24 +86,30 @@ fn bitlinear_gemv(group: Group, ids: Ids) {
     let groups = params.words / WORDS;
     let lane = team_lane(ids);
     let lanes = team_lanes(ids);
-    for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
-        let first = turn + team_offset(ids) * ROWS;
+    for (var turn = team_first(ids); turn * ROWS < SPLIT * TILE_X; turn += team_count(ids)) {
+        let piece = turn + team_offset(ids);
+        let first = piece / SPLIT * ROWS;
         var acc = array<Acc, ROWS>();
         if first < TILE_X {
             // Rows that do not exist are read as the last one, and not written.
             var row_start = array<u32, ROWS>();
             for (var r = 0u; r < ROWS; r += 1u) { row_start[r] = min(group.id.x * TILE_X + first + r, params.rows - 1u) * groups; }
             let x_start = token * PLANES * params.words;
-            var i = 0u;
-            for (; i + TURNS * lanes <= groups; i += TURNS * lanes) { take_turns(i + lane, lanes, false, x_start, &row_start, &acc); }
-            take_turns(i + lane, lanes, true, x_start, &row_start, &acc);
+            // The team's first group: all of its lanes have a whole turn, or none has.
+            var i = piece % SPLIT * lanes;
+            for (; i + ((TURNS - 1u) * SPLIT + 1u) * lanes <= groups; i += TURNS * SPLIT * lanes) {
+                take_turns(i + lane, SPLIT * lanes, false, x_start, &row_start, &acc);
+            }
+            take_turns(i + lane, SPLIT * lanes, true, x_start, &row_start, &acc);
         }
         let sum = row_sum(&acc, ids);
-        if first < TILE_X && lane < ROWS { sums[first + lane] = sum; }
+        if first < TILE_X && lane < ROWS { sums[piece % SPLIT * TILE_X + first + lane] = sum; }
     }
     workgroupBarrier();
     if writes {
-        let product = exact_quotient(finish(sums[ids.local], x_total) * beta, a);
+        var sum = sums[ids.local];
+        for (var s = 1u; s < SPLIT; s += 1u) { sum += sums[s * TILE_X + ids.local]; }
+        let product = exact_quotient(finish(sum, x_total) * beta, a);
         // Not `base + product`, which would make +0 of -0.
         y[output] = Y(select(product, base + product, params.add != 0u));
     }

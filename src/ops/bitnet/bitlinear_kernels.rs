@@ -16,8 +16,26 @@ params! {
 }
 
 /// All of them.
-pub const KERNELS: &[&Kernel] =
-    &[&GEMV_INT8, &GEMV_INT8_TALL, &GEMV_HALF, &GEMV_HALF_SOFTWARE, &GEMV_BIASED, &GEMM_INT8, &GEMM_HALF, &GROUPED];
+pub const KERNELS: &[&Kernel] = &[
+    &GEMV_INT8,
+    &GEMV_INT8_TALL,
+    &GEMV_INT8_2,
+    &GEMV_INT8_4,
+    &GEMV_INT8_4_BUSY,
+    &GEMV_INT8_8,
+    &GEMV_INT8_8_BUSY,
+    &GEMV_HALF,
+    &GEMV_HALF_SOFTWARE,
+    &GEMV_HALF_2,
+    &GEMV_HALF_4,
+    &GEMV_BIASED,
+    &GEMV_BIASED_4,
+    &GEMM_INT8,
+    &GEMM_HALF,
+    &GEMM_HALF_NARROW,
+    &GROUPED,
+    &GROUPED_SEVERAL,
+];
 
 const BINDINGS: &[Binding] =
     &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
@@ -35,11 +53,14 @@ const fn gemv(source: Source, threads: u32, rows: u32, weights: u32, bytes: u32)
 const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"];
 const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"];
 
-/// Packed integer dot products: TURNS × ROWS pairs of words a turn.
+/// Packed integer dot products: TURNS × ROWS pairs of words a turn. Two teams share two rows.
 pub static GEMV_INT8: Kernel = kernel(
     "bitlinear_gemv_int8",
     "bitlinear_gemv",
-    &[gemv(Source::wgsl(GEMV_INT8_PARTS), 256, 1, 4 * 2 * 16, 4 * 2 * 20).constants(&[("ROWS", 1), ("TURNS", 4)]).workgroup_bytes(1056)],
+    &[gemv(Source::wgsl(GEMV_INT8_PARTS), 256, 2, 2 * 2 * 2 * 16, 2 * 2 * 24)
+        .tile([8, 1, 1])
+        .constants(&[("ROWS", 2), ("TURNS", 2), ("SPLIT", 2)])
+        .workgroup_bytes(1088)],
 );
 
 /// For matrices of so many rows that all of the GPU is busy anyway.
@@ -47,7 +68,7 @@ pub static GEMV_INT8_TALL: Kernel = kernel(
     "bitlinear_gemv_int8_tall",
     "bitlinear_gemv",
     &[gemv(Source::wgsl(GEMV_INT8_PARTS), 256, 4, 4 * 2 * 4 * 16, 4 * 2 * 32)
-        .constants(&[("ROWS", 4), ("TURNS", 4)])
+        .constants(&[("ROWS", 4), ("TURNS", 4), ("SPLIT", 1)])
         .workgroup_bytes(1152)],
 );
 
@@ -56,7 +77,7 @@ pub static GEMV_HALF: Kernel = kernel(
     "bitlinear_gemv_half",
     "bitlinear_gemv",
     &[
-        gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 8, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1)]).workgroup_bytes(320),
+        gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 8, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)]).workgroup_bytes(320),
         gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8)]),
     ],
@@ -66,7 +87,7 @@ pub static GEMV_HALF: Kernel = kernel(
 pub static GEMV_HALF_SOFTWARE: Kernel = kernel(
     "bitlinear_gemv_half_software",
     "bitlinear_gemv",
-    &[gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 32, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1)]).workgroup_bytes(512)],
+    &[gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 32, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)]).workgroup_bytes(512)],
 );
 
 /// For devices that flush subnormal halves.
@@ -75,9 +96,88 @@ pub static GEMV_BIASED: Kernel = kernel(
     "bitlinear_gemv",
     &[
         gemv(Source::wgsl(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
-            .constants(&[("ROWS", 8), ("TURNS", 1)])
+            .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
             .workgroup_bytes(320),
         gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
+            .constants(&[("ROWS", 8)]),
+    ],
+);
+
+/// In WGSL `threads` threads, of which `split` teams of 32 lanes share four rows of `tokens` tokens; a turn of the loop is `turns` times `words` words
+/// of four rows. Its workgroup memory has a number per thread in the portable form of reductions, and four sums per eight lanes and token.
+const fn several(parts: &'static [Part], threads: u32, tokens: u32, [turns, words, split]: [u32; 3]) -> Source {
+    let (pieces, products) = (threads / 32, turns * words * 4 * 16 * tokens);
+    Source::wgsl(parts)
+        .workgroup_size([threads, 1, 1])
+        .tile([pieces / split * 4, tokens, 1])
+        .workgroup_bytes(4 * threads + 16 * pieces * 8 * tokens)
+        .work(Work::new(products, "products", turns * words * (16 + 16 * tokens), 2 * products))
+}
+
+/// In Metal 64 threads, of which 32 lanes make `rows` rows of `tokens` tokens; a turn of the loop is a word of each.
+const fn several_msl(parts: &'static [Part], rows: u32, tokens: u32) -> Source {
+    let products = 16 * rows * tokens;
+    Source::msl(parts).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).work(Work::new(
+        products,
+        "products",
+        4 * rows + 32 * tokens,
+        2 * products,
+    ))
+}
+
+const fn several_kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
+    kernel(name, "bitlinear_gemv_several", sources)
+}
+
+const SEVERAL_INT8: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv_several"];
+const SEVERAL_HALF: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
+const SEVERAL_HALF_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
+
+/// Two tokens at a time; two teams share four rows.
+pub static GEMV_INT8_2: Kernel =
+    several_kernel("bitlinear_gemv_int8_2", &[several(SEVERAL_INT8, 128, 2, [2, 2, 2]).constants(&[("TURNS", 2), ("SPLIT", 2)])]);
+
+/// Four tokens at a time; four teams share four rows, so that a large GPU is busy.
+pub static GEMV_INT8_4: Kernel =
+    several_kernel("bitlinear_gemv_int8_4", &[several(SEVERAL_INT8, 128, 4, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])]);
+
+/// For so many rows and tokens that it is busy anyway.
+pub static GEMV_INT8_4_BUSY: Kernel =
+    several_kernel("bitlinear_gemv_int8_4_busy", &[several(SEVERAL_INT8, 128, 4, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])]);
+
+/// Eight tokens at a time, as [`GEMV_INT8_4`].
+pub static GEMV_INT8_8: Kernel =
+    several_kernel("bitlinear_gemv_int8_8", &[several(SEVERAL_INT8, 128, 8, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])]);
+
+/// Eight tokens at a time, as [`GEMV_INT8_4_BUSY`].
+pub static GEMV_INT8_8_BUSY: Kernel =
+    several_kernel("bitlinear_gemv_int8_8_busy", &[several(SEVERAL_INT8, 128, 8, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])]);
+
+/// Masked codes, each met by two tokens.
+pub static GEMV_HALF_2: Kernel = several_kernel(
+    "bitlinear_gemv_half_2",
+    &[
+        several(SEVERAL_HALF, 64, 2, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
+        several_msl(SEVERAL_HALF_MSL, 8, 2).constants(&[("ROWS", 8)]),
+    ],
+);
+
+/// Each met by four.
+pub static GEMV_HALF_4: Kernel = several_kernel(
+    "bitlinear_gemv_half_4",
+    &[
+        several(SEVERAL_HALF, 64, 4, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
+        several_msl(SEVERAL_HALF_MSL, 8, 4).constants(&[("ROWS", 8)]),
+    ],
+);
+
+/// For devices that flush subnormal halves.
+pub static GEMV_BIASED_4: Kernel = several_kernel(
+    "bitlinear_gemv_biased_4",
+    &[
+        several(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 64, 4, [1, 1, 1])
+            .constants(&[("TURNS", 1), ("SPLIT", 1)]),
+        several_msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 8, 4)
             .constants(&[("ROWS", 8)]),
     ],
 );
@@ -95,28 +195,49 @@ pub static GEMM_INT8: Kernel = kernel(
         .workgroup_bytes(8192)],
 );
 
+const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "bitnet/tile_half", "bitnet/bitlinear_gemm"];
+
+const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm"];
+
+/// On matrix units: tiles of 64 rows and `tokens` tokens.
+const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
+    Source::msl(GEMM_MSL).workgroup_size([128, 1, 1]).tile([64, tokens, 1]).workgroup_bytes(workgroup_bytes)
+}
+
 /// Tiles in workgroup memory, float arithmetic; in Metal on matrix units.
 pub static GEMM_HALF: Kernel = kernel(
     "bitlinear_gemm_half",
     "bitlinear_gemm",
-    &[
-        gemm(Source::wgsl(wgsl!["shared/ids", "shared/exact", "bitnet/tile_half", "bitnet/bitlinear_gemm"]), 16 * 8)
-            .workgroup_bytes(16_384),
-        Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm"])
-            .workgroup_size([128, 1, 1])
-            .tile([64, 64, 1])
-            .workgroup_bytes(19_456),
-    ],
+    &[gemm(Source::wgsl(GEMM_HALF_PARTS), 16 * 8).workgroup_bytes(16_384), gemm_msl(64, 19_456)],
 );
 
-/// Scales by groups of columns; a word of a row a turn.
-pub static GROUPED: Kernel = Kernel::trusted(
-    "bitlinear_grouped",
-    GroupedParams::FIELDS,
-    &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_grouped"])
-        .workgroup_size([64, 1, 1])
-        .tile([8, 1, 1])
-        .workgroup_bytes(256)
-        .work(Work::new(16, "weights", 20, 32))],
+/// The same with tiles of 32 tokens, where 64 would mostly be empty.
+pub static GEMM_HALF_NARROW: Kernel = kernel(
+    "bitlinear_gemm_half_narrow",
+    "bitlinear_gemm",
+    &[gemm(Source::wgsl(GEMM_HALF_PARTS), 8 * 8).tile([64, 32, 1]).workgroup_bytes(12_288), gemm_msl(32, 14_848)],
 );
+
+const fn grouped(name: &'static str, sources: &'static [Source]) -> Kernel {
+    const BINDINGS: &[Binding] =
+        &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
+    Kernel::trusted(name, GroupedParams::FIELDS, BINDINGS, sources).entry("bitlinear_grouped")
+}
+
+const GROUPED_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_grouped"];
+
+/// A turn is a word of a row, for `tokens` tokens.
+const fn grouped_source(tokens: u32) -> Source {
+    Source::wgsl(GROUPED_PARTS).workgroup_size([64, 1, 1]).tile([8, tokens, 1]).workgroup_bytes(256).work(Work::new(
+        16 * tokens,
+        "products",
+        4 + 16 * tokens,
+        32 * tokens,
+    ))
+}
+
+/// Scales by groups of columns.
+pub static GROUPED: Kernel = grouped("bitlinear_grouped", &[grouped_source(1)]);
+
+/// Four tokens at a time.
+pub static GROUPED_SEVERAL: Kernel = grouped("bitlinear_grouped_several", &[grouped_source(4)]);

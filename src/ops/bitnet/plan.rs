@@ -4,7 +4,10 @@
 
 use super::{
     activations::Layout,
-    bitlinear_kernels::{GEMM_HALF, GEMM_INT8, GEMV_BIASED, GEMV_HALF, GEMV_HALF_SOFTWARE, GEMV_INT8, GEMV_INT8_TALL, GROUPED},
+    bitlinear_kernels::{
+        GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_HALF_SOFTWARE,
+        GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, GROUPED, GROUPED_SEVERAL,
+    },
 };
 use crate::{
     gpu::{capabilities::Capabilities, context::Context},
@@ -12,11 +15,23 @@ use crate::{
     language::ShaderLanguage,
 };
 
-/// Up to this many tokens the weights' bytes are the cost, and a GEMV reads them fewest times.
-const GEMV_TOKENS: usize = 8;
+/// Up to so many tokens, passes of a GEMV over the weights, each for eight tokens, cost less than the tiles of a GEMM.
+const GEMV_TOKENS_INT8: usize = 256;
 
-/// From so many rows on, a GEMV keeps a large GPU busy with four rows per team; fewer are better spread thin.
+/// The same of halves, each pass for four tokens. On Apple GPUs a pass takes 5.4 cycles a weight, and a tile of 32 tokens, empty or not, 34.
+const GEMV_TOKENS_HALF: usize = 24;
+
+/// Up to so many tokens a narrow tile is enough.
+const NARROW_TOKENS: usize = 32;
+
+/// From so many rows on, a GEMV of one token keeps a large GPU busy with four rows per team; fewer are better spread thin.
 const TALL_ROWS: usize = 16_384;
+
+/// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer rows and tokens, four teams share four rows.
+const BUSY_TEAMS: usize = 2048;
+
+/// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only so many workgroups.
+const LEAST_TILE_ROWS: usize = 4;
 
 /// The layout in which activations of so many features are best quantised: int8 where packed integer products are fast; halves on
 /// Apple GPUs, which have none, as far as they are exact.
@@ -32,15 +47,53 @@ pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
 
 /// The kernel for `tokens` activations in `layout`, times a matrix of `rows` that is scaled by groups or not.
 pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> &'static Kernel {
-    match (layout, tokens <= GEMV_TOKENS) {
-        _ if grouped => &GROUPED,
-        (Layout::Int8, true) if rows >= TALL_ROWS => &GEMV_INT8_TALL,
-        (Layout::Int8, true) => &GEMV_INT8,
-        (Layout::Int8, false) => &GEMM_INT8,
-        (Layout::Half, true) if capabilities.half_subnormals && capabilities.software => &GEMV_HALF_SOFTWARE,
-        (Layout::Half, true) if capabilities.half_subnormals => &GEMV_HALF,
-        (Layout::Half, true) => &GEMV_BIASED,
-        (Layout::Half, false) => &GEMM_HALF,
+    let gemv_fits = tokens <= 1 || rows.div_ceil(LEAST_TILE_ROWS) <= capabilities.max_workgroups as usize;
+    match layout {
+        _ if grouped && tokens == 1 => &GROUPED,
+        _ if grouped => &GROUPED_SEVERAL,
+        Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => int8_expanded(tokens, rows),
+        Layout::Int8 if gemv_fits => int8(tokens, rows),
+        Layout::Int8 => &GEMM_INT8,
+        Layout::Half if gemv_fits => half(tokens, capabilities),
+        Layout::Half => &GEMM_HALF,
+    }
+}
+
+/// The GEMV whose pass has room for the tokens, at most eight of them.
+fn int8(tokens: usize, rows: usize) -> &'static Kernel {
+    let busy = |in_a_pass| rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass)) >= BUSY_TEAMS;
+    match tokens {
+        0..=1 if rows >= TALL_ROWS => &GEMV_INT8_TALL,
+        0..=1 => &GEMV_INT8,
+        2 => &GEMV_INT8_2,
+        3..=4 if busy(4) => &GEMV_INT8_4_BUSY,
+        3..=4 => &GEMV_INT8_4,
+        5..=GEMV_TOKENS_INT8 if busy(8) => &GEMV_INT8_8_BUSY,
+        5..=GEMV_TOKENS_INT8 => &GEMV_INT8_8,
+        _ => &GEMM_INT8,
+    }
+}
+
+/// Where a packed product is expanded to sixteen instructions: what fits an Apple GPU's registers.
+fn int8_expanded(tokens: usize, rows: usize) -> &'static Kernel {
+    match tokens {
+        0..=2 => int8(tokens, rows),
+        _ if tokens <= GEMV_TOKENS_HALF => &GEMV_INT8_4,
+        _ => &GEMM_INT8,
+    }
+}
+
+/// The GEMV whose pass has room for the tokens, at most four of them.
+fn half(tokens: usize, capabilities: &Capabilities) -> &'static Kernel {
+    match tokens {
+        0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
+        0..=1 if capabilities.software => &GEMV_HALF_SOFTWARE,
+        0..=1 => &GEMV_HALF,
+        2..=GEMV_TOKENS_HALF if !capabilities.half_subnormals => &GEMV_BIASED_4,
+        2 => &GEMV_HALF_2,
+        3..=GEMV_TOKENS_HALF => &GEMV_HALF_4,
+        _ if tokens <= NARROW_TOKENS => &GEMM_HALF_NARROW,
+        _ => &GEMM_HALF,
     }
 }
 
@@ -69,17 +122,35 @@ mod tests {
 
     #[test]
     fn kernels() {
-        let mut apple = Capabilities::example(true);
+        let (mut apple, other) = (Capabilities::example(true), Capabilities::example(false));
         let plan = |tokens, rows, layout, grouped, capabilities: &Capabilities| plan(tokens, rows, layout, grouped, capabilities).name;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half");
-        assert_eq!(plan(128, 2560, Layout::Half, false, &apple), "bitlinear_gemm_half");
-        assert_eq!(plan(8, 2560, Layout::Int8, false, &apple), "bitlinear_gemv_int8");
-        assert_eq!(plan(1, 16384, Layout::Int8, false, &apple), "bitlinear_gemv_int8_tall");
-        assert_eq!(plan(9, 16384, Layout::Int8, false, &apple), "bitlinear_gemm_int8");
-        assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), "bitlinear_grouped");
+        assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_2");
+        assert_eq!(plan(3, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_4");
+        assert_eq!(plan(24, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_4");
+        assert_eq!(plan(25, 2560, Layout::Half, false, &apple), "bitlinear_gemm_half_narrow");
+        assert_eq!(plan(33, 2560, Layout::Half, false, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(1, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8");
+        assert_eq!(plan(1, 16384, Layout::Int8, false, &other), "bitlinear_gemv_int8_tall");
+        assert_eq!(plan(2, 16384, Layout::Int8, false, &other), "bitlinear_gemv_int8_2");
+        assert_eq!(plan(4, 8188, Layout::Int8, false, &other), "bitlinear_gemv_int8_4");
+        assert_eq!(plan(4, 8189, Layout::Int8, false, &other), "bitlinear_gemv_int8_4_busy");
+        assert_eq!(plan(5, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8_8");
+        assert_eq!(plan(24, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8_8");
+        assert_eq!(plan(25, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(plan(2, 262_140, Layout::Int8, false, &other), "bitlinear_gemv_int8_2");
+        assert_eq!(plan(2, 262_141, Layout::Int8, false, &other), "bitlinear_gemm_int8");
+        assert_eq!(plan(2, 262_141, Layout::Half, false, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(257, 2560, Layout::Int8, false, &other), "bitlinear_gemm_int8");
+        assert_eq!(plan(2, 16384, Layout::Int8, false, &apple), "bitlinear_gemv_int8_2");
+        assert_eq!(plan(8, 16384, Layout::Int8, false, &apple), "bitlinear_gemv_int8_4");
+        assert_eq!(plan(25, 16384, Layout::Int8, false, &apple), "bitlinear_gemm_int8");
+        assert_eq!(plan(1, 2560, Layout::Int8, true, &apple), "bitlinear_grouped");
+        assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), "bitlinear_grouped_several");
         apple.software = true;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_software");
         apple.half_subnormals = false;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased");
+        assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased_4");
     }
 }

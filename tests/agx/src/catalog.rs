@@ -35,6 +35,10 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
     }
 }
 
+/// Kernels for GPUs with packed integer products, where the tokens of a pass fill the registers. `plan` gives them to no Apple GPU, and expanded products
+/// make them spill there.
+pub const FOR_PACKED_PRODUCTS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
+
 /// Every kernel that has a text in `language`.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
     let on_f32 = |variant: &Variant| variant.floats.iter().all(|&(_, element)| element == Element::F32);

@@ -15,7 +15,18 @@ type Shape = (usize, usize, usize);
 /// A layout, and what the device is taken for: together they decide for a kernel.
 type Method = (&'static str, Layout, fn(&mut Capabilities));
 
-const INT8: Method = ("int8", Layout::Int8, |_| ());
+/// Awkward numbers of rows and columns.
+const AWKWARD: [Shape; 10] =
+    [(2, 1, 1), (3, 7, 15), (4, 9, 17), (5, 33, 100), (7, 16, 33), (8, 65, 31), (11, 63, 129), (16, 5, 513), (29, 67, 90), (70, 67, 100)];
+/// So long that lanes take several turns, the last of which is not full.
+const LONG_ROWS: [Shape; 6] = [(2, 9, 4131), (4, 5, 2575), (8, 9, 2575), (13, 3, 2575), (27, 5, 2575), (33, 3, 2575)];
+/// So many rows or tokens that there are other kernels for them in the int8 layout, and not a multiple of their tiles.
+const MANY_OUTPUTS: [Shape; 7] =
+    [(1, 16_387, 65), (1, 16_387, 300), (3, 8197, 300), (4, 8195, 65), (8, 8195, 300), (250, 259, 40), (263, 130, 70)];
+
+const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
+/// Devices without packed products take other kernels for 3 to 256 tokens.
+const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| c.fast_packed_dot = false);
 const METHODS: [Method; 4] = [
     INT8,
     ("half", Layout::Half, |c| c.software = false),
@@ -31,11 +42,11 @@ pub fn cases() -> Vec<Case> {
             let halves = tame(&activations(&mut rng, shape.0, shape.2));
             cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &halves, &w)]);
         }
-        // Every number of tokens from GEMV to GEMM.
-        for m in 0..=20 {
-            let mut rng = rng(4 + m as u64);
-            let (x, w) = (activations(&mut rng, m, 70), ternary(&mut rng, 19, 70));
-            cases.push(case::<f32>(method, (m, 19, 70), &x, &w));
+        // Every number of tokens that a GEMV may share words among, and where kernels change; rows shorter and longer than a turn of the lanes.
+        for shape in (0..=20).map(|m| (m, 19, 70)).chain(AWKWARD).chain(LONG_ROWS) {
+            let mut rng = rng(4 + shape.0 as u64);
+            let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
+            cases.extend([case::<f32>(method, shape, &x, &w), case::<f16>(method, shape, &tame(&x), &w)]);
         }
         // q, k, v under grouped-query attention: segments of different lengths, none a multiple of a tile.
         for m in [1, 3, 40] {
@@ -47,17 +58,21 @@ pub fn cases() -> Vec<Case> {
         // The largest sums there can be: all codes +1, all activations 127, at the largest k of a layout.
         let k = method.1.max_features(context().capabilities().half_subnormals && !method.0.ends_with("biased"));
         let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
-        for (m, value) in [(1, 1.0), (1, -1.0), (9, 1.0), (9, -1.0)] {
+        for (m, value) in [(1, 1.0), (1, -1.0), (2, -1.0), (9, 1.0), (9, -1.0), (27, -1.0), (33, 1.0)] {
             cases.push(case::<f32>(method, (m, 2, k), &vec![value; m * k], &ones).device_only());
         }
         // More tokens than a dimension of a grid has workgroups.
         let m = 70_000;
         cases.push(case::<f32>(method, (m, 2, 3), &floats(&mut rng(9), m * 3, 3.0), &ternary(&mut rng(9), 2, 3)).device_only());
     }
-    // So many rows that there is another kernel for them, and not a multiple of its tile.
-    for k in [65, 300] {
-        let (mut rng, shape) = (rng(10), (2, 16_387, k));
-        let (x, w) = (activations(&mut rng, 2, k), weights(&mut rng, shape));
+    for shape in AWKWARD {
+        let mut rng = rng(11);
+        let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
+        cases.push(case::<f32>(EXPANDED, shape, &x, &w));
+    }
+    for shape in MANY_OUTPUTS {
+        let mut rng = rng(10);
+        let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
         cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
     }
     cases
@@ -101,8 +116,11 @@ pub fn adding() -> Vec<Case> {
         for (mut rng, shape) in shapes(method.0) {
             cases.extend([add::<f32>(&mut rng, method, shape), add::<f16>(&mut rng, method, shape)]);
         }
+        for shape in (1..=20).map(|m| (m, 18, 77)).chain(LONG_ROWS) {
+            cases.extend([add::<f32>(&mut rng(35), method, shape), add::<f16>(&mut rng(36), method, shape)]);
+        }
     }
-    cases.push(add::<f32>(&mut rng(34), INT8, (2, 16_387, 70)).device_only());
+    cases.extend(MANY_OUTPUTS.map(|shape| add::<f32>(&mut rng(34), INT8, shape).device_only()));
     cases
 }
 
@@ -126,7 +144,7 @@ fn add<T: Float>(rng: &mut StdRng, (method, layout, restrict): Method, shape: Sh
 
 /// Scales by groups of columns, where a sum of floats remains.
 pub fn groups() -> Vec<Case> {
-    let shapes = [(1, 9, 256, 64), (3, 17, 200, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32)];
+    let shapes = [(1, 9, 256, 64), (3, 17, 200, 16), (4, 9, 1100, 64), (7, 9, 100, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32)];
     let random = crate::random_shapes("groups").into_iter().zip([16, 32, 64, 128].into_iter().cycle());
     let all = shapes.into_iter().chain(random.map(|((m, n, k), size)| (m, n, k, size)));
     (0u64..)
