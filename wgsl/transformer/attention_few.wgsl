@@ -8,32 +8,65 @@
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<C>>;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
-fn head_quad(start: u32, quad: u32, rotates: bool, position: u32) -> vec4<f32> {
+// The key and the value of a sequence's one new token, where they are made here.
+var<workgroup> fresh_key: array<vec4<f32>, MAX_QUADS>;
+var<workgroup> fresh_value: array<vec4<f32>, MAX_QUADS>;
+
+// Loads what may not be needed, so that all loads are on their way at once.
+fn plain(start: u32, d: u32) -> f32 { return select(0.0, qkv[start + min(d, params.head_dim - 1u)], d < params.head_dim); }
+
+fn rotated(start: u32, d: u32, position: u32) -> f32 {
     let middle = params.head_dim / 2u;
-    var v = vec4<f32>();
-    for (var j = 0u; j < 4u; j += 1u) {
-        let d = 4u * quad + j;
-        if d < params.head_dim {
-            v[j] = qkv[start + d];
-            if rotates {
-                let low = d < middle;
-                let other = qkv[start + select(d - middle, d + middle, low)];
-                v[j] = turned(v[j], select(other, -other, low), angles[position * middle + select(d - middle, d, low)]);
-            }
-        }
-    }
-    return v;
+    let at = min(d, params.head_dim - 1u);
+    let low = at < middle;
+    let other = qkv[start + select(at - middle, at + middle, low)];
+    let v = turned(qkv[start + at], select(other, -other, low), angles[position * middle + select(at - middle, at, low)]);
+    return select(0.0, v, d < params.head_dim);
 }
 
-// Puts the key and the value of a sequence's one new token into the cache.
+fn head_quad(start: u32, quad: u32, rotates: bool, position: u32) -> vec4<f32> {
+    let d = 4u * quad;
+    if rotates {
+        return vec4<f32>(
+            rotated(start, d, position), rotated(start, d + 1u, position), rotated(start, d + 2u, position), rotated(start, d + 3u, position),
+        );
+    }
+    return vec4<f32>(plain(start, d), plain(start, d + 1u), plain(start, d + 2u), plain(start, d + 3u));
+}
+
+// Is a position's key in workgroup memory?
+fn is_fresh(rows: Rows, position: u32) -> bool { return params.rotate != 0u && position == rows.past; }
+
+fn key_index(rows: Rows, position: u32, d: u32) -> u32 {
+    return ((rows.sequence * params.kv_heads + rows.kv_head) * rows.quads + d) * params.capacity + position;
+}
+
+fn value_index(rows: Rows, position: u32, d: u32) -> u32 {
+    return ((rows.sequence * params.kv_heads + rows.kv_head) * params.capacity + position) * rows.quads + d;
+}
+
+fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
+    if is_fresh(rows, position) { return fresh_key[d]; }
+    return vec4<f32>(keys[key_index(rows, position, d)]);
+}
+
+fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
+    if is_fresh(rows, position) { return fresh_value[d]; }
+    return vec4<f32>(values[value_index(rows, position, d)]);
+}
+
+// Puts the key and the value of a sequence's one new token into the cache, and into workgroup memory as the cache has them.
 fn append(rows: Rows, ids: Ids) {
     let row_length = params.heads + 2u * params.kv_heads;
-    let cache_row = rows.sequence * params.kv_heads + rows.kv_head;
     let key = (rows.token * row_length + params.heads + rows.kv_head) * params.head_dim;
     let value = key + params.kv_heads * params.head_dim;
     for (var quad = ids.local; quad < rows.quads; quad += THREADS) {
-        keys[(cache_row * rows.quads + quad) * params.capacity + rows.past] = vec4<C>(head_quad(key, quad, true, rows.past));
-        values[(cache_row * params.capacity + rows.past) * rows.quads + quad] = vec4<C>(head_quad(value, quad, false, rows.past));
+        let k = vec4<C>(head_quad(key, quad, true, rows.past));
+        let v = vec4<C>(head_quad(value, quad, false, rows.past));
+        keys[key_index(rows, rows.past, quad)] = k;
+        values[value_index(rows, rows.past, quad)] = v;
+        fresh_key[quad] = vec4<f32>(k);
+        fresh_value[quad] = vec4<f32>(v);
     }
 }
 
@@ -44,8 +77,8 @@ fn attention_few(group: Group, ids: Ids) {
     if share * SPAN >= rows.visible { return; }
     load_queries(rows, ids);
     if params.rotate != 0u && share == rows.past / SPAN && rows.past < params.capacity { append(rows, ids); }
-    storageBarrier();
-    workgroupBarrier();
+    // Its barrier is for all that is in workgroup memory.
+    clear_cells(ids);
     let found = attend(rows, share, ids);
     let row = rows.first + row_of(ids);
     // Where a tile has four rows, eight threads know each twice.

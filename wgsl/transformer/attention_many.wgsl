@@ -13,14 +13,26 @@ fn head_quad(start: u32, quad: u32, rotates: bool, position: u32) -> vec4<f32> {
     return v;
 }
 
+fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
+    let row = rows.sequence * params.kv_heads + rows.kv_head;
+    return vec4<f32>(keys[(row * rows.quads + d) * params.capacity + position]);
+}
+
+fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
+    let row = rows.sequence * params.kv_heads + rows.kv_head;
+    return vec4<f32>(values[(row * params.capacity + position) * rows.quads + d]);
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn attention_many(group: Group, ids: Ids) {
     let rows = rows_of(group.id.x, group.id.y, group.id.z);
     load_queries(rows, ids);
-    workgroupBarrier();
     var so_far = array<Merged, QUADS>();
     for (var q = 0u; q < QUADS; q += 1u) { so_far[q] = Merged(LOWEST, 0.0, vec4<f32>()); }
     for (var share = 0u; share * SPAN < rows.visible; share += 1u) {
+        // Before the share before is done with its cells and weights, none may be overwritten.
+        workgroupBarrier();
+        clear_cells(ids);
         let found = attend(rows, share, ids);
         for (var q = 0u; q < QUADS; q += 1u) { so_far[q] = merged(so_far[q], found.largest, found.total, found.sum[q]); }
     }

@@ -14,13 +14,15 @@ const QUADS: u32 = MAX_QUADS / (THREADS / 8u);
 const LOWEST: f32 = -1e30;
 
 var<workgroup> queries: array<vec4<f32>, TILE_X * MAX_QUADS>;
-// By row and position: scores, then e^(score - largest).
+// By row and position: e^(score - largest).
 var<workgroup> weights: array<f32, TILE_X * SPAN>;
 
-fn weight_quad(row: u32, i: u32) -> vec4<f32> {
-    let at = row * SPAN + 4u * i;
-    return vec4<f32>(weights[at], weights[at + 1u], weights[at + 2u], weights[at + 3u]);
+// Maps floats to unsigned integers in the same order, and back, for cell_max.
+fn to_ordered(v: f32) -> u32 {
+    let bits = bitcast<u32>(v);
+    return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
 }
+fn from_ordered(v: u32) -> f32 { return bitcast<f32>(select(~v, v & 0x7fffffffu, v >= 0x80000000u)); }
 
 // Where the rows of a workgroup are, and what they see.
 struct Rows {
@@ -100,10 +102,19 @@ fn row_of(ids: Ids) -> u32 { return ids.local % TILE_X; }
 
 fn dot_quad(a: vec4<f32>, b: vec4<f32>, sum: f32) -> f32 { return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum)))); }
 
-// All threads of the workgroup must call this together.
+// The largest `v` of the lanes of a team whose numbers differ above the lowest two bits.
+fn largest_of(v: u32, ids: Ids) -> u32 {
+    let lanes = team_lanes(ids);
+    var most = max(v, team_exchange(v, 4u, ids));
+    if lanes > 8u { most = max(most, team_exchange(most, 8u, ids)); }
+    if lanes > 16u { most = max(most, team_exchange(most, 16u, ids)); }
+    return most;
+}
+
+// All threads of the workgroup must call this together, with cells that are clear. `key_quad(row, d, ..)` and `value_quad(row, d, ..)` are quads of the
+// key and the value of a position.
 fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
     let start = share * SPAN;
-    let cache_row = rows.sequence * params.kv_heads + rows.kv_head;
 
     // A thread adds a quarter of the products of a position for all rows; four threads bring theirs together, each for every fourth row.
     let quarter = ids.local % 4u;
@@ -112,56 +123,61 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
     var score = array<f32, TILE_X>();
     if position < rows.visible {
         for (var d = quarter * part; d < min((quarter + 1u) * part, rows.quads); d += 1u) {
-            let k = vec4<f32>(keys[(cache_row * rows.quads + d) * params.capacity + position]);
+            let k = key_quad(rows, position, d);
             for (var r = 0u; r < TILE_X; r += 1u) { score[r] = dot_quad(queries[r * rows.quads + d], k, score[r]); }
         }
     }
     fold(TILE_X, 1u, &score, ids);
     fold(TILE_X / 2u, 2u, &score, ids);
+    // A cell for every row.
+    var seen = array<bool, TILE_X / 4u>();
     for (var r = 0u; r < TILE_X / 4u; r += 1u) {
         let row = 4u * r + quarter;
-        let seen = position < rows.visible && position <= rows.past + (rows.first + row) / rows.sharing;
-        score[r] = select(LOWEST, score[r], seen);
-        weights[row * SPAN + ids.local / 4u] = score[r];
+        seen[r] = position < rows.visible && position <= rows.past + (rows.first + row) / rows.sharing;
+        let most = largest_of(to_ordered(select(LOWEST, score[r], seen[r])), ids);
+        if team_lane(ids) < 4u { atomicMax(&cells[row], most); }
     }
     workgroupBarrier();
-
-    var largest = array<f32, TILE_X / 4u>();
     for (var r = 0u; r < TILE_X / 4u; r += 1u) {
-        var most = weight_quad(4u * r + quarter, 0u);
-        for (var i = 1u; i < SPAN / 4u; i += 1u) { most = max(most, weight_quad(4u * r + quarter, i)); }
-        largest[r] = max(max(most.x, most.y), max(most.z, most.w));
-        score[r] = select(exp_negative(score[r] - largest[r]), 0.0, score[r] == LOWEST);
+        let row = 4u * r + quarter;
+        let weight = exp_negative(score[r] - from_ordered(atomicLoad(&cells[row])));
+        weights[row * SPAN + ids.local / 4u] = select(0.0, weight, seen[r]);
     }
     workgroupBarrier();
-    for (var r = 0u; r < TILE_X / 4u; r += 1u) { weights[(4u * r + quarter) * SPAN + ids.local / 4u] = score[r]; }
-    workgroupBarrier();
 
+    // A thread adds the weights, and the values, of every eighth position for all rows; eight threads bring theirs together, each for one row.
     var found: Share;
-    found.largest = largest[row_of(ids) / 4u];
-    var total = weight_quad(row_of(ids), 0u);
-    for (var i = 1u; i < SPAN / 4u; i += 1u) { total += weight_quad(row_of(ids), i); }
-    found.total = (total.x + total.y) + (total.z + total.w);
-
-    // A thread adds the values of every eighth position for all rows; eight threads bring theirs together, each for one row.
+    found.largest = from_ordered(atomicLoad(&cells[row_of(ids)]));
     for (var q = 0u; q < QUADS; q += 1u) {
         let quad = ids.local / 8u + q * (THREADS / 8u);
+        var total = array<f32, TILE_X>();
         var sum = array<vec4<f32>, TILE_X>();
         // The same for all threads, since they exchange.
         if q * (THREADS / 8u) < rows.quads {
             for (var i = ids.local % 8u; i < SPAN; i += 8u) {
-                if start + i < rows.visible && quad < rows.quads {
-                    let v = vec4<f32>(values[(cache_row * params.capacity + start + i) * rows.quads + quad]);
-                    for (var r = 0u; r < TILE_X; r += 1u) { sum[r] = fma(vec4<f32>(weights[r * SPAN + i]), v, sum[r]); }
+                if start + i < rows.visible {
+                    let v = value_quad(rows, start + i, min(quad, rows.quads - 1u));
+                    for (var r = 0u; r < TILE_X; r += 1u) {
+                        let weight = weights[r * SPAN + i];
+                        total[r] += weight;
+                        sum[r] = fma(vec4<f32>(weight), v, sum[r]);
+                    }
                 }
             }
+            fold(TILE_X, 1u, &total, ids);
             fold_quads(TILE_X, 1u, &sum, ids);
+            fold(TILE_X / 2u, 2u, &total, ids);
             fold_quads(TILE_X / 2u, 2u, &sum, ids);
-            if TILE_X == 8u { fold_quads(2u, 4u, &sum, ids); } else { sum[0] += exchanged_quad(sum[0], 4u, ids); }
+            if TILE_X == 8u {
+                fold(2u, 4u, &total, ids);
+                fold_quads(2u, 4u, &sum, ids);
+            } else {
+                total[0] += exchanged(total[0], 4u, ids);
+                sum[0] += exchanged_quad(sum[0], 4u, ids);
+            }
+            if q == 0u { found.total = total[0]; }
         }
         found.sum[q] = sum[0];
     }
-    // Before the weights of another share.
-    workgroupBarrier();
     return found;
 }

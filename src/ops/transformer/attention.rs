@@ -12,7 +12,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Part, REDUCE, Source, Work},
+        source::{CELLS, Part, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
     msl, params, wgsl,
@@ -55,6 +55,7 @@ const MANY_BINDINGS: &[Binding] =
 
 const FEW_WGSL: &[Part] = wgsl![
     REDUCE,
+    CELLS,
     "shared/exp",
     "transformer/turned",
     "transformer/attention_share",
@@ -64,6 +65,7 @@ const FEW_WGSL: &[Part] = wgsl![
 ];
 const JOINED_WGSL: &[Part] = wgsl![
     REDUCE,
+    CELLS,
     "shared/exp",
     "transformer/turned",
     "transformer/attention_share",
@@ -95,13 +97,13 @@ const fn few(name: &'static str, bindings: &'static [Binding], sources: &'static
 }
 
 /// A few heads of one token share keys.
-static FEW_4: Kernel = few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 4, 6144), rows(Source::msl(FEW_MSL), 4, 5120)]);
+static FEW_4: Kernel = few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 4, 8224), rows(Source::msl(FEW_MSL), 4, 5120)]);
 static FEW_8: Kernel =
-    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 8, 11_264), rows(Source::msl(FEW_MSL), 8, 10_240)]);
+    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 8, 13_344), rows(Source::msl(FEW_MSL), 8, 10_240)]);
 
 /// The same in one dispatch, where memory is ordered as it needs.
-static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 4, 6160)]);
-static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 8, 11_280)]);
+static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 4, 8240)]);
+static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 8, 13_360)]);
 
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
@@ -111,13 +113,14 @@ static MANY: Kernel = Kernel::trusted(
         rows(
             Source::wgsl(wgsl![
                 REDUCE,
+                CELLS,
                 "shared/exp",
                 "transformer/attention_share",
                 "transformer/attention_merge",
                 "transformer/attention_many"
             ]),
             8,
-            11_264,
+            11_296,
         ),
         rows(
             Source::msl(msl![
