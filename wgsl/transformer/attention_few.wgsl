@@ -8,9 +8,10 @@
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<C>>;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
-// The key and the value of a sequence's one new token, where they are made here.
-var<workgroup> fresh_key: array<vec4<f32>, MAX_QUADS>;
-var<workgroup> fresh_value: array<vec4<f32>, MAX_QUADS>;
+// The key and the value of a sequence's one new token, where they are made here: of the cache's type, since a driver may leave out a conversion and its
+// way back.
+var<workgroup> fresh_key: array<vec4<C>, MAX_QUADS>;
+var<workgroup> fresh_value: array<vec4<C>, MAX_QUADS>;
 
 // Loads what may not be needed, so that all loads are on their way at once.
 fn plain(start: u32, d: u32) -> f32 { return select(0.0, qkv[start + min(d, params.head_dim - 1u)], d < params.head_dim); }
@@ -46,13 +47,16 @@ fn value_index(rows: Rows, position: u32, d: u32) -> u32 {
 }
 
 fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
-    if is_fresh(rows, position) { return fresh_key[d]; }
-    return vec4<f32>(keys[key_index(rows, position, d)]);
+    let fresh = is_fresh(rows, position);
+    // What is being written is not read.
+    let cached = keys[key_index(rows, select(position, 0u, fresh), d)];
+    return vec4<f32>(select(cached, fresh_key[d], fresh));
 }
 
 fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
-    if is_fresh(rows, position) { return fresh_value[d]; }
-    return vec4<f32>(values[value_index(rows, position, d)]);
+    let fresh = is_fresh(rows, position);
+    let cached = values[value_index(rows, select(position, 0u, fresh), d)];
+    return vec4<f32>(select(cached, fresh_value[d], fresh));
 }
 
 // Puts the key and the value of a sequence's one new token into the cache, and into workgroup memory as the cache has them.
@@ -65,8 +69,8 @@ fn append(rows: Rows, ids: Ids) {
         let v = vec4<C>(head_quad(value, quad, false, rows.past));
         keys[key_index(rows, rows.past, quad)] = k;
         values[value_index(rows, rows.past, quad)] = v;
-        fresh_key[quad] = vec4<f32>(k);
-        fresh_value[quad] = vec4<f32>(v);
+        fresh_key[quad] = k;
+        fresh_value[quad] = v;
     }
 }
 

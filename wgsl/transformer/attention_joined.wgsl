@@ -8,9 +8,6 @@
 @group(0) @binding(6) var<storage, read_write> x: array<atomic<u32>>;
 @group(0) @binding(7) var<storage, read_write> x_count: array<atomic<u32>>;
 
-// Shares whose numbers are loaded before the first is added.
-const AHEAD: u32 = 8u;
-
 var<workgroup> done: u32;
 
 fn shares_of(rows: Rows) -> u32 { return (rows.visible + SPAN - 1u) / SPAN; }
@@ -48,6 +45,7 @@ fn leave(rows: Rows, share: u32, output: u32, known: bool, found: Share, group: 
         let quad = ids.local / 8u + q * (THREADS / 8u);
         if quad >= rows.quads { return; }
         var so_far = Merged(LOWEST, 0.0, vec4<f32>());
+        // The numbers of so many shares are loaded before the first is added.
         for (var first = 0u; first < shares; first += AHEAD) {
             var largest = array<f32, AHEAD>();
             var total = array<f32, AHEAD>();

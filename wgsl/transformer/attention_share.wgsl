@@ -10,6 +10,8 @@ var<immediate> params: Params;
 const SPAN: u32 = THREADS / 4u;
 // Quads of a head that a thread adds values of: of all quads, every 32nd.
 const QUADS: u32 = MAX_QUADS / (THREADS / 8u);
+// Quads of a key that a thread loads before it multiplies the first.
+const AHEAD: u32 = 8u;
 // Below every score. Finite, since some compilers assume that infinities do not occur.
 const LOWEST: f32 = -1e30;
 
@@ -122,9 +124,17 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
     let part = (rows.quads + 3u) / 4u;
     var score = array<f32, TILE_X>();
     if position < rows.visible {
-        for (var d = quarter * part; d < min((quarter + 1u) * part, rows.quads); d += 1u) {
-            let k = key_quad(rows, position, d);
-            for (var r = 0u; r < TILE_X; r += 1u) { score[r] = dot_quad(queries[r * rows.quads + d], k, score[r]); }
+        let end = min((quarter + 1u) * part, rows.quads);
+        for (var first = quarter * part; first < end; first += AHEAD) {
+            var k = array<vec4<f32>, AHEAD>();
+            for (var u = 0u; u < AHEAD; u += 1u) {
+                if first + u < end { k[u] = key_quad(rows, position, first + u); }
+            }
+            for (var u = 0u; u < AHEAD; u += 1u) {
+                if first + u < end {
+                    for (var r = 0u; r < TILE_X; r += 1u) { score[r] = dot_quad(queries[r * rows.quads + first + u], k[u], score[r]); }
+                }
+            }
         }
     }
     fold(TILE_X, 1u, &score, ids);
@@ -154,13 +164,18 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
         var sum = array<vec4<f32>, TILE_X>();
         // The same for all threads, since they exchange.
         if q * (THREADS / 8u) < rows.quads {
-            for (var i = ids.local % 8u; i < SPAN; i += 8u) {
+            var v = array<vec4<f32>, SPAN / 8u>();
+            for (var u = 0u; u < SPAN / 8u; u += 1u) {
+                let i = ids.local % 8u + 8u * u;
+                if start + i < rows.visible { v[u] = value_quad(rows, start + i, min(quad, rows.quads - 1u)); }
+            }
+            for (var u = 0u; u < SPAN / 8u; u += 1u) {
+                let i = ids.local % 8u + 8u * u;
                 if start + i < rows.visible {
-                    let v = value_quad(rows, start + i, min(quad, rows.quads - 1u));
                     for (var r = 0u; r < TILE_X; r += 1u) {
                         let weight = weights[r * SPAN + i];
                         total[r] += weight;
-                        sum[r] = fma(vec4<f32>(weight), v, sum[r]);
+                        sum[r] = fma(vec4<f32>(weight), v[u], sum[r]);
                     }
                 }
             }

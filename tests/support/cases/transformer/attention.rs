@@ -257,7 +257,8 @@ pub fn company() -> Vec<Case> {
         // Rows enough for the kernel for many.
         (32, 8, 16, 40, 66, vec![65, 1]),
     ];
-    let case = |(i, (heads, kv_heads, dim, past, run, pieces)): (u64, (usize, usize, usize, usize, usize, Vec<usize>))| {
+    type Shape = (usize, usize, usize, usize, usize, Vec<usize>);
+    let case = |(i, (heads, kv_heads, dim, past, run, pieces)): (u64, Shape)| {
         let slots = Slots::one(heads, kv_heads, dim, past, run);
         let of = |element| in_pieces(&mut rng(700 + i), &slots, &pieces, element);
         [of(Element::F32), of(Element::F16), of(Element::F32).on(|c| c.device_barriers = false)]
