@@ -80,8 +80,8 @@ macro_rules! family_of {
                 int8: [
                     kernel(concat!($name, "_int8_3"), &[int8(&[("VECTORS", 192), ("ROWS", 4), ("TURNS", 3)], 5184, 3 * 2 * 4 * 16)]),
                     kernel(concat!($name, "_int8_4"), &[int8(&[("VECTORS", 256), ("ROWS", 4), ("TURNS", 4)], 6208, 4 * 2 * 4 * 16)]),
-                    kernel(concat!($name, "_int8_7"), &[int8(&[("VECTORS", 448), ("ROWS", 4), ("TURNS", 7)], 9280, 7 * 2 * 4 * 16)]),
-                    kernel(concat!($name, "_int8_8"), &[int8(&[("VECTORS", 512), ("ROWS", 4), ("TURNS", 8)], 10_304, 8 * 2 * 4 * 16)]),
+                    kernel(concat!($name, "_int8_7"), &[int8(&[("VECTORS", 448), ("ROWS", 2), ("TURNS", 7)], 9280, 7 * 2 * 2 * 16)]),
+                    kernel(concat!($name, "_int8_8"), &[int8(&[("VECTORS", 512), ("ROWS", 2), ("TURNS", 8)], 10_304, 8 * 2 * 2 * 16)]),
                 ],
                 half: [
                     kernel(concat!($name, "_half"), &[

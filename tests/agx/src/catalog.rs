@@ -35,9 +35,13 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
     }
 }
 
-/// Kernels for GPUs with packed integer products, where the tokens of a pass fill the registers. `plan` gives them to no Apple GPU, and expanded products
-/// make them spill there.
-pub const FOR_PACKED_PRODUCTS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
+/// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill registers there with expanded ones, those for software adapters
+/// with rows that few threads hold, and spill.
+pub fn is_for_others(name: &str) -> bool {
+    const SEVERAL_TOKENS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
+    let of_a_step = name.starts_with("norm_bitlinear") && (name.contains("_int8_") || name.contains("_software"));
+    of_a_step || SEVERAL_TOKENS.contains(&name)
+}
 
 /// Every kernel that has a text in `language`.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
