@@ -4,8 +4,16 @@
 use bitnet_wgpu::model::{Model, Session, SessionOptions};
 use support::{block_on, context, real_model};
 
-fn models() -> [(&'static str, Model); 2] {
-    [("the GPU", Model::load(context(), real_model()).unwrap()), ("the CPU", Model::load_cpu(real_model()).unwrap())]
+/// The real model by both engines, and small ones with SiLU and with rows that take two dispatches.
+fn models() -> Vec<(&'static str, Model)> {
+    let small = |name: &str| Model::load(context(), support::data("models").join(name)).unwrap();
+    let real = Model::load(context(), real_model()).unwrap();
+    vec![
+        ("the GPU", real),
+        ("the CPU", Model::load_cpu(real_model()).unwrap()),
+        ("llama on the GPU", small("llama")),
+        ("odd on the GPU", small("odd")),
+    ]
 }
 
 /// Longer than a share of the attention's positions.

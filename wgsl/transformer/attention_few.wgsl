@@ -47,16 +47,13 @@ fn value_index(rows: Rows, position: u32, d: u32) -> u32 {
 }
 
 fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
-    let fresh = is_fresh(rows, position);
-    // What is being written is not read.
-    let cached = keys[key_index(rows, select(position, 0u, fresh), d)];
-    return vec4<f32>(select(cached, fresh_key[d], fresh));
+    if is_fresh(rows, position) { return vec4<f32>(fresh_key[d]); }
+    return vec4<f32>(keys[key_index(rows, position, d)]);
 }
 
 fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
-    let fresh = is_fresh(rows, position);
-    let cached = values[value_index(rows, select(position, 0u, fresh), d)];
-    return vec4<f32>(select(cached, fresh_value[d], fresh));
+    if is_fresh(rows, position) { return vec4<f32>(fresh_value[d]); }
+    return vec4<f32>(values[value_index(rows, position, d)]);
 }
 
 // Puts the key and the value of a sequence's one new token into the cache, and into workgroup memory as the cache has them.
