@@ -50,8 +50,8 @@ const fn gemv(source: Source, threads: u32, rows: u32, weights: u32, bytes: u32)
     source.workgroup_size([threads, 1, 1]).tile([threads / 32 * rows, 1, 1]).work(Work::new(weights, "weights", bytes, 2 * weights))
 }
 
-const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv"];
-const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"];
+const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
+const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
 
 /// Packed integer dot products: TURNS × ROWS pairs of words a turn. Two teams share two rows.
 pub static GEMV_INT8: Kernel = kernel(
@@ -95,9 +95,15 @@ pub static GEMV_BIASED: Kernel = kernel(
     "bitlinear_gemv_biased",
     "bitlinear_gemv",
     &[
-        gemv(Source::wgsl(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
-            .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
-            .workgroup_bytes(320),
+        gemv(
+            Source::wgsl(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/row_sums", "bitnet/bitlinear_gemv"]),
+            64,
+            8,
+            8 * 16,
+            64,
+        )
+        .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
+        .workgroup_bytes(320),
         gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8)]),
     ],
