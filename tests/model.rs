@@ -162,6 +162,9 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
         assert_eq!(counts.values().sum::<usize>(), 5 * layers + 4 + usize::from(model.config().vocab > 2048), "{counts:?}");
         let weights = model.weight_bytes() as u64;
         // Scales, gains, and what one dispatch leaves for the next.
-        assert!((weights..weights + sequences as u64 * weights / 16).contains(&bytes), "{bytes} bytes are bound for reading, {weights} are weights");
+        assert!(
+            (weights..weights + sequences as u64 * weights / 16).contains(&bytes),
+            "{bytes} bytes are bound for reading, {weights} are weights"
+        );
     }
 }
