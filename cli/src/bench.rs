@@ -45,6 +45,9 @@ pub struct BenchArgs {
     /// Context lengths after which to time decode
     #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
     pub contexts: Vec<usize>,
+    /// Numbers of sequences that are decoded side by side
+    #[arg(long, value_delimiter = ',')]
+    pub sequences: Vec<usize>,
     /// Time a decoding step kernel by kernel, and what the host does for it
     #[arg(long)]
     pub profile: bool,
@@ -84,9 +87,26 @@ fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(
     Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
 }
 
+/// Seconds of a step of so many sequences side by side, each after a token.
+fn time_batch(model: &Model, sequences: usize, tokens: usize, cache: Element) -> Result<f64> {
+    let prompts: Vec<Vec<u32>> = (0..sequences as u64).map(|i| vec![(i * 7919 % model.config().vocab as u64) as u32]).collect();
+    let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+    let mut tokens = model.generate_batch_ids(&prompts, &options)?.into_iter();
+    // The first tokens are those of the prompts.
+    for _ in 0..sequences {
+        tokens.next().transpose()?;
+    }
+    let start = Instant::now();
+    let generated = tokens.try_fold(0usize, |count, token| token.map(|_| count + 1))?;
+    Ok(start.elapsed().as_secs_f64() * sequences as f64 / generated.max(1) as f64)
+}
+
 pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     if args.tokens == 0 {
         bail!("--tokens 0: there is nothing to time");
+    }
+    if args.sequences.contains(&0) {
+        bail!("--sequences 0: there is nothing to time");
     }
     if args.prefill.contains(&0) {
         bail!("--prefill 0: a prompt has a token at least");
@@ -165,6 +185,15 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         decodes.push(
             json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() }),
         );
+    }
+    let mut batches = Vec::new();
+    for &sequences in &args.sequences {
+        let rate = sequences as f64 / time_batch(&model, sequences, args.tokens, cache)?;
+        show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
+        batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));
+    }
+    if !batches.is_empty() {
+        object["batches"] = batches.into();
     }
     if args.profile {
         if context.is_none() {
