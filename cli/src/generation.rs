@@ -56,12 +56,12 @@ impl GenerationArgs {
             // Where nobody says anything: a small model that always takes the most likely token soon repeats itself.
             sampling = sampling.temperature(0.7).top_k(40);
         }
-        sampling = sampling.temperature(self.temperature.unwrap_or(sampling.temperature));
-        sampling = sampling.top_k(self.top_k.unwrap_or(sampling.top_k)).top_p(self.top_p.unwrap_or(sampling.top_p));
-        sampling = sampling.min_p(self.min_p.unwrap_or(sampling.min_p));
-        sampling = sampling.repetition_penalty(self.repetition_penalty.unwrap_or(sampling.repetition_penalty));
-        sampling = sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.presence_penalty));
-        sampling = sampling.frequency_penalty(self.frequency_penalty.unwrap_or(sampling.frequency_penalty));
+        sampling = sampling.temperature(self.temperature.unwrap_or(sampling.options.temperature));
+        sampling = sampling.top_k(self.top_k.unwrap_or(sampling.options.top_k)).top_p(self.top_p.unwrap_or(sampling.options.top_p));
+        sampling = sampling.min_p(self.min_p.unwrap_or(sampling.options.min_p));
+        sampling = sampling.repetition_penalty(self.repetition_penalty.unwrap_or(sampling.penalties.repetition));
+        sampling = sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.penalties.presence));
+        sampling = sampling.frequency_penalty(self.frequency_penalty.unwrap_or(sampling.penalties.frequency));
         let stop: Vec<String> = authors.stop.iter().chain(&self.stop).cloned().collect();
         let options = match self.max_tokens {
             Some(max_tokens) => authors.max_tokens(max_tokens),

@@ -67,10 +67,10 @@ impl Chooser {
             let mut dense = vec![0.0; vocab];
             bias.iter().for_each(|(&id, &bias)| dense[id as usize] = bias);
             let counts = choosers.clone().flat_map(|chooser| chooser.counts_before_last(vocab)).collect();
-            Changes { penalties: sampling.penalties(), bias: dense, counts }
+            Changes { penalties: sampling.penalties, bias: dense, counts }
         };
         let changes = (sampling.penalises() || !bias.is_empty()).then(changes);
-        Some(Choice { options: sampling.options(), seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
+        Some(Choice { options: sampling.options, seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
     }
 
     /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
@@ -144,7 +144,7 @@ impl Chooser {
         if !self.options.sampling.penalises() {
             return;
         }
-        let (penalties, mut counts) = (self.options.sampling.penalties(), HashMap::new());
+        let (penalties, mut counts) = (self.options.sampling.penalties, HashMap::new());
         for (i, &id) in self.tokens.iter().enumerate() {
             self.count(i, counts.entry(id).or_default());
         }
