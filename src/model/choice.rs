@@ -54,6 +54,11 @@ impl Chooser {
         self.tokens.last().copied().unwrap_or(0)
     }
 
+    /// Does a token change the logits of all that follow it?
+    pub fn penalises(&self) -> bool {
+        self.options.sampling.penalises()
+    }
+
     /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what came before them.
     pub fn is_for_engine(&self) -> bool {
         let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
@@ -141,7 +146,7 @@ impl Chooser {
     }
 
     fn penalise(&self, logits: &mut [f32]) {
-        if !self.options.sampling.penalises() {
+        if !self.penalises() {
             return;
         }
         let (penalties, mut counts) = (self.options.sampling.penalties, HashMap::new());
