@@ -24,8 +24,8 @@ pub mod sessions {
 
 #[cfg(feature = "models")]
 pub mod speculation {
-    /// Tokens of a draft: a pass has the logits of all of them.
-    pub const MOST_DRAFTED: usize = 64;
+    /// Tokens of a draft: with the one before them, as many as an engine keeps a recorded step for.
+    pub const MOST_DRAFTED: usize = 15;
     /// The longest run of tokens that is looked for in a text: each token takes an entry for every length.
     pub const LONGEST_RUN: usize = 32;
 }

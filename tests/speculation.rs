@@ -14,8 +14,8 @@ use support::{block_on, context, files::Directory, models};
 
 const TALES: &str = "assets/tales-22m";
 
-/// A text that repeats itself.
-const LIST: &str = "red, green, blue, red, green, blue, red, green, blue, red, green,";
+/// A text that repeats itself, as does what follows.
+const LIST: &str = "Tom went to the park. Tom said hello. Mia went to the park. Mia said hello. Ben went to the park. Ben said";
 
 /// The real model on each engine.
 fn tales() -> [(&'static str, Model); 2] {
@@ -25,6 +25,15 @@ fn tales() -> [(&'static str, Model); 2] {
     });
     let [cpu, gpu] = &*MODELS;
     [("tales on the CPU", cpu.clone()), ("tales on the GPU", gpu.clone())]
+}
+
+/// A small model on each engine.
+fn small(name: &str) -> [(String, Model); 2] {
+    let path = models::directory(name);
+    [
+        (format!("{name} on the CPU"), Model::load_cpu(&path).unwrap()),
+        (format!("{name} on the GPU"), Model::load(context(), &path).unwrap()),
+    ]
 }
 
 /// A model's first layers, on the CPU: of the same vocabulary, and another.
@@ -96,7 +105,7 @@ fn warm(seed: u64) -> Sampling {
 
 #[test]
 fn drafts_of_every_length_leave_the_text_as_it_is() {
-    for (engine, model) in models::engines("newer") {
+    for (engine, model) in small("newer") {
         let draft = first_layers(&models::directory("newer"), 1);
         let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
         let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
@@ -116,21 +125,25 @@ fn drafts_of_every_length_leave_the_text_as_it_is() {
 fn text_that_repeats_itself_is_guessed() {
     for (engine, model) in tales() {
         let prompt = model.encode_prompt(LIST).unwrap();
-        let options = GenerateOptions::default().max_tokens(48).ignore_eos(true);
+        let options = GenerateOptions::default().max_tokens(64).ignore_eos(true);
         let counts = same(engine, &model, &prompt, &options, Speculation::ngram());
         println!("{engine}, greedy: {counts:?}");
         assert!(2 * counts.accepted > counts.drafted && counts.accepted > 24, "{engine}: {counts:?}");
+        let mut accepted = 0;
         for seed in 1..4 {
-            let counts = same(engine, &model, &prompt, &options.clone().sampling(warm(seed)), Speculation::ngram());
+            let sampled = options.clone().sampling(warm(seed).temperature(0.4));
+            let counts = same(engine, &model, &prompt, &sampled, Speculation::ngram());
             println!("{engine}, seed {seed}: {counts:?}");
+            accepted += counts.accepted;
         }
+        assert!(accepted > 0, "{engine}");
     }
 }
 
 /// A model that drafts for itself is never wrong, whatever the numbers are that are drawn.
 #[test]
 fn a_models_own_drafts_are_all_accepted() {
-    let small = models::engines("newer").into_iter().map(|(engine, model)| (engine, model, vec![510, 3, 7]));
+    let small = small("newer").into_iter().map(|(engine, model)| (engine, model, vec![510, 3, 7]));
     let real = tales().map(|(engine, model)| (engine.to_owned(), model, vec![2046, 7]));
     for (engine, model, prompt) in small.chain(real) {
         for sampling in [Sampling::GREEDY, warm(1), warm(2).temperature(1.5)] {
@@ -145,7 +158,7 @@ fn a_models_own_drafts_are_all_accepted() {
 /// What is forced upon a text is not guessed; what follows is, since the draft model forgets what did not become text.
 #[test]
 fn one_wrong_guess_costs_one_draft() {
-    for (engine, model) in models::engines("newer") {
+    for (engine, model) in small("newer") {
         for sampling in [Sampling::GREEDY, warm(5)] {
             let forced = |tokens: &[u32], logits: &mut [f32]| {
                 if tokens.len() == 15 {
@@ -178,7 +191,7 @@ fn kinds() -> Vec<GenerateOptions> {
 fn whatever_changes_the_logits_the_text_is_the_same() {
     let prompt = [510, 3, 7, 9, 3, 7, 9, 3, 7];
     let draft = first_layers(&models::directory("newer"), 1);
-    for (engine, model) in models::engines("newer") {
+    for (engine, model) in small("newer") {
         for options in kinds() {
             same(&engine, &model, &prompt, &options, ngram(1, 4, 6));
             same(&engine, &model, &prompt, &options, &model);
@@ -236,10 +249,11 @@ fn ends_are_where_they_were() {
         let options = GenerateOptions::default().max_tokens(40);
         let (plain, _) = run(&model, &prompt, &options.clone().ignore_eos(true));
         // A string and a token in the midst of what is guessed.
-        let stop = plain.text.get(plain.text.len() / 2..).and_then(|half| half.split(',').nth(1)).unwrap();
-        let stopped = options.clone().stop([format!("{stop},")]);
+        let stop = plain.text[plain.text.len() / 2..].split(' ').nth(2).unwrap();
+        assert!(!plain.text[..4].contains(stop));
+        let stopped = options.clone().stop([stop]);
         assert_eq!(run(&model, &prompt, &stopped).0.stop, Some(Stop::StopString), "{engine}");
-        let ended = options.clone().logits(|tokens, logits| logits[2047] = if tokens.len() > 40 { 1e6 } else { -1e6 });
+        let ended = options.clone().logits(|tokens, logits| logits[2047] = if tokens.len() > 60 { 1e6 } else { -1e6 });
         let (end, _) = run(&model, &prompt, &ended);
         assert!(end.stop == Some(Stop::EndOfText) && end.ids.len() > 8, "{engine}: {end:?}");
         for options in [&stopped, &ended, &options.clone().max_tokens(1), &options.clone().max_tokens(2)] {
@@ -251,7 +265,7 @@ fn ends_are_where_they_were() {
 
 #[test]
 fn a_context_is_filled_to_its_end() {
-    for (engine, model) in models::engines("llama") {
+    for (engine, model) in small("llama") {
         let limit = model.config().context;
         for before in [1, 2, 5, 12] {
             let prompt: Vec<u32> = (0..(limit - before) as u32).map(|i| i % 5).collect();
@@ -260,7 +274,7 @@ fn a_context_is_filled_to_its_end() {
                 let (run, counts) = run(&model, &prompt, &options.clone().speculate(by.clone()));
                 assert_eq!((run.ids.len(), run.stop), (before + 1, Some(Stop::Context)), "{engine}: {counts:?}");
                 let counts = same(&engine, &model, &prompt, &options, by);
-                assert_eq!(counts.passes > 0, before > 1, "{engine}, {before} before the end: {counts:?}");
+                assert!(before > 1 || counts.passes == 0, "{engine}: {counts:?}");
             }
         }
         // A draft model of less room than the text: nothing is guessed beyond it.
@@ -275,7 +289,7 @@ fn a_context_is_filled_to_its_end() {
 /// Turns of a conversation: the draft model's session goes along, and so does what was dropped in the middle.
 #[test]
 fn a_session_goes_on_with_its_draft_model() {
-    for (engine, model) in models::engines("newer") {
+    for (engine, model) in small("newer") {
         let options = GenerateOptions::default().ignore_eos(true).sampling(warm(11)).max_tokens(40);
         let (whole, _) = run(&model, &[510, 3, 7], &options);
         for by in [ngram(1, 3, 4), Speculation::from(&model)] {
@@ -303,13 +317,13 @@ fn a_session_goes_on_with_its_draft_model() {
 #[test]
 fn many_seeds_give_the_same_pairs() {
     let model = Model::load_cpu(models::directory("newer")).unwrap();
-    let draft = first_layers(&models::directory("newer"), 1);
+    let draft = Model::load_with(None, models::directory("newer"), LoadOptions::default().int8_head(true)).unwrap();
     let pairs = |by: Option<Speculation>| {
         let mut counts = BTreeMap::<Vec<u32>, usize>::new();
         let mut guessed = 0;
         for seed in 0..300 {
             let options = GenerateOptions::default().max_tokens(3).ignore_eos(true).speculate(by.clone());
-            let options = options.sampling(Sampling::GREEDY.temperature(0.5).top_k(6).seed(seed));
+            let options = options.sampling(Sampling::GREEDY.temperature(2.0).top_k(8).seed(seed));
             let (run, speculation) = run(&model, &[510, 3, 7], &options);
             *counts.entry(run.ids[1..].to_vec()).or_default() += 1;
             guessed += speculation.map_or(0, |counts| counts.accepted);
@@ -336,7 +350,7 @@ fn what_cannot_be_is_refused() {
     };
     refused(Speculation::from(&other), "320 tokens, the model one of 512");
     refused(Speculation::ngram().tokens(0), "drafts of 0 tokens");
-    refused(Speculation::ngram().tokens(65), "drafts of 65 tokens");
+    refused(Speculation::ngram().tokens(16), "drafts of 16 tokens");
     refused(Speculation::from(&model).tokens(usize::MAX), "drafts of 18446744073709551615 tokens");
     refused(ngram(0, 3, 4), "runs of 0 to 3 tokens");
     refused(ngram(4, 3, 4), "runs of 4 to 3 tokens");

@@ -59,6 +59,11 @@ impl Chooser {
         self.options.sampling.penalises()
     }
 
+    /// Do penalties or biases change the logits?
+    pub fn changes_logits(&self) -> bool {
+        self.penalises() || !self.bias.is_empty()
+    }
+
     /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what came before them.
     pub fn is_for_engine(&self) -> bool {
         let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
@@ -74,7 +79,7 @@ impl Chooser {
             let counts = choosers.clone().flat_map(|chooser| chooser.counts_before_last(vocab)).collect();
             Changes { penalties: sampling.penalties, bias: dense, counts }
         };
-        let changes = (sampling.penalises() || !bias.is_empty()).then(changes);
+        let changes = choosers.clone().next()?.changes_logits().then(changes);
         Some(Choice { options: sampling.options, seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
     }
 

@@ -56,9 +56,16 @@ struct Run {
 /// A pass over the last token and a draft. The session has them all; tokens are chosen one by one, as they are asked for.
 struct Verified {
     draft: Vec<u32>,
-    /// After the last token and after every token of the draft, `[1 + draft, vocab]`.
-    logits: Vec<f32>,
+    found: Found,
     accepted: usize,
+}
+
+/// What is known after the last token and after every token of the draft.
+enum Found {
+    /// `[1 + draft, vocab]`
+    Logits(Vec<f32>),
+    /// `[1 + draft]`: the engine has chosen.
+    Next(Vec<u32>),
 }
 
 impl Generation {
@@ -194,31 +201,40 @@ impl Run {
     fn draft_length(&mut self) -> usize {
         let Some(speculator) = &mut self.speculator else { return 0 };
         let text = self.sequence.chooser.tokens();
-        let room = self.session.options().capacity.saturating_sub(text.len());
+        let room = self.session.options().capacity.saturating_sub(text.len()).min(self.session.batch() - 1);
         speculator.length(text, room.min(self.sequence.left() - 1))
     }
 
-    /// Drafts, and computes the logits after the last token and after every token of the draft.
+    /// Drafts, and computes what comes after the last token and after every token of the draft.
     async fn verify(&mut self, length: usize) -> Result<()> {
         let (chooser, Some(speculator)) = (&self.sequence.chooser, &mut self.speculator) else { return Ok(()) };
         let mut draft = speculator.draft(chooser.tokens(), length).await?;
         // Nothing follows an end.
         let end = draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
         draft.truncate(end);
-        let logits = self.session.verify(&[&[chooser.last()], &draft[..]].concat()).await?;
-        // The engine has not counted these tokens for its penalties.
-        self.told &= !chooser.penalises();
         speculator.counts.passes += 1;
         speculator.counts.drafted += draft.len();
-        self.verified = Some(Verified { draft, logits, accepted: 0 });
+        let run = [&[chooser.last()], &draft[..]].concat();
+        let found = if chooser.is_for_engine() && !chooser.changes_logits() {
+            self.tell()?;
+            Found::Next(self.session.step_next(&[0], &run).await?)
+        } else {
+            // The engine does not count these tokens for its penalties.
+            self.told &= !chooser.penalises();
+            Found::Logits(self.session.extend(&[0], &run, run.len()).await?)
+        };
+        self.verified = Some(Verified { draft, found, accepted: 0 });
         Ok(())
     }
 
     /// Chooses the next token after what was verified. Where it is another than was guessed, the rest is forgotten.
     fn accept(&mut self) -> Result<()> {
         let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else { return Ok(()) };
-        let (vocab, Verified { draft, logits, accepted }) = (self.session.vocab(), verified);
-        let id = self.sequence.chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?;
+        let (vocab, chooser, Verified { draft, found, accepted }) = (self.session.vocab(), &mut self.sequence.chooser, verified);
+        let id = match found {
+            Found::Logits(logits) => chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?,
+            Found::Next(next) => chooser.of_engine(next[*accepted])?,
+        };
         if draft.get(*accepted) == Some(&id) {
             *accepted += 1;
             speculator.counts.accepted += 1;
@@ -226,21 +242,24 @@ impl Run {
         }
         speculator.verified(draft.len(), *accepted);
         self.verified = None;
-        self.session.truncate(0, self.sequence.chooser.tokens().len() - 1)
+        self.session.truncate(0, chooser.tokens().len() - 1)
+    }
+
+    /// Tells the engine how to choose, if it does not know.
+    fn tell(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.told, true) { Ok(()) } else { choose_by(&mut self.session, std::slice::from_ref(&self.sequence)) }
     }
 
     /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back before the next step begins.
     async fn ahead(&mut self, ahead: usize) -> Result<()> {
-        if !std::mem::replace(&mut self.told, true) {
-            choose_by(&mut self.session, std::slice::from_ref(&self.sequence))?;
-        }
+        self.tell()?;
         let next = match self.pending.pop_front() {
             Some(next) => next,
-            None => self.session.submit_next(Some(&[self.sequence.chooser.last()]))?,
+            None => self.session.submit_next(&[0], Some(&[self.sequence.chooser.last()]))?,
         };
         let ahead = ahead.min(self.sequence.left() - 1);
-        while self.pending.len() < ahead && self.session.has_room() {
-            self.pending.push_back(self.session.submit_next(None)?);
+        while self.pending.len() < ahead && self.session.room(0) > 0 {
+            self.pending.push_back(self.session.submit_next(&[0], None)?);
         }
         let next = next.await?;
         let &id = next.first().ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;

@@ -70,19 +70,20 @@ pub(super) fn choose_by(session: &mut Session, sequences: &[Sequence]) -> Result
 /// alone where the engine can choose it. `told`: does the engine know how?
 pub(super) async fn step(session: &mut Session, sequences: &mut [Sequence], told: &mut bool) -> Result<()> {
     let tokens: Vec<u32> = sequences.iter().map(|sequence| sequence.chooser.last()).collect();
+    let all: Vec<usize> = (0..sequences.len()).collect();
     // Sequences of a batch have the same options; one that has ended has, for its least length, no say.
     let is_live = |sequence: &Sequence| sequence.stop.is_none();
     if sequences.iter().find(|sequence| is_live(sequence)).is_some_and(|sequence| sequence.chooser.is_for_engine()) {
         if !std::mem::replace(told, true) {
             choose_by(session, sequences)?;
         }
-        let next = session.decode_next(&tokens).await?;
+        let next = session.step_next(&all, &tokens).await?;
         for (sequence, id) in sequences.iter_mut().zip(next).filter(|(sequence, _)| is_live(sequence)) {
             sequence.chooser.of_engine(id)?;
         }
         return Ok(());
     }
-    let mut logits = session.decode(&tokens).await?;
+    let mut logits = session.extend(&all, &tokens, 1).await?;
     let vocab = logits.len() / tokens.len();
     for (sequence, row) in sequences.iter_mut().zip(logits.chunks_mut(vocab)).filter(|(sequence, _)| is_live(sequence)) {
         sequence.chooser.of_logits(row)?;

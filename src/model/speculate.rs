@@ -46,7 +46,7 @@ use std::{collections::VecDeque, sync::Arc};
 pub struct Speculation {
     /// What guesses.
     pub drafter: Drafter,
-    /// The most tokens of a draft, 1 to 64.
+    /// The most tokens of a draft, 1 to 15.
     pub tokens: usize,
 }
 
@@ -250,28 +250,32 @@ impl Follower {
     }
 
     async fn draft(&mut self, text: &[u32], length: usize) -> Result<Vec<u32>> {
-        let Some((mut session, (&last, before))) = self.session.take().zip(text.split_last()) else { return Ok(Vec::new()) };
-        // What was drafted before and did not become text is forgotten.
+        let Some((mut session, (_, before))) = self.session.take().zip(text.split_last()) else { return Ok(Vec::new()) };
+        // What was drafted before and did not become text is forgotten; what became text without a draft is caught up with.
         let known = self.known.min(session.len(0)).min(before.len());
         let kept = known + session.tokens(0)[known..].iter().zip(&before[known..]).take_while(|(a, b)| a == b).count();
         session.truncate(0, kept)?;
-        if kept < before.len() {
-            session.prefill(0, &before[kept..]).await?;
+        let (behind, new) = text[kept..].split_at((text.len() - kept).saturating_sub(1 + MOST_DRAFTED));
+        if !behind.is_empty() {
+            session.prefill(0, behind).await?;
         }
-        let (mut submitted, mut drafted) = (VecDeque::new(), Vec::with_capacity(length));
+        let (mut input, mut submitted, mut draft) = (Some(new.to_vec()), VecDeque::new(), Vec::with_capacity(length));
         for n in 0..length {
-            submitted.push_back(session.submit_next((n == 0).then_some(&[last]))?);
-            while submitted.len() > session.steps_ahead() || n + 1 == length {
+            submitted.push_back(session.submit_next(&[0], input.as_deref())?);
+            // From steps of one token the next goes on before they are awaited.
+            let single = input.is_none_or(|input| input.len() == 1);
+            while submitted.len() > session.steps_ahead() || !single || n + 1 == length {
                 let Some(next) = submitted.pop_front() else { break };
-                match next.await?.first() {
-                    Some(&id) if id != TopK::NONE => drafted.push(id),
+                match next.await?.last() {
+                    Some(&id) if id != TopK::NONE => draft.push(id),
                     _ => return Err(Error::Invalid { op: "speculation", what: "the draft model's logits are not finite".into() }),
                 }
             }
+            input = if single { None } else { draft.last().map(|&id| vec![id]) };
         }
-        session.settle(0, before.len(), &[&[last][..], &drafted[..length - 1]].concat());
+        session.settle(0, text.len() - new.len(), &[new, &draft[..length - 1]].concat());
         (self.session, self.known) = (Some(session), text.len());
-        Ok(drafted)
+        Ok(draft)
     }
 }
 
