@@ -40,7 +40,7 @@ pub struct GenerateOptions {
     /// Changes the logits before a token is chosen.
     pub logits: Option<LogitsHook>,
     /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
-    pub cache: Element,
+    pub cache: Option<Element>,
     /// Guess tokens ahead: the same text in less time, where guesses are good. A batch refuses it.
     pub speculate: Option<Speculation>,
 }
@@ -77,7 +77,7 @@ impl Default for GenerateOptions {
             no_repeat_ngram: 0,
             logit_bias: Vec::new(),
             logits: None,
-            cache: Element::F32,
+            cache: None,
             speculate: None,
         }
     }
@@ -104,8 +104,8 @@ impl GenerateOptions {
 
     /// Sets [`GenerateOptions::cache`].
     #[must_use]
-    pub fn cache(self, cache: Element) -> Self {
-        Self { cache, ..self }
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
     }
 
     /// Sets [`GenerateOptions::speculate`].

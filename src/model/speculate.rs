@@ -136,10 +136,10 @@ impl DraftModel {
         Self { engine, print }
     }
 
-    /// A session for drafts of texts of up to `options`' capacity.
-    fn session(&self, options: SessionOptions) -> Result<Session> {
-        let capacity = options.capacity.min(self.engine.config().context);
-        Session::new(self.engine.clone(), self.print, SessionOptions { capacity, ..options })
+    /// A session for drafts of texts of up to so many tokens.
+    fn session(&self, capacity: usize) -> Result<Session> {
+        let capacity = capacity.min(self.engine.config().context);
+        Session::new(self.engine.clone(), self.print, SessionOptions::new(1, capacity))
     }
 }
 
@@ -189,7 +189,7 @@ impl Speculator {
             Drafter::Model(draft) => {
                 let mut session = match session.take_draft().filter(|known| known.is_of(&draft.engine)) {
                     Some(known) => known,
-                    None => draft.session(session.options())?,
+                    None => draft.session(session.options().capacity)?,
                 };
                 session.choose_by(Choice { options: sampling.options, seeds: vec![sampling.seed], changes: None })?;
                 Guess::Model(Follower { session: Some(session), known: 0 })

@@ -64,7 +64,7 @@ fn load_queries(rows: Rows, ids: Ids) {
         var q = vec4<f32>();
         if row < rows.count {
             let start = head_of(rows, row, params.heads + 2u * params.kv_heads) * params.head_dim;
-            q = head_quad(start, i % rows.quads, params.rotate != 0u, rows.past) * params.scale;
+            q = head_quad(start, i % rows.quads, params.rotate != 0u, min(rows.past, params.capacity - 1u)) * params.scale;
         }
         queries[i] = q;
     }

@@ -1,6 +1,7 @@
 //! The model's operations, recorded in the order in which tokens go through them. Every call of an operation on the GPU is in this file.
 
 use crate::{
+    element::Element,
     error::Result,
     formats::{
         config::ModelConfig,
@@ -54,6 +55,8 @@ pub(super) struct Input {
     pub run: usize,
     /// `[sequences, 2]`: which sequences these are, and how many tokens each has had before; see [`NewTokens`].
     pub runs: Tensor<u32>,
+    /// Does the recording itself raise how many these are, by one, before it begins?
+    pub advances: bool,
     /// The most positions that a token sees.
     pub longest: usize,
 }
@@ -140,7 +143,8 @@ impl GpuModel {
     pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
         let (context, c) = (&self.context, &self.config);
         let SessionOptions { sequences, capacity, cache } = options;
-        let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, cache);
+        let element = cache.unwrap_or(Element::F32);
+        let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, element);
         let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
         let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
         let angles = context.upload(&angles, [capacity, c.head_dim / 2, 2])?;
@@ -194,7 +198,10 @@ impl GpuModel {
     /// Records the embedding and all layers; gives the residual stream.
     pub(super) fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input) -> Result<Tensor<f32>> {
         let scratch = self.scratch(input.tokens.len())?;
-        transformer::embed_into(encoder, &input.tokens, &self.ends.embedding, &scratch.x)?;
+        match input.advances {
+            true => transformer::embed_next_into(encoder, &input.tokens, &input.runs, &self.ends.embedding, &scratch.x)?,
+            false => transformer::embed_into(encoder, &input.tokens, &self.ends.embedding, &scratch.x)?,
+        }
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
         }
