@@ -101,6 +101,32 @@ fn run_continues_a_text() {
     assert_eq!(run(&["--greedy", "--gpu"])["language"], "wgsl");
 }
 
+/// Guesses change nothing but the time, and `--json` counts them.
+#[test]
+fn speculation_is_counted() {
+    let run = |more: &[&str]| json(&[&["run", TALES, "Once upon a time", "--max-tokens", "24", "--cpu"], more].concat());
+    let plain = run(&[]);
+    assert!(plain["speculation"].is_null());
+    let own = run(&["--speculate", TALES, "--draft-tokens", "4"]);
+    let count = |run: &Value, what: &str| run["speculation"][what].as_u64().unwrap();
+    assert_eq!(own["ids"], plain["ids"]);
+    assert!(count(&own, "accepted") == count(&own, "drafted") && count(&own, "passes") > 4, "{own}");
+    let ngram = run(&["--speculate", "ngram"]);
+    assert!(ngram["ids"] == plain["ids"] && count(&ngram, "drafted") >= count(&ngram, "accepted"), "{ngram}");
+    let talk = |more: &[&str]| -> Vec<Value> {
+        let arguments = [&["chat", TALES, "--max-tokens", "12", "--cpu", "--json"], more].concat();
+        answers(&arguments, "Tell me a tale.\nAnother\n").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (plain, own) = (talk(&[]), talk(&["--speculate", TALES]));
+    for (plain, own) in plain.iter().zip(&own) {
+        assert_eq!(plain["content"], own["content"]);
+        assert!(plain["speculation"].is_null() && count(own, "accepted") > 0, "{own}");
+    }
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/newer");
+    fails(&["run", TALES, "x", "--speculate", other], "512 tokens, the model's 2048");
+    fails(&["run", TALES, "x", "--speculate", "no/such/model"], "no/such/model");
+}
+
 #[test]
 fn a_session_in_a_file_goes_on() {
     let directory = Directory::new("session");
@@ -267,6 +293,9 @@ fn options_are_checked_before_the_weights_are_read() {
         (&["chat", "--context", "5", "--system", "- a long instruction"], "--context 5"),
         (&["run", "x", "--session", HELDOUT], "is not a saved session"),
         (&["chat", "--min-p", "7"], "min_p"),
+        (&["run", "x", "--speculate", "ngram", "--draft-tokens", "0"], "drafts of 0 tokens"),
+        (&["chat", "--speculate", TALES, "--draft-tokens", "16"], "drafts of 16 tokens"),
+        (&["run", "x", "--draft-tokens", "4"], "--speculate"),
     ] {
         fails(&[&arguments[..1], &[&broken], &arguments[1..], &["--cpu"]].concat(), wanted);
     }

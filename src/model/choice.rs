@@ -54,6 +54,16 @@ impl Chooser {
         self.tokens.last().copied().unwrap_or(0)
     }
 
+    /// Does a token change the logits of all that follow it?
+    pub fn penalises(&self) -> bool {
+        self.options.sampling.penalises()
+    }
+
+    /// Do penalties or biases change the logits?
+    pub fn changes_logits(&self) -> bool {
+        self.penalises() || !self.bias.is_empty()
+    }
+
     /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what came before them.
     pub fn is_for_engine(&self) -> bool {
         let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
@@ -67,10 +77,10 @@ impl Chooser {
             let mut dense = vec![0.0; vocab];
             bias.iter().for_each(|(&id, &bias)| dense[id as usize] = bias);
             let counts = choosers.clone().flat_map(|chooser| chooser.counts_before_last(vocab)).collect();
-            Changes { penalties: sampling.penalties(), bias: dense, counts }
+            Changes { penalties: sampling.penalties, bias: dense, counts }
         };
-        let changes = (sampling.penalises() || !bias.is_empty()).then(changes);
-        Some(Choice { options: sampling.options(), seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
+        let changes = choosers.clone().next()?.changes_logits().then(changes);
+        Some(Choice { options: sampling.options, seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
     }
 
     /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
@@ -141,10 +151,10 @@ impl Chooser {
     }
 
     fn penalise(&self, logits: &mut [f32]) {
-        if !self.options.sampling.penalises() {
+        if !self.penalises() {
             return;
         }
-        let (penalties, mut counts) = (self.options.sampling.penalties(), HashMap::new());
+        let (penalties, mut counts) = (self.options.sampling.penalties, HashMap::new());
         for (i, &id) in self.tokens.iter().enumerate() {
             self.count(i, counts.entry(id).or_default());
         }

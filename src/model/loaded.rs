@@ -12,6 +12,7 @@ use super::{
     saved::Fingerprint,
     sequence::Sequence,
     session::Session,
+    speculate::{DraftModel, Drafter, Speculation, Speculator},
     stop::{StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
     worker::{Workers, on_all_cores},
@@ -313,12 +314,15 @@ impl Model {
     /// # Errors
     /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room; [`Error::Invalid`] for a session of another model or of
     /// several sequences. The session is lost then.
-    pub fn generate_in(&self, session: Session, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
+    pub fn generate_in(&self, mut session: Session, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
         if !session.is_of(&self.engine) || session.options().sequences != 1 {
             return Err(Error::Invalid { op: "generate", what: "a session of one sequence of this model is needed".into() });
         }
         session.check_text(prompt)?;
-        Ok(Generation::new(&self.workers, session, self.sequence(0, prompt, options)?))
+        let sequence = self.sequence(0, prompt, options)?;
+        let speculate = |speculation: &Speculation| Speculator::new(speculation, &mut session, &options.sampling);
+        let speculator = options.speculate.as_ref().map(speculate).transpose()?;
+        Ok(Generation::new(&self.workers, session, sequence, speculator))
     }
 
     /// Continues several texts side by side, in one step for all of them. The n-th draws its random numbers from seed + n.
@@ -336,6 +340,12 @@ impl Model {
     /// As [`Model::generate_ids`].
     pub fn generate_batch_ids(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<BatchGeneration> {
         options.check(self.config().vocab)?;
+        if options.speculate.is_some() {
+            return Err(Error::Invalid {
+                op: "generate",
+                what: "a batch does not speculate: a step of several sequences is no cheaper for one".into(),
+            });
+        }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let session = self.session(options.room(prompts.len().max(1), longest, self.config().context)?)?;
         let sequence = |(n, prompt): (usize, &Vec<u32>)| {
@@ -364,6 +374,20 @@ impl Model {
         }
         let tokenizer = self.tokenizer.as_ref().map_or(&[][..], Tokenizer::eos);
         [&self.config().eos, tokenizer].concat()
+    }
+}
+
+/// The model drafts for another.
+impl From<&Model> for Drafter {
+    fn from(model: &Model) -> Self {
+        Self::Model(DraftModel::new(model.engine.clone(), model.print))
+    }
+}
+
+/// The model drafts for another, up to 8 tokens at once.
+impl From<&Model> for Speculation {
+    fn from(model: &Model) -> Self {
+        Self::new(model)
     }
 }
 

@@ -16,7 +16,7 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop < engine < cpu, gpu, session, options < choice, feed, files < sequence < generate, batch < loaded.
+// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed, files < sequence < generate, batch < loaded.
 mod batch;
 mod choice;
 mod config;
@@ -28,11 +28,13 @@ mod generate;
 mod gpu;
 mod layers;
 mod loaded;
+mod ngram;
 mod options;
 mod sampling;
 mod saved;
 mod sequence;
 mod session;
+mod speculate;
 mod stop;
 mod tokenizer;
 mod worker;
@@ -47,5 +49,6 @@ pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};
 pub use sequence::Token;
 pub use session::Session;
+pub use speculate::{DraftModel, Drafter, Speculation, SpeculationCounts};
 pub use stop::Stop;
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};
