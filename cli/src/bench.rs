@@ -211,7 +211,10 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         for &length in args.contexts.iter().filter(|&&length| length.saturating_add(args.tokens) <= limit) {
             let options = GenerateOptions::default().max_tokens(args.tokens.saturating_add(1)).ignore_eos(true).cache(cache);
             let (plain, plainly, _) = speculated(&model, length, &options)?;
-            let (ids, seconds, counts) = speculated(&model, length, &options.speculate(Speculation::ngram()))?;
+            let options = options.speculate(Speculation::ngram());
+            // The first time, kernels of other numbers of tokens are compiled.
+            speculated(&model, length, &options)?;
+            let (ids, seconds, counts) = speculated(&model, length, &options)?;
             let counts = counts.context("no counts")?;
             if ids != plain {
                 bail!("speculation after {length}: other tokens than without");
@@ -227,6 +230,8 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     }
     let mut batches = Vec::new();
     for &sequences in &args.sequences {
+        // The first time, kernels of other numbers of tokens are compiled.
+        time_batch(&model, sequences, args.tokens, cache)?;
         let rate = sequences as f64 / time_batch(&model, sequences, args.tokens, cache)?;
         show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
         batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));

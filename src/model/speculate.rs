@@ -93,9 +93,9 @@ pub struct SpeculationCounts {
 }
 
 impl Speculation {
-    /// By what guesses, up to 8 tokens at once.
+    /// By what guesses, up to 7 tokens at once: with the one before, eight are verified, which read the weights together.
     pub fn new(drafter: impl Into<Drafter>) -> Self {
-        Self { drafter: drafter.into(), tokens: 8 }
+        Self { drafter: drafter.into(), tokens: 7 }
     }
 
     /// By the text itself: what followed its last 2 to 5 tokens.
