@@ -251,7 +251,13 @@ fn bench_and_adapters_give_figures() {
     let config = format!("{small}/config.json");
     for model in [&["--config", &config][..], &[small]] {
         for device in [&["--cpu"][..], &["--gpu"]] {
-            let arguments = [&["bench"], model, device, &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999"]].concat();
+            let arguments = [
+                &["bench"],
+                model,
+                device,
+                &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999", "--sequences", "3", "--speculate"],
+            ]
+            .concat();
             let bench = json(&arguments);
             assert_eq!((bench["prefill"].as_array().unwrap().len(), bench["decode"].as_array().unwrap().len()), (1, 1), "{bench}");
             assert!(
@@ -260,10 +266,14 @@ fn bench_and_adapters_give_figures() {
                 "{bench}"
             );
             assert_eq!(bench["roof_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
+            assert!(bench["speculation"][0]["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
+            let batch = &bench["batches"][0];
+            assert!(batch["sequences"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
         }
     }
     fails(&["bench", "--tokens", "0"], "--tokens 0");
     fails(&["bench", "--prefill", "0"], "--prefill 0");
+    fails(&["bench", "--sequences", "0"], "--sequences 0");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     let adapters = json(&["adapters"]);
     assert!(adapters.as_array().unwrap().iter().any(|adapter| adapter["usable"] == true), "{adapters}");

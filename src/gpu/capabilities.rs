@@ -32,7 +32,8 @@ pub struct Capabilities {
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
     pub half_subnormals: bool,
-    /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup alone? As naga translates it for Vulkan it does.
+    /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup alone, and may variables be `@coherent`? As naga translates
+    /// it for Vulkan it does; the second is a feature of wgpu.
     pub device_barriers: bool,
     /// Timestamps at the bounds of a compute pass, which were seen to move.
     pub timestamps: bool,
@@ -68,7 +69,7 @@ impl Capabilities {
             // lavapipe expands it: its halves are twice as fast (docs/performance.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
-            device_barriers: info.backend == wgpu::Backend::Vulkan,
+            device_barriers: info.backend == wgpu::Backend::Vulkan && features.contains(wgpu::Features::MEMORY_DECORATION_COHERENT),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,

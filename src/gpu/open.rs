@@ -12,7 +12,8 @@ const WANTED: wgpu::Features = Context::REQUIRED
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::TIMESTAMP_QUERY)
-    .union(wgpu::Features::PASSTHROUGH_SHADERS);
+    .union(wgpu::Features::PASSTHROUGH_SHADERS)
+    .union(wgpu::Features::MEMORY_DECORATION_COHERENT);
 
 impl Context {
     /// What a device must offer: enough for every kernel of this crate that asks for no feature of its own. (A test holds it against the catalog.)

@@ -149,6 +149,12 @@ impl Kernel {
         self
     }
 
+    /// States that its WGSL has variables that are `@coherent`, and so a feature of wgpu.
+    pub const fn coherent(mut self) -> Self {
+        self.features = self.features.union(wgpu::Features::MEMORY_DECORATION_COHERENT);
+        self
+    }
+
     /// Puts `parts` in the place of [`HOLE`](super::HOLE) in its texts.
     pub const fn fill(mut self, parts: &'static [Part]) -> Self {
         self.filling = parts;

@@ -8,6 +8,13 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
+// Block i of ROWS rows. Rows that do not exist are read as the last one, and not written.
+fn blocks_of(row0: u32, i: u32) -> array<vec4<u32>, ROWS> {
+    var w = array<vec4<u32>, ROWS>();
+    for (var r = 0u; r < ROWS; r += 1u) { w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i]; }
+    return w;
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn dense_gemv(group: Group, ids: Ids) {
     let token0 = group.id.y * TILE_Y;
@@ -17,10 +24,12 @@ fn dense_gemv(group: Group, ids: Ids) {
         let row0 = group.id.x * TILE_X + first;
         var acc = array<array<f32, TILE_Y>, ROWS>();
         if first < TILE_X {
+            var next = array<vec4<u32>, ROWS>();
+            if lane < params.blocks { next = blocks_of(row0, lane); }
             for (var i = lane; i < params.blocks; i += team_lanes(ids)) {
-                // Rows that do not exist are read as the last one, and not written.
-                var w = array<vec4<u32>, ROWS>();
-                for (var r = 0u; r < ROWS; r += 1u) { w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i]; }
+                // The weights of the next turn are loaded while these are multiplied.
+                var w = next;
+                if i + team_lanes(ids) < params.blocks { next = blocks_of(row0, i + team_lanes(ids)); }
                 for (var c = 0u; c < TILE_Y; c += 1u) {
                     if token0 + c < params.tokens {
                         for (var q = 0u; q < QUADS; q += 1u) {

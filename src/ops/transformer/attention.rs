@@ -47,7 +47,7 @@ const JOINED_BINDINGS: &[Binding] = &[
     read_write("keys", Float("C")),
     read_write("values", Float("C")),
     read_write("y", F32),
-    read_write("x", U32),
+    read_write("x", F32),
     read_write("x_count", U32),
 ];
 const MANY_BINDINGS: &[Binding] =
@@ -87,8 +87,8 @@ static FEW_8: Kernel =
     few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_296), rows(Source::msl(FEW_MSL), 8, 10_240)]).fill(LEFT);
 
 /// The same in one dispatch, where memory is ordered as it needs.
-static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6192)]).fill(JOINED);
-static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_312)]).fill(JOINED);
+static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6192)]).fill(JOINED).coherent();
+static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_312)]).fill(JOINED).coherent();
 
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
@@ -249,7 +249,7 @@ fn record(
     let angles = angles.unwrap_or(qkv);
     if context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl {
         let kernel = if rows <= 4 { &JOINED_4 } else { &JOINED_8 };
-        let x = Tensor::<u32>::uninit(context, [left, 4 * shape.quads() + 2])?;
+        let x = Tensor::<f32>::uninit(context, [left, 4 * shape.quads() + 4])?;
         let x_count = Tensor::<u32>::zeros(context, [rows.div_ceil(4) * shape.kv_heads * sequences])?;
         return encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_count], extent);
     }
