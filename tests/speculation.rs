@@ -98,18 +98,7 @@ fn all_same<const N: usize>(
 }
 
 fn ngram(shortest: usize, longest: usize, tokens: usize) -> Speculation {
-    let mut speculation = Speculation::ngram().tokens(tokens);
-    speculation.drafter = drafter(shortest, longest);
-    speculation
-}
-
-/// `Drafter::Ngram` may get more fields.
-fn drafter(from: usize, to: usize) -> Drafter {
-    let mut drafter = Speculation::ngram().drafter;
-    if let Drafter::Ngram { shortest, longest, .. } = &mut drafter {
-        (*shortest, *longest) = (from, to);
-    }
-    drafter
+    Speculation::new(Drafter::Ngram { shortest, longest }).tokens(tokens)
 }
 
 fn warm(seed: u64) -> Sampling {
