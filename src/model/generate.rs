@@ -150,13 +150,14 @@ impl Run {
         if chooser.is_for_engine() {
             return self.ahead().await;
         }
-        step(&mut self.session, std::slice::from_mut(&mut self.sequence), &mut self.told).await
+        let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)], &mut self.told).await?;
+        chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
     }
 
     /// Steps are submitted ahead of the one that is awaited: a token need not come back before the next step begins.
     async fn ahead(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.told, true) {
-            choose_by(&mut self.session, std::slice::from_ref(&self.sequence))?;
+            choose_by(&mut self.session, &[(0, &mut self.sequence)])?;
         }
         let next = match self.pending.pop_front() {
             Some(next) => next,

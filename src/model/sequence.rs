@@ -57,35 +57,61 @@ impl Sequence {
     }
 }
 
+/// A step of some sequences of a session, by their numbers, in ascending order: each chooses its next token, or has none to choose for what is wrong with
+/// it alone. Where all want the same and the engine can choose, it does, and only tokens are read back. `told`: does the engine know how these choose?
+pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequence)], told: &mut bool) -> Result<Vec<Result<u32>>> {
+    let slots: Vec<usize> = live.iter().map(|(slot, _)| *slot).collect();
+    let tokens: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
+    if Chooser::are_for_engine(live.iter().map(|(_, sequence)| &sequence.chooser)) {
+        if !std::mem::replace(told, true) {
+            choose_by(session, live)?;
+        }
+        let next = next(session, &slots, &tokens).await?;
+        return Ok(live.iter_mut().zip(next).map(|((_, sequence), id)| sequence.chooser.of_engine(id)).collect());
+    }
+    // The engine does not see what is chosen here.
+    *told = false;
+    let mut logits = extend(session, &slots, &tokens, true).await?;
+    let rows = logits.chunks_mut(session.vocab());
+    Ok(live.iter_mut().zip(rows).map(|((_, sequence), row)| sequence.chooser.of_logits(row)).collect())
+}
+
 /// Has the session choose the next tokens of these sequences.
-pub(super) fn choose_by(session: &mut Session, sequences: &[Sequence]) -> Result<()> {
-    let vocab = session.vocab();
-    match Chooser::for_engine(sequences.iter().map(|sequence| &sequence.chooser), vocab) {
+pub(super) fn choose_by(session: &mut Session, live: &[(usize, &mut Sequence)]) -> Result<()> {
+    let (slots, vocab) = (session.options().sequences, session.vocab());
+    match Chooser::for_engine(live.iter().map(|(slot, sequence)| (*slot, &sequence.chooser)), slots, vocab) {
         Some(choice) => session.choose_by(choice),
         None => Ok(()),
     }
 }
 
-/// A step of all sequences of a session: those that have not ended choose their next token. Only what it can be chosen from is read back, the token
-/// alone where the engine can choose it. `told`: does the engine know how?
-pub(super) async fn step(session: &mut Session, sequences: &mut [Sequence], told: &mut bool) -> Result<()> {
-    let tokens: Vec<u32> = sequences.iter().map(|sequence| sequence.chooser.last()).collect();
-    // Sequences of a batch have the same options; one that has ended has, for its least length, no say.
-    let is_live = |sequence: &Sequence| sequence.stop.is_none();
-    if sequences.iter().find(|sequence| is_live(sequence)).is_some_and(|sequence| sequence.chooser.is_for_engine()) {
-        if !std::mem::replace(told, true) {
-            choose_by(session, sequences)?;
-        }
-        let next = session.decode_next(&tokens).await?;
-        for (sequence, id) in sequences.iter_mut().zip(next).filter(|(sequence, _)| is_live(sequence)) {
-            sequence.chooser.of_engine(id)?;
-        }
-        return Ok(());
+/// Appends `tokens`, as many to each of some sequences, to these alone. Gives the logits after the last of each, if they are wanted.
+pub(super) async fn extend(session: &mut Session, slots: &[usize], tokens: &[u32], wanted: bool) -> Result<Vec<f32>> {
+    let run = tokens.len() / slots.len();
+    if run == 1 && slots.len() == session.options().sequences {
+        return session.decode(tokens).await;
     }
-    let mut logits = session.decode(&tokens).await?;
-    let vocab = logits.len() / tokens.len();
-    for (sequence, row) in sequences.iter_mut().zip(logits.chunks_mut(vocab)).filter(|(sequence, _)| is_live(sequence)) {
-        sequence.chooser.of_logits(row)?;
+    let mut logits = Vec::new();
+    for (&slot, tokens) in slots.iter().zip(tokens.chunks(run)) {
+        logits.extend(session.prefill(slot, tokens).await?);
     }
-    Ok(())
+    Ok(if wanted { logits } else { Vec::new() })
+}
+
+/// Appends a token to each of some sequences, and to these alone. Gives the next of each.
+async fn next(session: &mut Session, slots: &[usize], tokens: &[u32]) -> Result<Vec<u32>> {
+    let sequences = session.options().sequences;
+    // All step; others forget it again, for which there must be room.
+    let mut all = vec![0; sequences];
+    slots.iter().zip(tokens).for_each(|(&slot, &token)| all[slot] = token);
+    let others: Vec<usize> = (0..sequences).filter(|slot| !slots.contains(slot)).collect();
+    for &other in &others {
+        session.truncate(other, session.options().capacity - 1)?;
+    }
+    let lengths: Vec<usize> = others.iter().map(|&other| session.len(other)).collect();
+    let next = session.decode_next(&all).await?;
+    for (&other, length) in others.iter().zip(lengths) {
+        session.truncate(other, length)?;
+    }
+    Ok(slots.iter().map(|&slot| next[slot]).collect())
 }
