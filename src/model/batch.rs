@@ -19,7 +19,10 @@ use futures_core::Stream;
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
 };
 
@@ -152,11 +155,12 @@ impl Batch {
         let capacity = self.options.capacity;
         self.model.check_prompt(prompt, capacity)?;
         let sequence = self.model.sequence(n, prompt, options)?;
-        let (stop, (tokens, items)) = (sequence.stop, mailbox());
+        let (stop, (tokens, items), cached) = (sequence.stop, mailbox(), Arc::<AtomicUsize>::default());
         if stop.is_none() {
-            self.thread.desk.enter(Request { sequence, tokens }, self.options.slots, self.options.queue)?;
+            let request = Request { sequence, tokens, cached: cached.clone() };
+            self.thread.desk.enter(request, self.options.slots, self.options.queue)?;
         }
-        Ok(TokenStream { items, thread: self.thread.clone(), prompt: prompt.len(), stop, ended: stop.is_some() })
+        Ok(TokenStream { items, thread: self.thread.clone(), prompt: prompt.len(), cached, stop, ended: stop.is_some() })
     }
 
     /// The model.
@@ -182,6 +186,7 @@ pub struct TokenStream {
     items: Receiver<Item>,
     thread: Arc<Thread>,
     prompt: usize,
+    cached: Arc<AtomicUsize>,
     stop: Option<Stop>,
     ended: bool,
 }
@@ -195,6 +200,11 @@ impl TokenStream {
     /// How many tokens the prompt has.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt
+    }
+
+    /// How many of these its slot had already, from a text with the same beginning, so that they were not computed: known with the first token.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached.load(Ordering::Relaxed)
     }
 
     /// Why it ended; none while there are tokens to take.
@@ -233,6 +243,15 @@ impl Stream for TokenStream {
 }
 
 impl IntoIterator for TokenStream {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<Self> {
+        Blocking(self)
+    }
+}
+
+impl IntoIterator for &mut TokenStream {
     type Item = Result<Token>;
     type IntoIter = Blocking<Self>;
 

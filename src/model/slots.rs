@@ -13,7 +13,10 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Poll, Waker},
 };
 
@@ -24,6 +27,8 @@ const WORTH_KEEPING: usize = 16;
 pub(super) struct Request {
     pub sequence: Sequence,
     pub tokens: Sender<Item>,
+    /// Where it is said how many of the prompt's tokens its slot had.
+    pub cached: Arc<AtomicUsize>,
 }
 
 /// A token, and why it was the last if it was.
@@ -163,7 +168,7 @@ impl Slots {
         let common = |slot: usize| Some(self.session.common(slot, prompt)).filter(|&common| common >= WORTH_KEEPING).unwrap_or(0);
         let free = (0..self.slots.len()).filter(|&slot| self.slots[slot].request.is_none());
         let Some(slot) = free.max_by_key(|&slot| (common(slot), Reverse(self.slots[slot].last))) else { return };
-        self.session.keep_common(slot, prompt);
+        request.cached.store(self.session.keep_common(slot, prompt), Ordering::Relaxed);
         self.count += 1;
         self.slots[slot] = Slot { request: Some(request), last: self.count };
     }
@@ -217,7 +222,7 @@ impl Slots {
     /// Hands on a token that was chosen, or why there is none. The slot of a sequence that has ended is free, and keeps its tokens.
     fn take(&mut self, slot: usize, choose: impl FnOnce(&mut Sequence) -> Result<u32>) {
         let full = self.session.len(slot) == self.session.options().capacity;
-        let Some(Request { sequence, tokens }) = &mut self.slots[slot].request else { return };
+        let Some(Request { sequence, tokens, .. }) = &mut self.slots[slot].request else { return };
         let item = choose(sequence).and_then(|_| Ok((sequence.take(full)?, sequence.stop)));
         let ended = item.as_ref().map_or(true, |(_, stop)| stop.is_some());
         tokens.send(item);
