@@ -52,8 +52,8 @@ fn attention(criterion: &mut Criterion) {
         let angles = context.upload(&angles, [CAPACITY, SHAPE.head_dim / 2, 2]).expect("it fits");
         let y = Tensor::<f32>::zeros(&context, [1, SHAPE.heads * SHAPE.head_dim]).expect("it fits");
         for past in [0, 63, 255, 1023, 2047] {
-            let positions = context.upload(&[past as u32], [1]).expect("it fits");
-            let new = NewTokens { sequence: 0, run: 1, positions: &positions };
+            let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
+            let new = NewTokens { run: 1, runs: &runs };
             let mut encoder = context.encoder("attention");
             for cache in &caches {
                 transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, cache, past + 1, &y).expect("it attends");

@@ -30,8 +30,8 @@ fn attention(criterion: &mut Criterion) {
         for element in [Element::F32, Element::F16].into_iter().filter(|&element| element == Element::F32 || context.capabilities().f16) {
             let capacity = past + tokens;
             let cache = KvCache::new(context, SHAPE, 1, capacity, element).expect("it fits");
-            let positions = context.upload(&[past as u32], [1]).expect("it fits");
-            let new = NewTokens { sequence: 0, run: tokens, positions: &positions };
+            let runs = context.upload(&[0, past as u32], [1, 2]).expect("it fits");
+            let new = NewTokens { run: tokens, runs: &runs };
             let qkv = context.upload(&floats(&mut rng(1), tokens * SHAPE.row(), 1.0), [tokens, SHAPE.row()]).expect("it fits");
             let angles = transformer::rope_angles(&vec![0.5; SHAPE.head_dim / 2], capacity);
             let angles = context.upload(&angles, [capacity, SHAPE.head_dim / 2, 2]).expect("it fits");
@@ -78,8 +78,8 @@ fn ends(criterion: &mut Criterion) {
         transformer::top_k(&mut encoder, &logits, k).expect("it chooses");
         bench(&mut group, &format!("top {k}"), &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
     }
-    let (seeds, positions) = (context.upload(&[1u32, 2], [1, 2]).expect("it fits"), context.upload(&[9u32], [1]).expect("it fits"));
-    let draws = Draws { seeds: &seeds, positions: &positions };
+    let (seeds, runs) = (context.upload(&[1u32, 2], [1, 2]).expect("it fits"), context.upload(&[0u32, 9], [1, 2]).expect("it fits"));
+    let draws = Draws { seeds: &seeds, new: NewTokens { run: 1, runs: &runs } };
     let all = SampleOptions::default();
     for (name, options) in [("sample", all), ("sample, top-p", all.top_p(0.9)), ("sample, top-k and top-p", all.top_k(40).top_p(0.9))] {
         let mut encoder = context.encoder("sample");

@@ -180,32 +180,26 @@ fn rope_and_attention_refuse_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 6 };
     let cache = KvCache::new(context, shape, 3, 5, Element::F32).unwrap();
-    let positions = context.upload(&[0u32; 3], [3]).unwrap();
+    let runs = |n: usize| context.upload(&vec![0u32; 2 * n], [n, 2]).unwrap();
     let qkv = |tokens: usize| unwritten(context, [tokens, shape.row()]);
     let angles = unwritten(context, [5, 3, 2]);
-    let mut rope = |qkv: &Tensor<f32>, slot, run, positions: &Tensor<u32>, angles: &Tensor<f32>| {
+    let mut rope = |qkv: &Tensor<f32>, run, runs: &Tensor<u32>, angles: &Tensor<f32>| {
         let y = unwritten(context, [qkv.shape().as_matrix().0, 24]);
-        let attended = transformer::attention_into(&mut encoder, qkv, &NewTokens { sequence: slot, run, positions }, &cache, 1, &y);
-        let turned = transformer::rope(&mut encoder, qkv, &NewTokens { sequence: slot, run, positions }, angles, &cache);
+        let attended = transformer::attention_into(&mut encoder, qkv, &NewTokens { run, runs }, &cache, 1, &y);
+        let turned = transformer::rope(&mut encoder, qkv, &NewTokens { run, runs }, angles, &cache);
         if turned.is_ok() { attended } else { turned }
     };
-    rope(&qkv(2), 1, 1, &positions, &angles).unwrap();
-    assert_shape(rope(&unwritten(context, [2, shape.row() + 1]), 0, 1, &positions, &angles));
-    assert_shape(rope(&qkv(1), 0, 1, &context.upload(&[0u32; 2], [2]).unwrap(), &angles));
-    assert_shape(rope(&qkv(1), 0, 1, &positions, &unwritten(context, [4, 3, 2])));
-    assert_invalid(rope(&qkv(3), 0, 2, &positions, &angles));
-    assert_invalid(rope(&qkv(3), 0, 0, &positions, &angles));
-    assert_invalid(rope(&qkv(3), 1, 1, &positions, &angles));
-    assert_invalid(rope(&qkv(1), usize::MAX, 1, &positions, &angles));
+    rope(&qkv(2), 1, &runs(2), &angles).unwrap();
+    rope(&qkv(4), 2, &runs(2), &angles).unwrap();
+    assert_shape(rope(&unwritten(context, [2, shape.row() + 1]), 1, &runs(2), &angles));
+    assert_shape(rope(&qkv(1), 1, &context.upload(&[0u32; 2], [2]).unwrap(), &angles));
+    assert_shape(rope(&qkv(1), 1, &runs(1), &unwritten(context, [4, 3, 2])));
+    assert_invalid(rope(&qkv(3), 2, &runs(1), &angles));
+    assert_invalid(rope(&qkv(3), 0, &runs(3), &angles));
+    assert_invalid(rope(&qkv(1), usize::MAX, &runs(3), &angles));
+    assert_invalid(rope(&qkv(4), 1, &runs(4), &angles));
     let y = unwritten(context, [1, 23]);
-    assert_shape(transformer::attention_into(
-        &mut encoder,
-        &qkv(1),
-        &NewTokens { sequence: 0, run: 1, positions: &positions },
-        &cache,
-        1,
-        &y,
-    ));
+    assert_shape(transformer::attention_into(&mut encoder, &qkv(1), &NewTokens { run: 1, runs: &runs(1) }, &cache, 1, &y));
     for (heads, kv_heads, head_dim) in [(3, 2, 8), (2, 0, 8), (0, 1, 8), (2, 1, 7), (2, 1, 0), (2, 1, 258)] {
         let shape = AttentionShape { heads, kv_heads, head_dim };
         assert_invalid(KvCache::new(context, shape, 1, 4, Element::F32));
@@ -532,10 +526,14 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let (logits, list) = (unwritten(context, [2, 9]), |len: usize| Tensor::<u32>::uninit(context, [len]).unwrap());
     let table = |columns: usize| Tensor::<u32>::uninit(context, [2, columns]).unwrap();
-    let (seeds, positions, options) = (table(2), list(2), SampleOptions::default());
-    let draws = Draws { seeds: &seeds, positions: &positions };
+    let (seeds, runs, tokens, options) = (table(2), table(2), list(2), SampleOptions::default());
+    let new = NewTokens { run: 1, runs: &runs };
+    let draws = Draws { seeds: &seeds, new };
     assert_shape(transformer::sample(&mut encoder, &logits, &Draws { seeds: &list(2), ..draws }, &options));
-    assert_shape(transformer::sample(&mut encoder, &logits, &Draws { positions: &list(3), ..draws }, &options));
+    assert_shape(transformer::sample(&mut encoder, &logits, &Draws { new: NewTokens { run: 1, runs: &list(2) }, ..draws }, &options));
+    assert_invalid(transformer::sample(&mut encoder, &logits, &Draws { new: NewTokens { run: 2, runs: &runs }, ..draws }, &options));
+    let empty = Tensor::uninit(context, [0, 2]).unwrap();
+    assert_invalid(transformer::sample(&mut encoder, &logits, &Draws { seeds: &empty, ..draws }, &options));
     assert_shape(transformer::sample_into(&mut encoder, &logits, &draws, &options, &table(1)));
     let wrong =
         [options.temperature(f32::NAN), options.temperature(-1.0), options.top_p(1.1), options.min_p(-0.1), options.top_p(f32::NAN)];
@@ -544,12 +542,15 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
         assert_invalid(transformer::sample_cpu(&[0.0], 0, 0, &options));
     }
     let (counts, bias, none) = (table(9), unwritten(context, [9]), Penalties::NONE);
-    assert_shape(transformer::penalize(&mut encoder, &logits, &list(3), &counts, &bias, &none));
-    assert_shape(transformer::penalize(&mut encoder, &logits, &positions, &table(8), &bias, &none));
-    assert_shape(transformer::penalize(&mut encoder, &logits, &positions, &counts, &unwritten(context, [8]), &none));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &list(3), &new, &counts, &bias, &none));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &table(8), &bias, &none));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &counts, &unwritten(context, [8]), &none));
     for penalties in [Penalties::new(0.0, 0.0, 0.0), Penalties::new(1.0, f32::NAN, 0.0), Penalties::new(1.0, 0.0, f32::INFINITY)] {
-        assert_invalid(transformer::penalize(&mut encoder, &logits, &positions, &counts, &bias, &penalties));
+        assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &new, &counts, &bias, &penalties));
     }
+    let (twice, one) = (NewTokens { run: 2, runs: &Tensor::uninit(context, [1, 2]).unwrap() }, Tensor::uninit(context, [0, 9]).unwrap());
+    assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &twice, &counts, &bias, &none));
+    assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &new, &one, &bias, &none));
     assert_invalid(transformer::penalize_cpu(&mut [0.0; 3], 0, &mut [0; 2], &[0.0; 3], &none));
     assert!(encoder.is_empty());
 }

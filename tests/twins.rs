@@ -96,15 +96,9 @@ fn rope_cpu_turns_as_the_gpu() {
     assert_eq!(cache.len(), 9);
     let gpu_cache = KvCache::new(context, shape, 1, 13, Element::F32).unwrap();
     let mut encoder = context.encoder("test");
-    let positions = context.upload(&[6u32], [1]).unwrap();
-    transformer::rope(
-        &mut encoder,
-        &gpu,
-        &NewTokens { sequence: 0, run: 3, positions: &positions },
-        &context.upload(&angles, [13, 7, 2]).unwrap(),
-        &gpu_cache,
-    )
-    .unwrap();
+    let runs = context.upload(&[0u32, 6], [1, 2]).unwrap();
+    transformer::rope(&mut encoder, &gpu, &NewTokens { run: 3, runs: &runs }, &context.upload(&angles, [13, 7, 2]).unwrap(), &gpu_cache)
+        .unwrap();
     let _ = encoder.submit().unwrap();
     for (gpu, cpu) in block_on(gpu.read()).unwrap().chunks(shape.row()).zip(cpu.chunks(shape.row())) {
         // Numbers below 2: two products and a sum, on each side.

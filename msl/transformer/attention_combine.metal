@@ -1,10 +1,10 @@
 // Brings together the shares of an attention that attention_few.metal has left. One thread per quad. Shapes: wgsl/transformer/attention_combine.wgsl.
-struct Params { uint run, sequence, heads, head_dim, longest, tokens, add; };
+struct Params { uint run, heads, head_dim, longest, tokens, add; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void attention_combine(
     constant Params& params        [[buffer(0)]],
-    device const uint* positions   [[buffer(1)]],
+    device const uint2* runs       [[buffer(1)]],
     device const float4* x         [[buffer(2)]],
     device const float2* x_weight  [[buffer(3)]],
     device float* y                [[buffer(4)]],
@@ -19,7 +19,7 @@ kernel void attention_combine(
     if (row >= rows) return;
     const uint quad = index % quads;
     const uint token = row / params.heads;
-    const uint visible = min(positions[params.sequence + token / params.run] + token % params.run + 1u, params.longest);
+    const uint visible = min(runs[token / params.run].y + token % params.run + 1u, params.longest);
     Merged so_far = {-1e30f, 0.0f, float4(0.0f)};
     for (uint share = 0; share * SPAN < visible; ++share) {
         const uint at = share * rows + row;

@@ -34,7 +34,7 @@ struct Query {
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void attention_few(
     constant Params& params       [[buffer(0)]],
-    device const uint* positions  [[buffer(1)]],
+    device const uint2* runs      [[buffer(1)]],
     device const float* qkv       [[buffer(2)]],
     device const float2* angles   [[buffer(3)]],
     device C4* keys               [[buffer(4)]],
@@ -49,7 +49,7 @@ kernel void attention_few(
     threadgroup float4 queries[TILE_X * MAX_QUADS];
     threadgroup float4 weights[TILE_X * 16];
     const uint share = group.y / params.kv_heads;
-    const Rows rows = rows_of(params, positions, group.x, group.y % params.kv_heads, group.z);
+    const Rows rows = rows_of(params, runs, group.x, group.y % params.kv_heads, group.z);
     if (share * SPAN >= rows.visible) return;
     const bool rotates = params.rotate != 0u;
     const HeadQuad head_quad = {params, qkv, angles};

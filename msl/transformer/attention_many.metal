@@ -17,7 +17,7 @@ struct Query {
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void attention_many(
     constant Params& params       [[buffer(0)]],
-    device const uint* positions  [[buffer(1)]],
+    device const uint2* runs      [[buffer(1)]],
     device const float* qkv       [[buffer(2)]],
     device const C4* keys         [[buffer(3)]],
     device const C4* values       [[buffer(4)]],
@@ -27,7 +27,7 @@ kernel void attention_many(
 {
     threadgroup float4 queries[TILE_X * MAX_QUADS];
     threadgroup float4 weights[TILE_X * 16];
-    const Rows rows = rows_of(params, positions, group.x, group.y, group.z);
+    const Rows rows = rows_of(params, runs, group.x, group.y, group.z);
     load_queries(params, rows, Query{qkv, params.head_dim}, queries, local);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     Merged so_far[QUADS];

@@ -1,6 +1,6 @@
 // The attention of TILE_X rows to a share: SPAN neighbouring positions of a key head. What rows and shares are, and in which order is added:
 // wgsl/transformer/attention_share.wgsl.
-struct Params { uint run, sequence, heads, kv_heads, head_dim, capacity, longest, rotate, add; float scale; };
+struct Params { uint run, sequences, heads, kv_heads, head_dim, capacity, longest, rotate, add; float scale; };
 
 #define SPAN (THREADS / 4u)
 #define QUADS (MAX_QUADS / (THREADS / 8u))
@@ -10,12 +10,12 @@ struct Params { uint run, sequence, heads, kv_heads, head_dim, capacity, longest
 // Where the rows of a threadgroup are, and what they see.
 struct Rows { uint sequence, token, kv_head, first, count, sharing, past, visible, quads; };
 
-static inline Rows rows_of(constant Params& params, device const uint* positions, uint x, uint kv_head, uint z) {
+static inline Rows rows_of(constant Params& params, device const uint2* runs, uint x, uint kv_head, uint z) {
     const uint sharing = params.heads / params.kv_heads;
     const uint count = params.run * sharing;
-    const uint past = positions[params.sequence + z];
+    const uint past = runs[z].y;
     const uint visible = min(past + (min((x + 1u) * TILE_X, count) - 1u) / sharing + 1u, params.longest);
-    return Rows{params.sequence + z, z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, (params.head_dim + 3u) / 4u};
+    return Rows{min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, (params.head_dim + 3u) / 4u};
 }
 
 // The row of the output, and of queries in units of a head: token · heads + head.

@@ -1,11 +1,11 @@
 // Rotary position embedding, rotating halves: (a, b) = (v[i], v[i + D/2]) becomes (a·cos - b·sin, b·cos + a·sin). Queries are rotated in place, keys
 // are rotated into the cache, values are copied there. One thread per pair (a, b). Shapes and caches: wgsl/transformer/rope.wgsl.
-struct Params { uint tokens, run, sequence, heads, kv_heads, head_dim, capacity; };
+struct Params { uint tokens, run, sequences, heads, kv_heads, head_dim, capacity; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void rope(
     constant Params& params        [[buffer(0)]],
-    device const uint* positions   [[buffer(1)]],
+    device const uint2* runs       [[buffer(1)]],
     device const float2* angles    [[buffer(2)]],
     device float* qkv              [[buffer(3)]],
     device C* keys                 [[buffer(4)]],
@@ -22,8 +22,9 @@ kernel void rope(
     if (token >= params.tokens) return;
     const uint head = index / half_dim % heads;
     const uint i = index % half_dim;
-    const uint sequence = params.sequence + token / params.run;
-    const uint position = positions[sequence] + token % params.run;
+    const uint2 run = runs[token / params.run];
+    const uint sequence = min(run.x, params.sequences - 1u);
+    const uint position = run.y + token % params.run;
     if (position >= params.capacity) return;
     const uint first = (token * heads + head) * params.head_dim + i;
     const float a = qkv[first];

@@ -36,8 +36,8 @@ pub struct BatchOptions {
     pub capacity: usize,
     /// Prompts that may wait for a slot: 64, unless it is set.
     pub queue: usize,
-    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as the device computes best, unless it is set. Fewer
-    /// have those wait less, and prompts more.
+    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU and 16 on
+    /// the CPU, unless fewer are set: those that run wait less then, and prompts more.
     pub piece: Option<usize>,
     /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
     pub cache: Element,
@@ -126,7 +126,7 @@ impl Model {
             return Err(Error::Invalid { op: "batch", what: "prompts in pieces of 0 tokens".into() });
         }
         let (session, desk) = (self.session(options.session())?, Arc::<Desk>::default());
-        let piece = options.piece.unwrap_or(session.batch());
+        let piece = options.piece.map_or(session.batch(), |piece| piece.min(session.batch()));
         let _work = self.workers().spawn(Slots::new(session, desk.clone(), piece).run())?;
         Ok(Batch { model: self.clone(), options, thread: Arc::new(Thread { desk, _work }) })
     }

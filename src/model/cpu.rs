@@ -112,10 +112,11 @@ impl CpuSession {
         model.logits(&x[(ids.len() - rows) * model.config.hidden..])
     }
 
-    /// Appends one token to every sequence; gives their logits.
-    fn step_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
-        let rows = tokens.iter().enumerate().map(|(sequence, &token)| self.logits(sequence, &[token], 1));
-        Ok(rows.collect::<Result<Vec<_>>>()?.concat())
+    /// Appends `tokens` `[sequences, run]`; gives the logits after the last `rows` of each sequence.
+    fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+        let run = tokens.len() / sequences.len().max(1);
+        let logits = sequences.iter().zip(tokens.chunks(run.max(1))).map(|(&sequence, ids)| self.logits(sequence, ids, rows));
+        Ok(logits.collect::<Result<Vec<_>>>()?.concat())
     }
 }
 
@@ -154,12 +155,8 @@ impl EngineSession for CpuSession {
         BATCH
     }
 
-    fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
-        done(self.logits(sequence, ids, rows)?)
-    }
-
-    fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>> {
-        done(self.step_logits(tokens)?)
+    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        done(self.append(sequences, tokens, rows)?)
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
@@ -167,13 +164,20 @@ impl EngineSession for CpuSession {
         Ok(())
     }
 
-    fn step_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
-        let positions: Vec<u32> = (0..tokens.len()).map(|sequence| self.len(sequence) as u32).collect();
-        let mut logits = self.step_logits(&tokens)?;
-        let choice = self.choice.as_mut().ok_or_else(unchosen)?;
-        self.next = choice.next(&tokens, &positions, &mut logits)?;
-        done(self.next.clone())
+        let run = tokens.len() / sequences.len().max(1);
+        let mut next = Vec::with_capacity(tokens.len());
+        for (&sequence, ids) in sequences.iter().zip(tokens.chunks(run.max(1))) {
+            let past = self.len(sequence);
+            let mut logits = self.logits(sequence, ids, run)?;
+            let choice = self.choice.as_mut().ok_or_else(unchosen)?;
+            for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
+                next.push(choice.next(sequence, ids[i], past + i, row)?);
+            }
+        }
+        self.next.clone_from(&next);
+        done(next)
     }
 
     fn steps_ahead(&self) -> usize {

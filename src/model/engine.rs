@@ -31,17 +31,12 @@ pub(super) struct Changes {
 }
 
 impl Choice {
-    /// The next tokens, on the CPU: from the `logits` `[sequences, vocab]` after `tokens`, which are at `positions`.
-    pub fn next(&mut self, tokens: &[u32], positions: &[u32], logits: &mut [f32]) -> Result<Vec<u32>> {
-        let vocab = logits.len() / tokens.len().max(1);
-        let mut next = Vec::with_capacity(tokens.len());
-        for (s, row) in logits.chunks_mut(vocab.max(1)).enumerate() {
-            if let Some(Changes { penalties, bias, counts }) = &mut self.changes {
-                penalize_cpu(row, tokens[s], &mut counts[s * vocab..(s + 1) * vocab], bias, penalties)?;
-            }
-            next.push(sample_cpu(row, self.seeds[s], positions[s], &self.options)?);
+    /// The next token of a sequence, on the CPU: from the `logits` `[vocab]` after `token`, which is at `position`.
+    pub fn next(&mut self, sequence: usize, token: u32, position: usize, logits: &mut [f32]) -> Result<u32> {
+        if let Some(Changes { penalties, bias, counts }) = &mut self.changes {
+            penalize_cpu(logits, token, &mut counts[sequence * logits.len()..][..logits.len()], bias, penalties)?;
         }
-        Ok(next)
+        sample_cpu(logits, self.seeds[sequence], position as u32, &self.options)
     }
 }
 
@@ -104,22 +99,20 @@ pub(super) trait EngineSession: Send + Sync {
     /// Overwrites all sequences with what was read of a session; there is room for it.
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()>;
 
-    /// How many tokens of a prompt are computed together, at most.
+    /// How many tokens are computed together, at most, where a sequence gets more than one.
     fn batch(&self) -> usize;
 
-    /// Appends at most [`EngineSession::batch`] tokens to a sequence; gives, when they are computed, the logits after the last `rows` of them,
-    /// `[rows, vocab]`.
-    fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
-
-    /// Appends one token to every sequence; gives their logits, `[sequences, vocab]`.
-    fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>>;
+    /// Appends as many tokens to each of some sequences, none of which is there twice: `tokens` `[sequences, run]`, one each or at most
+    /// [`EngineSession::batch`] in all. Gives, when they are computed, the logits after the last `rows` tokens of each, `[sequences, rows, vocab]`.
+    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
 
     /// Says how [`EngineSession::step_next`] chooses from now on.
     fn choose_by(&mut self, choice: Choice) -> Result<()>;
 
-    /// Appends one token to every sequence: those given, or else those that the step before this one gives, which need not have been awaited. Gives
-    /// the next token of each, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
-    fn step_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>>;
+    /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the step before this one gives, which had the same
+    /// sequences and need not have been awaited. Gives the token that is chosen after every one, `[sequences, run]`,
+    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where a choice has [`Changes`], a run is one token.
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>>;
 
     /// How many such steps are best submitted beyond the one that is awaited.
     fn steps_ahead(&self) -> usize;

@@ -122,7 +122,7 @@ impl Source for Run {
 
     async fn next(&mut self) -> Result<(Self::Item, bool)> {
         self.choose().await?;
-        let full = self.pending.is_empty() && !self.session.has_room();
+        let full = self.pending.is_empty() && self.session.room(0) == 0;
         let token = self.sequence.take(full)?;
         let stop = self.sequence.stop;
         Ok(((token, stop), stop.is_some()))
@@ -161,11 +161,11 @@ impl Run {
         }
         let next = match self.pending.pop_front() {
             Some(next) => next,
-            None => self.session.submit_next(Some(&[self.sequence.chooser.last()]))?,
+            None => self.session.submit_next(&[0], Some(&[self.sequence.chooser.last()]))?,
         };
         let ahead = self.session.steps_ahead().min(self.sequence.left() - 1);
-        while self.pending.len() < ahead && self.session.has_room() {
-            self.pending.push_back(self.session.submit_next(None)?);
+        while self.pending.len() < ahead && self.session.room(0) > 0 {
+            self.pending.push_back(self.session.submit_next(&[0], None)?);
         }
         let next = next.await?;
         let &id = next.first().ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;

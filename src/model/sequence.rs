@@ -66,12 +66,12 @@ pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequenc
         if !std::mem::replace(told, true) {
             choose_by(session, live)?;
         }
-        let next = next(session, &slots, &tokens).await?;
+        let next = session.step_next(&slots, &tokens).await?;
         return Ok(live.iter_mut().zip(next).map(|((_, sequence), id)| sequence.chooser.of_engine(id)).collect());
     }
     // The engine does not see what is chosen here.
     *told = false;
-    let mut logits = extend(session, &slots, &tokens, true).await?;
+    let mut logits = session.extend(&slots, &tokens, 1).await?;
     let rows = logits.chunks_mut(session.vocab());
     Ok(live.iter_mut().zip(rows).map(|((_, sequence), row)| sequence.chooser.of_logits(row)).collect())
 }
@@ -83,35 +83,4 @@ pub(super) fn choose_by(session: &mut Session, live: &[(usize, &mut Sequence)]) 
         Some(choice) => session.choose_by(choice),
         None => Ok(()),
     }
-}
-
-/// Appends `tokens`, as many to each of some sequences, to these alone. Gives the logits after the last of each, if they are wanted.
-pub(super) async fn extend(session: &mut Session, slots: &[usize], tokens: &[u32], wanted: bool) -> Result<Vec<f32>> {
-    let run = tokens.len() / slots.len();
-    if run == 1 && slots.len() == session.options().sequences {
-        return session.decode(tokens).await;
-    }
-    let mut logits = Vec::new();
-    for (&slot, tokens) in slots.iter().zip(tokens.chunks(run)) {
-        logits.extend(session.prefill(slot, tokens).await?);
-    }
-    Ok(if wanted { logits } else { Vec::new() })
-}
-
-/// Appends a token to each of some sequences, and to these alone. Gives the next of each.
-async fn next(session: &mut Session, slots: &[usize], tokens: &[u32]) -> Result<Vec<u32>> {
-    let sequences = session.options().sequences;
-    // All step; others forget it again, for which there must be room.
-    let mut all = vec![0; sequences];
-    slots.iter().zip(tokens).for_each(|(&slot, &token)| all[slot] = token);
-    let others: Vec<usize> = (0..sequences).filter(|slot| !slots.contains(slot)).collect();
-    for &other in &others {
-        session.truncate(other, session.options().capacity - 1)?;
-    }
-    let lengths: Vec<usize> = others.iter().map(|&other| session.len(other)).collect();
-    let next = session.decode_next(&all).await?;
-    for (&other, length) in others.iter().zip(lengths) {
-        session.truncate(other, length)?;
-    }
-    Ok(slots.iter().map(|&slot| next[slot]).collect())
 }

@@ -182,11 +182,11 @@ impl Session {
     /// exist; what the device reports. Nothing is appended then, nor if the future is dropped.
     pub async fn prefill(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
         self.check(sequence, ids)?;
+        let batches = ids.chunks(self.batch());
         let undo = self.undo();
-        let batches = ids.chunks(undo.state.batch());
         let mut before: Option<Pending<Vec<f32>>> = None;
         for (left, batch) in (0..batches.len()).rev().zip(batches) {
-            let submitted = undo.state.extend(sequence, batch, usize::from(left == 0))?;
+            let submitted = undo.state.extend(&[sequence], batch, usize::from(left == 0))?;
             // One batch waits on the device for the one that it computes, and no more: what is dropped ends soon.
             if let Some(before) = before.replace(submitted) {
                 before.await?;
@@ -208,9 +208,10 @@ impl Session {
     /// As [`Session::prefill`].
     pub async fn prefill_all(&mut self, sequence: usize, ids: &[u32], mut rows: impl FnMut(Vec<f32>) + Send) -> Result<()> {
         self.check(sequence, ids)?;
+        let batches = ids.chunks(LOGIT_ROWS.min(self.batch()));
         let undo = self.undo();
-        for batch in ids.chunks(LOGIT_ROWS.min(undo.state.batch())) {
-            rows(undo.state.extend(sequence, batch, batch.len())?.await?);
+        for batch in batches {
+            rows(undo.state.extend(&[sequence], batch, batch.len())?.await?);
             yield_now().await;
         }
         undo.keep();
@@ -224,42 +225,54 @@ impl Session {
     /// [`Error::Context`] if a sequence has no room, [`Error::Invalid`] for a wrong number of tokens or tokens that are not in the vocabulary; what
     /// the device reports. Nothing is appended then, nor if the future is dropped.
     pub async fn decode(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
-        self.check_step(tokens)?;
+        let all: Vec<usize> = (0..self.options.sequences).collect();
+        self.extend(&all, tokens, 1).await
+    }
+
+    /// Appends as many tokens to each of some sequences, `tokens` `[sequences, run]`, at most [`Session::batch`] or one each; gives the logits after the
+    /// last `rows` of each, `[sequences, rows, vocab]`.
+    ///
+    /// # Errors
+    /// As [`Session::decode`]. Nothing is appended then, nor if the future is dropped.
+    pub(super) async fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+        self.check_run(sequences, tokens)?;
         let undo = self.undo();
-        let logits = undo.state.step(tokens)?.await?;
+        let logits = undo.state.extend(sequences, tokens, rows)?.await?;
         undo.keep();
-        self.appended(tokens);
+        self.appended(sequences, tokens);
         Ok(logits)
     }
 
-    /// Says how the next tokens are chosen by [`Session::decode_next`] and [`Session::submit_next`].
+    /// Says how the next tokens are chosen by [`Session::step_next`] and [`Session::submit_next`].
     pub(super) fn choose_by(&mut self, choice: Choice) -> Result<()> {
         self.state.choose_by(choice)
     }
 
-    /// [`Session::decode`] for the next token of every sequence; [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
-    pub(super) async fn decode_next(&mut self, tokens: &[u32]) -> Result<Vec<u32>> {
-        self.check_step(tokens)?;
+    /// [`Session::extend`] for the token that is chosen after every one, `[sequences, run]`; [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where
+    /// the logits are not finite.
+    pub(super) async fn step_next(&mut self, sequences: &[usize], tokens: &[u32]) -> Result<Vec<u32>> {
+        self.check_run(sequences, tokens)?;
         let undo = self.undo();
-        let next = undo.state.step_next(Some(tokens))?.await?;
+        let next = undo.state.step_next(sequences, Some(tokens))?.await?;
         undo.keep();
-        self.appended(tokens);
+        self.appended(sequences, tokens);
         Ok(next)
     }
 
-    fn appended(&mut self, tokens: &[u32]) {
-        self.tokens.iter_mut().zip(tokens).for_each(|(sequence, &token)| sequence.push(token));
+    fn appended(&mut self, sequences: &[usize], tokens: &[u32]) {
+        let run = tokens.len() / sequences.len().max(1);
+        sequences.iter().zip(tokens.chunks(run.max(1))).for_each(|(&sequence, ids)| self.tokens[sequence].extend(ids));
     }
 
-    /// Submits a step of all sequences for the next token of each ([`Session::settle`] follows when they are known): from `tokens`, or from those that
-    /// the step before this one gives, which need not have been awaited. A token is [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the
-    /// logits are not finite.
-    pub(super) fn submit_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+    /// Submits a step of one token of some sequences for the next token of each ([`Session::settle`] follows when they are known): from `tokens`, or from
+    /// those that the step before this one gives, which had the same sequences and need not have been awaited. A token is
+    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
+    pub(super) fn submit_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         match tokens {
-            Some(tokens) => self.check_step(tokens)?,
-            None => self.check_room()?,
+            Some(tokens) => self.check_run(sequences, tokens)?,
+            None => sequences.iter().try_for_each(|&sequence| self.check_room(sequence, 1))?,
         }
-        self.state.step_next(tokens)
+        self.state.step_next(sequences, tokens)
     }
 
     /// How many such steps are best submitted beyond the one that is awaited.
@@ -267,14 +280,14 @@ impl Session {
         self.state.steps_ahead()
     }
 
-    /// Does every sequence have room for one more token?
-    pub(super) fn has_room(&self) -> bool {
-        self.check_room().is_ok()
-    }
-
-    /// How many tokens of prompts are best computed together.
+    /// How many tokens may be appended together, where a sequence gets more than one.
     pub(super) fn batch(&self) -> usize {
         self.state.batch()
+    }
+
+    /// How many more tokens a sequence has room for.
+    pub(super) fn room(&self, sequence: usize) -> usize {
+        self.options.capacity - self.len(sequence)
     }
 
     /// The dispatches that append tokens to the first sequence, and the tensor that gets the logits after the last; nothing is run.
@@ -318,18 +331,20 @@ impl Session {
         check_tokens(ids, self.vocab(), self.options.capacity)
     }
 
-    fn check_room(&self) -> Result<()> {
-        let (longest, capacity) = (self.lengths().into_iter().max().unwrap_or(0), self.options.capacity);
-        if longest < capacity { Ok(()) } else { Err(Error::Context { needed: longest + 1, capacity }) }
+    fn check_room(&self, sequence: usize, tokens: usize) -> Result<()> {
+        self.check_sequence(sequence)?;
+        let (needed, capacity) = (self.len(sequence) + tokens, self.options.capacity);
+        if needed <= capacity { Ok(()) } else { Err(Error::Context { needed, capacity }) }
     }
 
-    fn check_step(&self, tokens: &[u32]) -> Result<()> {
-        let sequences = self.options.sequences;
-        if tokens.len() != sequences {
-            return Err(Error::Invalid { op: "session", what: format!("{} tokens for {sequences} sequences", tokens.len()) });
+    /// May these tokens be appended to these sequences?
+    fn check_run(&self, sequences: &[usize], tokens: &[u32]) -> Result<()> {
+        let n = sequences.len();
+        if n == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(n) {
+            return Err(Error::Invalid { op: "session", what: format!("{} tokens for {n} sequences", tokens.len()) });
         }
         check_vocabulary(tokens, self.vocab())?;
-        self.check_room()
+        sequences.iter().try_for_each(|&sequence| self.check_room(sequence, tokens.len() / n))
     }
 }
 

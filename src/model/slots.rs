@@ -2,7 +2,7 @@
 
 use super::{
     mailbox::Sender,
-    sequence::{Sequence, Token, extend, step},
+    sequence::{Sequence, Token, step},
     session::Session,
     stop::Stop,
     worker::{stopped, yield_now},
@@ -187,7 +187,7 @@ impl Slots {
             let tokens: Vec<u32> = left.iter().flat_map(|left| &left[..run]).copied().collect();
             let complete: Vec<bool> = left.iter().map(|left| left.len() == run).collect();
             budget -= tokens.len();
-            let mut logits = extend(&mut self.session, &slots, &tokens, complete.contains(&true)).await?;
+            let mut logits = self.session.extend(&slots, &tokens, usize::from(complete.contains(&true))).await?;
             for (n, &slot) in slots.iter().enumerate().filter(|(n, _)| complete[*n]) {
                 let vocab = self.session.vocab();
                 self.take(slot, |sequence| sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab]));

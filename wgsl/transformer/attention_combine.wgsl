@@ -1,9 +1,9 @@
 // Brings together the shares of an attention that attention_few.wgsl has left: x [shares, tokens · heads, quads], x_weight [shares, tokens · heads] pairs
 // (largest score, sum of weights), y [tokens · heads, head_dim]. A token's shares are as many as its `run` tokens see positions, SPAN each. One thread
 // per quad.
-struct Params { run: u32, sequence: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 }
+struct Params { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> positions: array<u32>;
+@group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> x_weight: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
@@ -17,7 +17,7 @@ fn attention_combine(group: Group, ids: Ids) {
     if row >= rows { return; }
     let quad = index % quads;
     let token = row / params.heads;
-    let visible = min(positions[params.sequence + token / params.run] + token % params.run + 1u, params.longest);
+    let visible = min(runs[token / params.run].y + token % params.run + 1u, params.longest);
     var so_far = Merged(-1e30, 0.0, vec4<f32>());
     for (var share = 0u; share * SPAN < visible; share += 1u) {
         let at = share * rows + row;

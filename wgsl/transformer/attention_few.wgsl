@@ -1,7 +1,7 @@
 // Causal attention of few new tokens to all cached positions: y = Σ_p e^(s_p)·values[p] / Σ_p e^(s_p) with s_p = `scale`·q·keys[p]. A workgroup takes
 // TILE_X rows of one key head and one share of the positions. A single share makes y [tokens, heads, head_dim]; what becomes of
 // several is for the part before to say (attention_left.wgsl, attention_joined.wgsl). Where `rotate` is not 0, it also does what rope.wgsl does, for one new token a sequence.
-@group(0) @binding(0) var<storage, read> positions: array<u32>;
+@group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> qkv: array<f32>;
 @group(0) @binding(2) var<storage, read> angles: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read_write> keys: array<vec4<C>>;

@@ -1,5 +1,5 @@
 // Causal attention of many new tokens, after rope.wgsl: as attention_few.wgsl, but a workgroup goes through all shares that its TILE_X rows see.
-@group(0) @binding(0) var<storage, read> positions: array<u32>;
+@group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> qkv: array<f32>;
 @group(0) @binding(2) var<storage, read> keys: array<vec4<C>>;
 @group(0) @binding(3) var<storage, read> values: array<vec4<C>>;

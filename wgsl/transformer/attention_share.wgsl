@@ -2,7 +2,7 @@
 // A key head serves heads / kv_heads query heads; these times the new tokens of a sequence are its rows. Every sum has one order, and products are
 // fused with sums in one way, so that a row's share is the same bits in every kernel that includes this. qkv and the caches are as in rope.wgsl.
 struct Params {
-    run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
+    run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
 }
 var<immediate> params: Params;
 
@@ -45,10 +45,10 @@ struct Rows {
 fn rows_of(x: u32, kv_head: u32, z: u32) -> Rows {
     let sharing = params.heads / params.kv_heads;
     let count = params.run * sharing;
-    let past = positions[params.sequence + z];
+    let past = runs[z].y;
     let visible = min(past + (min((x + 1u) * TILE_X, count) - 1u) / sharing + 1u, params.longest);
     let quads = (params.head_dim + 3u) / 4u;
-    return Rows(params.sequence + z, z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, quads);
+    return Rows(min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, quads);
 }
 
 // The row of the output, and of queries in units of a head: token · heads + head.

@@ -1,13 +1,13 @@
 // Rotary position embedding of heads of size D = head_dim, rotating halves: (a, b) = (v[i], v[i + D/2]) becomes (a·cos - b·sin, b·cos + a·sin). A row
 // of qkv [tokens, ..] holds `heads` queries, then `kv_heads` keys, then as many values. Queries are rotated in place, keys are rotated into the
 // cache, values are copied there. angles is [position, D/2] pairs (cos, sin). One thread per pair (a, b). Token t is the t mod `run`-th new token of
-// sequence s = `sequence` + t / `run`, which has positions[s] tokens so far.
+// run t / `run`: runs says of each which of the `sequences` it continues, and how many tokens that has so far.
 //
 // The caches hold vectors of four, Q = ceil(D / 4): keys [sequence, head, Q, capacity], so that neighbouring positions are neighbours in memory; values
 // [sequence, head, capacity, Q]. What pads D to 4·Q is never written and stays zero.
-struct Params { tokens: u32, run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 }
+struct Params { tokens: u32, run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> positions: array<u32>;
+@group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> angles: array<vec2<f32>>;
 @group(0) @binding(2) var<storage, read_write> qkv: array<f32>;
 @group(0) @binding(3) var<storage, read_write> keys: array<C>;
@@ -31,8 +31,9 @@ fn rope(group: Group, ids: Ids) {
     if token >= params.tokens { return; }
     let head = index / half_dim % heads;
     let i = index % half_dim;
-    let sequence = params.sequence + token / params.run;
-    let position = positions[sequence] + token % params.run;
+    let run = runs[token / params.run];
+    let sequence = min(run.x, params.sequences - 1u);
+    let position = run.y + token % params.run;
     if position >= params.capacity { return; }
     let first = (token * heads + head) * params.head_dim + i;
     let a = qkv[first];

@@ -1,5 +1,8 @@
 // What the kernels of sample share. The kernel that includes this has `largest` [rows, chunks], the largest key of each chunk of a row.
-struct Params { count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, k: u32, share: u32, least: u32, scale: f32 }
+struct Params {
+    count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, k: u32, share: u32, least: u32, run: u32, sequences: u32,
+    scale: f32,
+}
 var<immediate> params: Params;
 
 fn largest_key(row: u32, ids: Ids) -> u32 {

@@ -13,6 +13,7 @@ use crate::{
     },
     ops::{
         bitnet::{self, Layout, Norm, QuantizedActivations},
+        tensor,
         transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions},
     },
     weights::{dense::DenseMatrix, ternary::matrix::TernaryMatrix},
@@ -32,8 +33,6 @@ pub(in crate::model) struct GpuModel {
 pub(super) struct Memory {
     /// Keys and values, by layer.
     pub caches: Vec<KvCache>,
-    /// `[sequences]`: the tokens that each has had before those of a recording.
-    pub positions: Tensor<u32>,
     /// The cosine and sine of every rotary angle, by position.
     angles: Tensor<f32>,
 }
@@ -42,27 +41,30 @@ impl Memory {
     /// Caches of their own with the same contents.
     pub fn duplicate(&self) -> Result<Self> {
         let caches = self.caches.iter().map(KvCache::duplicate).collect::<Result<_>>()?;
-        Ok(Self { caches, positions: self.positions.duplicate()?, angles: self.angles.clone() })
+        Ok(Self { caches, angles: self.angles.clone() })
     }
 }
 
-/// Which sequences a recording continues: `tokens` each, from the sequence `first` on.
-#[derive(Clone, Copy)]
-pub(super) struct Batch {
-    pub first: usize,
-    pub tokens: usize,
+/// What a recording appends to some of the sequences.
+#[derive(Clone)]
+pub(super) struct Input {
+    /// `[sequences · run]`
+    pub tokens: Tensor<u32>,
+    /// Tokens of each sequence.
+    pub run: usize,
+    /// `[sequences, 2]`: which sequences these are, and how many tokens each has had before; see [`NewTokens`].
+    pub runs: Tensor<u32>,
     /// The most positions that a token sees.
     pub longest: usize,
 }
 
-impl Batch {
-    /// Tokens of one sequence, which has `longest` with them.
-    pub fn prompt(sequence: usize, tokens: usize, longest: usize) -> Self {
-        Self { first: sequence, tokens, longest }
+impl Input {
+    fn new_tokens(&self) -> NewTokens<'_> {
+        NewTokens { run: self.run, runs: &self.runs }
     }
 }
 
-/// How steps choose the next tokens, which stay on the GPU as the next step's input.
+/// How tokens are chosen.
 pub(super) struct GpuChoice {
     pub options: SampleOptions,
     /// `[sequences, 2]`
@@ -79,11 +81,28 @@ pub(super) struct GpuChanges {
     pub counts: Tensor<u32>,
 }
 
-/// A recorded step of all sequences.
+/// A recorded step of some sequences.
 pub(super) struct Step {
     pub recording: Recording,
-    /// `[sequences, vocab]`
-    pub logits: Tensor<f32>,
+    pub given: Given,
+}
+
+/// What a step gives.
+pub(super) enum Given {
+    Nothing,
+    /// Logits, `[sequences · rows, vocab]`.
+    Logits(Tensor<f32>),
+    /// The next token after each, `[sequences · run]`.
+    Next(Tensor<u32>),
+}
+
+/// What of a step is wanted.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// The logits after the last tokens of each sequence, so many.
+    Logits(usize),
+    /// The token that is chosen after every one. Of a sequence's single token, it takes the place: it stays on the GPU as the next step's input.
+    Next(&'a GpuChoice),
 }
 
 /// Intermediate results of a layer, in buffers that all layers share.
@@ -125,7 +144,7 @@ impl GpuModel {
         let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
         let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
         let angles = context.upload(&angles, [capacity, c.head_dim / 2, 2])?;
-        Ok(Memory { caches, positions: Tensor::zeros(context, [sequences])?, angles })
+        Ok(Memory { caches, angles })
     }
 
     /// Intermediate results of so many tokens.
@@ -156,12 +175,11 @@ impl GpuModel {
     }
 
     /// Records one layer on the residual stream.
-    pub(super) fn layer(&self, encoder: &mut Encoder, index: usize, memory: &Memory, batch: Batch, s: &Scratch) -> Result<()> {
+    pub(super) fn layer(&self, encoder: &mut Encoder, index: usize, memory: &Memory, input: &Input, s: &Scratch) -> Result<()> {
         let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
-        let new = NewTokens { sequence: batch.first, run: batch.tokens, positions: &memory.positions };
         let norm = |gain| Some((gain, c.eps));
         linear(encoder, &s.x, norm(&layer.input_norm), &layer.qkv, &s.normed, Out::set(&s.qkv))?;
-        transformer::rope_attention_into(encoder, &s.qkv, &new, &memory.angles, cache, batch.longest, &s.attended)?;
+        transformer::rope_attention_into(encoder, &s.qkv, &input.new_tokens(), &memory.angles, cache, input.longest, &s.attended)?;
         linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
         let (ffn_norm, gated_norm) = (norm(&layer.post_norm), layer.gated_norm.as_ref().and_then(norm));
         if bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {
@@ -174,11 +192,11 @@ impl GpuModel {
     }
 
     /// Records the embedding and all layers; gives the residual stream.
-    pub(super) fn hidden(&self, encoder: &mut Encoder, tokens: &Tensor<u32>, memory: &Memory, batch: Batch) -> Result<Tensor<f32>> {
-        let scratch = self.scratch(tokens.len())?;
-        transformer::embed_into(encoder, tokens, &self.ends.embedding, &scratch.x)?;
+    pub(super) fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input) -> Result<Tensor<f32>> {
+        let scratch = self.scratch(input.tokens.len())?;
+        transformer::embed_into(encoder, &input.tokens, &self.ends.embedding, &scratch.x)?;
         for layer in 0..self.layers.len() {
-            self.layer(encoder, layer, memory, batch, &scratch)?;
+            self.layer(encoder, layer, memory, input, &scratch)?;
         }
         Ok(scratch.x)
     }
@@ -190,17 +208,32 @@ impl GpuModel {
         transformer::dense_gemv(encoder, &normed, self.ends.head())
     }
 
-    /// Records a step of all sequences, of up to `longest` tokens with it, from `tokens` `[sequences]`. With a choice, the tokens that are chosen take
-    /// their place.
-    pub(super) fn step(&self, tokens: &Tensor<u32>, memory: &Memory, choice: Option<&GpuChoice>, longest: usize) -> Result<Step> {
-        let sequences = tokens.len();
-        let mut encoder = self.context.encoder("decode");
-        let x = self.hidden(&mut encoder, tokens, memory, Batch { first: 0, tokens: 1, longest })?;
-        let logits = self.logits(&mut encoder, &x, 0, sequences)?;
-        if let Some(choice) = choice {
-            choose(&mut encoder, &logits, tokens, memory, choice)?;
+    /// Records what appends `input`.
+    pub(super) fn step(&self, memory: &Memory, input: &Input, wanted: Wanted<'_>) -> Result<Step> {
+        let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
+        let x = self.hidden(&mut encoder, memory, input)?;
+        let given = match wanted {
+            Wanted::Logits(0) => Given::Nothing,
+            Wanted::Logits(rows) => Given::Logits(self.last_logits(&mut encoder, &x, input, rows)?),
+            Wanted::Next(choice) => {
+                let logits = self.logits(&mut encoder, &x, 0, input.tokens.len())?;
+                Given::Next(choose(&mut encoder, &logits, input, choice)?)
+            }
+        };
+        Ok(Step { recording: encoder.finish(), given })
+    }
+
+    /// Records the logits after the last `rows` tokens of each sequence.
+    fn last_logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, input: &Input, rows: usize) -> Result<Tensor<f32>> {
+        let (tokens, run) = (input.tokens.len(), input.run);
+        let wanted = tokens / run * rows;
+        // Of one sequence, and of whole runs, they are the last rows of all.
+        if wanted == rows || rows == run {
+            return self.logits(encoder, x, tokens - wanted, wanted);
         }
-        Ok(Step { recording: encoder.finish(), logits })
+        let last: Vec<u32> = (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
+        let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
+        self.logits(encoder, &last, 0, wanted)
     }
 }
 
@@ -223,11 +256,13 @@ fn linear(
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
 }
 
-/// Records the choice of the tokens that follow `tokens`, in their place.
-fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, tokens: &Tensor<u32>, memory: &Memory, choice: &GpuChoice) -> Result<()> {
+/// Records the choice of the tokens that follow those of `input`.
+fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, input: &Input, choice: &GpuChoice) -> Result<Tensor<u32>> {
+    let (tokens, new) = (&input.tokens, input.new_tokens());
     if let Some(GpuChanges { penalties, bias, counts }) = &choice.changes {
-        transformer::penalize(encoder, logits, tokens, counts, bias, penalties)?;
+        transformer::penalize(encoder, logits, tokens, &new, counts, bias, penalties)?;
     }
-    let draws = Draws { seeds: &choice.seeds, positions: &memory.positions };
-    transformer::sample_into(encoder, logits, &draws, &choice.options, tokens)
+    let next = if input.run == 1 { tokens.clone() } else { Tensor::uninit(encoder.context(), [tokens.len()])? };
+    transformer::sample_into(encoder, logits, &Draws { seeds: &choice.seeds, new }, &choice.options, &next)?;
+    Ok(next)
 }

@@ -1,6 +1,6 @@
-//! Sequences on a GPU. A prompt is recorded and run in batches; a decoding step is recorded once for all sequences and run again and again.
+//! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and again.
 
-use super::graph::{Batch, GpuChanges, GpuChoice, GpuModel, Memory, Step};
+use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Step, Wanted};
 use crate::{
     error::Result,
     formats::ModelConfig,
@@ -10,32 +10,56 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Tokens of a prompt that are computed together: enough for the GEMM, few enough for the activations' memory.
+/// Tokens that are computed together: enough for the GEMM, few enough for the activations' memory.
 const BATCH: usize = 512;
 
-/// Context lengths at which a decoding step is recorded anew, with more shares of the attention: 64 and its doubles.
+/// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its doubles.
 const FIRST_SPAN: usize = 64;
 
 /// Steps beyond the one that is awaited, so that the GPU does not wait while a token is read back.
 const AHEAD: usize = 3;
 
+/// The most tokens, and rows of logits, of a step that is kept; and how many such steps are.
+const SHORT: usize = 64;
+const FEW_ROWS: usize = 16;
+const KEPT: usize = 8;
+
 struct GpuSession {
     model: Arc<GpuModel>,
     memory: Memory,
-    /// `[sequences]`: the input of the next step.
+    /// The input of the next step.
     tokens: Tensor<u32>,
+    /// `[sequences, 2]`: see [`Input::runs`].
+    runs: Tensor<u32>,
     lengths: Vec<usize>,
     choice: Option<GpuChoice>,
-    step: Option<CachedStep>,
+    /// The one that was used last is the last.
+    steps: Vec<KeptStep>,
 }
 
 /// A recorded step, and what it was recorded for.
-struct CachedStep {
-    /// Does it choose the next tokens?
-    chooses: bool,
+struct KeptStep {
+    kind: Kind,
     /// The longest context that its attention is recorded for.
     span: usize,
     step: Arc<Step>,
+}
+
+/// What steps differ in, beside the length of their context.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    sequences: usize,
+    /// Tokens of each.
+    run: usize,
+    given: Rows,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// The logits after the last tokens of each sequence, so many.
+    Logits(usize),
+    /// The token that is chosen after every one.
+    Next,
 }
 
 impl Engine for GpuModel {
@@ -49,45 +73,74 @@ impl Engine for GpuModel {
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let memory = self.memory(options)?;
-        let tokens = Tensor::zeros(&self.context, [options.sequences])?;
-        Ok(Box::new(GpuSession { model: self, memory, tokens, lengths: vec![0; options.sequences], choice: None, step: None }))
+        Ok(Box::new(GpuSession::new(self, memory, vec![0; options.sequences])?))
     }
 }
 
 impl GpuSession {
-    /// Tells the GPU how many tokens every sequence has.
-    fn write_positions(&self) -> Result<()> {
-        let positions: Vec<_> = self.lengths.iter().map(|&length| length as u32).collect();
-        self.memory.positions.write(&positions)
+    fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
+        let tokens = Tensor::zeros(&model.context, [lengths.len().max(BATCH)])?;
+        let runs = Tensor::zeros(&model.context, [lengths.len(), 2])?;
+        Ok(Self { model, memory, tokens, runs, lengths, choice: None, steps: Vec::new() })
     }
 
-    /// The recorded step for the present lengths.
-    fn recorded(&mut self, chooses: bool) -> Result<Arc<Step>> {
-        let longest = self.lengths.iter().copied().max().unwrap_or(0) + 1;
-        if let Some(cached) = &self.step
-            && cached.chooses == chooses
-            && longest <= cached.span
-            && cached.span <= FIRST_SPAN.max(2 * longest)
-        {
-            return Ok(cached.step.clone());
+    /// The input of a step of so many sequences, of up to `longest` tokens with it.
+    fn input(&self, sequences: usize, run: usize, longest: usize) -> Result<Input> {
+        let (tokens, runs) = (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
+        Ok(Input { tokens, run, runs, longest })
+    }
+
+    /// Records a step.
+    fn record_kind(&self, kind: Kind, longest: usize) -> Result<Step> {
+        let wanted = match kind.given {
+            Rows::Logits(rows) => Wanted::Logits(rows),
+            Rows::Next => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?),
+        };
+        self.model.step(&self.memory, &self.input(kind.sequences, kind.run, longest)?, wanted)
+    }
+
+    /// The recorded step of a kind that has tokens see up to `longest` positions.
+    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<Arc<Step>> {
+        let rows = match kind.given {
+            Rows::Logits(rows) => kind.sequences * rows,
+            Rows::Next => kind.sequences * kind.run,
+        };
+        if kind.sequences * kind.run > SHORT || rows > FEW_ROWS {
+            return Ok(Arc::new(self.record_kind(kind, longest)?));
         }
-        let span = longest.next_power_of_two().max(FIRST_SPAN);
-        let choice = if chooses { Some(self.choice.as_ref().ok_or_else(unchosen)?) } else { None };
-        let step = Arc::new(self.model.step(&self.tokens, &self.memory, choice, span)?);
-        self.step = Some(CachedStep { chooses, span, step: step.clone() });
+        let serves = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
+        let kept = match self.steps.iter().position(serves) {
+            Some(at) => self.steps.remove(at),
+            None => {
+                // One of this kind for another span is not wanted again soon.
+                self.steps.retain(|kept| kept.kind != kind);
+                if self.steps.len() == KEPT {
+                    self.steps.remove(0);
+                }
+                let span = longest.next_power_of_two().max(FIRST_SPAN);
+                KeptStep { kind, span, step: Arc::new(self.record_kind(kind, span)?) }
+            }
+        };
+        let step = kept.step.clone();
+        self.steps.push(kept);
         Ok(step)
     }
 
-    /// Runs a step of all sequences: `submit` submits its recording.
-    fn run<T>(&mut self, tokens: Option<&[u32]>, chooses: bool, submit: impl FnOnce(&Step) -> Result<T>) -> Result<T> {
+    /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that the step before this one gives to each. Whoever gets it
+    /// submits it.
+    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, given: Rows) -> Result<Arc<Step>> {
+        let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
+        let kind = Kind { sequences: sequences.len(), run, given };
+        let longest = sequences.iter().map(|&sequence| self.lengths[sequence]).max().unwrap_or(0) + run;
+        let step = self.recorded(kind, longest)?;
+        let Input { tokens: input, runs, .. } = self.input(sequences.len(), run, longest)?;
         if let Some(tokens) = tokens {
-            self.tokens.write(tokens)?;
+            input.write(tokens)?;
         }
-        let step = self.recorded(chooses)?;
-        self.write_positions()?;
-        let result = submit(&step)?;
-        self.lengths.iter_mut().for_each(|length| *length += 1);
-        Ok(result)
+        let places: Vec<u32> = sequences.iter().flat_map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
+        runs.write(&places)?;
+        sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
+        Ok(step)
     }
 }
 
@@ -101,8 +154,7 @@ impl EngineSession for GpuSession {
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
-        let (model, memory) = (self.model.clone(), self.memory.duplicate()?);
-        Ok(Box::new(Self { model, memory, tokens: self.tokens.duplicate()?, lengths: self.lengths.clone(), choice: None, step: None }))
+        Ok(Box::new(Self::new(self.model.clone(), self.memory.duplicate()?, self.lengths.clone())?))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
@@ -129,25 +181,15 @@ impl EngineSession for GpuSession {
         BATCH
     }
 
-    fn extend(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
-        let model = &self.model;
-        self.write_positions()?;
-        let tokens = model.context.upload(ids, [ids.len()])?;
-        let mut encoder = model.context.encoder("prefill");
-        let x =
-            model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(sequence, ids.len(), self.lengths[sequence] + ids.len()))?;
-        let logits = (rows > 0).then(|| model.logits(&mut encoder, &x, ids.len() - rows, rows)).transpose()?;
-        let submission = encoder.submit()?;
-        self.lengths[sequence] += ids.len();
-        Ok(match logits {
-            Some(logits) => Box::pin(logits.read()),
-            None => Box::pin(async move { submission.await.map(|()| Vec::new()) }),
+    fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        let step = self.prepare(sequences, Some(tokens), Rows::Logits(rows))?;
+        Ok(match &step.given {
+            Given::Logits(logits) => Box::pin(step.recording.submit_read(logits)?),
+            _ => {
+                let submission = step.recording.submit()?;
+                Box::pin(async move { submission.await.map(|()| Vec::new()) })
+            }
         })
-    }
-
-    fn step(&mut self, tokens: &[u32]) -> Result<Pending<Vec<f32>>> {
-        let logits = self.run(Some(tokens), false, |step| step.recording.submit_read(&step.logits))?;
-        Ok(Box::pin(logits))
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
@@ -165,14 +207,14 @@ impl EngineSession for GpuSession {
         };
         let (seeds, changes) = (context.upload(&seeds, [sequences, 2])?, choice.changes.map(changes).transpose()?);
         self.choice = Some(GpuChoice { options: choice.options, seeds, changes });
-        self.step = None;
+        self.steps.retain(|kept| kept.kind.given != Rows::Next);
         Ok(())
     }
 
-    fn step_next(&mut self, tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
-        let next = self.tokens.clone();
-        let ids = self.run(tokens, true, |step| step.recording.submit_read(&next))?;
-        Ok(Box::pin(ids))
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        let step = self.prepare(sequences, tokens, Rows::Next)?;
+        let Given::Next(next) = &step.given else { return Err(unchosen()) };
+        Ok(Box::pin(step.recording.submit_read(next)?))
     }
 
     fn steps_ahead(&self) -> usize {
@@ -183,25 +225,30 @@ impl EngineSession for GpuSession {
         let tokens = hidden.len() / self.model.config.hidden;
         let scratch = self.model.scratch(tokens)?;
         scratch.x.write(hidden)?;
+        let input = Input { tokens: Tensor::uninit(&self.model.context, [tokens])?, ..self.input(1, 0, tokens)? };
+        input.runs.write(&[0, 0])?;
         let mut encoder = self.model.context.encoder("layer");
-        self.model.layer(&mut encoder, layer, &self.memory, Batch::prompt(0, tokens, tokens), &scratch)?;
+        self.model.layer(&mut encoder, layer, &self.memory, &Input { run: tokens, ..input }, &scratch)?;
         encoder.submit()?;
         Ok(Box::pin(scratch.x.read()))
     }
 
     fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
-        let model = &self.model;
-        self.write_positions()?;
-        let tokens = model.context.upload(ids, [ids.len()])?;
-        let mut encoder = model.context.encoder("prompt");
-        let x = model.hidden(&mut encoder, &tokens, &self.memory, Batch::prompt(0, ids.len(), self.lengths[0] + ids.len()))?;
-        let logits = model.logits(&mut encoder, &x, ids.len() - 1, 1)?;
-        Ok((encoder.finish(), logits))
+        let longest = self.lengths[0] + ids.len();
+        let (tokens, runs) =
+            (self.model.context.upload(ids, [ids.len()])?, self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?);
+        let step = self.model.step(&self.memory, &Input { tokens, run: ids.len(), runs, longest }, Wanted::Logits(1))?;
+        match step.given {
+            Given::Logits(logits) => Ok((step.recording, logits)),
+            _ => Err(unchosen()),
+        }
     }
 
     fn record_step(&mut self, past: usize) -> Result<Recording> {
-        self.memory.positions.write(&vec![past as u32; self.lengths.len()])?;
-        self.choose_by(Choice { options: SampleOptions::default().temperature(0.0), seeds: vec![0; self.lengths.len()], changes: None })?;
-        Ok(self.model.step(&self.tokens, &self.memory, self.choice.as_ref(), past + 1)?.recording)
+        let places: Vec<u32> = (0..self.lengths.len()).flat_map(|sequence| [sequence as u32, past as u32]).collect();
+        self.runs.write(&places)?;
+        let sequences = self.lengths.len();
+        self.choose_by(Choice { options: SampleOptions::default().temperature(0.0), seeds: vec![0; sequences], changes: None })?;
+        Ok(self.record_kind(Kind { sequences, run: 1, given: Rows::Next }, past + 1)?.recording)
     }
 }

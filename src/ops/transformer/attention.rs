@@ -21,17 +21,17 @@ use rayon::prelude::*;
 
 params! {
     struct Params {
-        run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
+        run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
     }
 }
-params! { struct CombineParams { run: u32, sequence: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 } }
+params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 } }
 
 /// Positions of a share: four threads each.
 const SPAN: usize = THREADS as usize / 4;
 const THREADS: u32 = 256;
 
 const FEW_BINDINGS: &[Binding] = &[
-    read("positions", U32),
+    read("runs", U32),
     read("qkv", F32),
     read("angles", F32),
     read_write("keys", Float("C")),
@@ -41,7 +41,7 @@ const FEW_BINDINGS: &[Binding] = &[
     read_write("x_weight", F32),
 ];
 const JOINED_BINDINGS: &[Binding] = &[
-    read("positions", U32),
+    read("runs", U32),
     read("qkv", F32),
     read("angles", F32),
     read_write("keys", Float("C")),
@@ -51,7 +51,7 @@ const JOINED_BINDINGS: &[Binding] = &[
     read_write("x_count", U32),
 ];
 const MANY_BINDINGS: &[Binding] =
-    &[read("positions", U32), read("qkv", F32), read("keys", Float("C")), read("values", Float("C")), read_write("y", F32)];
+    &[read("runs", U32), read("qkv", F32), read("keys", Float("C")), read("values", Float("C")), read_write("y", F32)];
 
 const FEW_WGSL: &[Part] = wgsl![
     REDUCE,
@@ -139,7 +139,7 @@ static MANY: Kernel = Kernel::trusted(
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
     CombineParams::FIELDS,
-    &[read("positions", U32), read("x", F32), read("x_weight", F32), read_write("y", F32)],
+    &[read("runs", U32), read("x", F32), read("x_weight", F32), read_write("y", F32)],
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "transformer/attention_merge", "transformer/attention_combine"])
             .constants(&[("SPAN", SPAN as u32)])
@@ -242,14 +242,14 @@ fn record(
     y: Out<'_, f32>,
 ) -> Result<()> {
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
-    let NewTokens { sequence, run, positions } = *new;
+    let NewTokens { run, runs } = *new;
     let width = shape.heads * shape.head_dim;
     y.check("attention", tokens, width)?;
     let longest = longest.min(cache.capacity);
-    let (run32, sequence32, longest32, add) = (run as u32, sequence as u32, longest as u32, y.adds().into());
+    let (run32, longest32, add) = (run as u32, longest as u32, y.adds().into());
     let params = Params {
         run: run32,
-        sequence: sequence32,
+        sequences: cache.sequences as u32,
         heads: shape.heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
@@ -264,7 +264,7 @@ fn record(
     let plan = plan(rows, shape.kv_heads, sequences, shape.head_dim, longest);
     // What rotates inside must be of few.
     let Plan::Shares(shares) = plan else {
-        let bindings: [&dyn Bind; 5] = [positions, qkv, keys, values, y];
+        let bindings: [&dyn Bind; 5] = [runs, qkv, keys, values, y];
         return encoder.dispatch(&MANY, &params, &bindings, [rows, shape.kv_heads, sequences]);
     };
     let context = encoder.context();
@@ -276,18 +276,18 @@ fn record(
         let kernel = if rows <= 4 { &JOINED_4 } else { &JOINED_8 };
         let x = Tensor::<u32>::uninit(context, [left, 4 * shape.quads() + 2])?;
         let x_count = Tensor::<u32>::zeros(context, [rows.div_ceil(4) * shape.kv_heads * sequences])?;
-        return encoder.dispatch(kernel, &params, &[positions, qkv, angles, keys, values, y, &x, &x_count], extent);
+        return encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_count], extent);
     }
     let x = Tensor::<f32>::uninit(context, [left, 4 * shape.quads()])?;
     let x_weight = Tensor::<f32>::uninit(context, [left, 2])?;
     let kernel = if rows <= 4 { &FEW_4 } else { &FEW_8 };
-    encoder.dispatch(kernel, &params, &[positions, qkv, angles, keys, values, y, &x, &x_weight], extent)?;
+    encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_weight], extent)?;
     if shares == 1 {
         return Ok(());
     }
     let (heads, head_dim, tokens32) = (shape.heads as u32, shape.head_dim as u32, tokens as u32);
-    let params = CombineParams { run: run32, sequence: sequence32, heads, head_dim, longest: longest32, tokens: tokens32, add };
-    encoder.dispatch(&COMBINE, &params, &[positions, &x, &x_weight, y], [tokens * shape.heads * shape.quads(), 1, 1])
+    let params = CombineParams { run: run32, heads, head_dim, longest: longest32, tokens: tokens32, add };
+    encoder.dispatch(&COMBINE, &params, &[runs, &x, &x_weight, y], [tokens * shape.heads * shape.quads(), 1, 1])
 }
 
 /// The CPU twin, for one sequence whose tokens in `qkv` are the last in `cache`: equal but for the order of float sums and the last bits of exp.

@@ -50,15 +50,29 @@ impl AttentionShape {
     }
 }
 
-/// The new tokens of an op: `run` of each of several neighbouring sequences, which they continue.
+/// The new tokens of an op: as many for each of some sequences, which they continue.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTokens<'a> {
-    /// The first sequence.
-    pub sequence: usize,
     /// New tokens of each.
     pub run: usize,
-    /// `[sequences]`: the tokens that each sequence of the cache has had before.
-    pub positions: &'a Tensor<u32>,
+    /// `[n, 2]`: of each of these sequences, which one it is, and how many tokens it has had before. None is there twice; one that does not exist is
+    /// taken for the last.
+    pub runs: &'a Tensor<u32>,
+}
+
+impl NewTokens<'_> {
+    /// How many runs there are; they must be as many tokens as are given.
+    pub(super) fn check(&self, op: &'static str, tokens: usize) -> Result<usize> {
+        let (run, shape) = (self.run, self.runs.shape());
+        let n = shape.dims()[0];
+        if shape.dims() != [n, 2] {
+            return Err(Error::Shape { op, what: "runs", expected: "[n, 2]".into(), found: shape });
+        }
+        if run == 0 || n.saturating_mul(run) != tokens {
+            return Err(Error::Invalid { op, what: format!("{tokens} tokens in {n} runs of {run}") });
+        }
+        Ok(n)
+    }
 }
 
 /// The keys and values of one layer on the GPU, for `sequences` sequences of up to `capacity` tokens; in `f32`, or in `f16` at half the size.

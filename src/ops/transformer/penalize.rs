@@ -1,5 +1,6 @@
 //! Biases and penalties: logits of the next token are changed by which tokens a sequence has. Repetition: Keskar et al. 2019, "CTRL", arXiv 1909.05858.
 
+use super::cache::NewTokens;
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -12,12 +13,12 @@ use crate::{
     params, wgsl,
 };
 
-params! { struct Params { length: u32, vocab: u32, repetition: f32, inverse: f32, presence: f32, frequency: f32, zero: u32 } }
+params! { struct Params { length: u32, vocab: u32, sequences: u32, repetition: f32, inverse: f32, presence: f32, frequency: f32, zero: u32 } }
 
 static PENALIZE: Kernel = Kernel::trusted(
     "penalize",
     Params::FIELDS,
-    &[read("tokens", U32), read("bias", F32), read_write("counts", U32), read_write("logits", F32)],
+    &[read("tokens", U32), read("runs", U32), read("bias", F32), read_write("counts", U32), read_write("logits", F32)],
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/penalize"])],
 )
 .flat();
@@ -85,23 +86,31 @@ impl Penalties {
     }
 }
 
-/// Changes `logits` `[sequences, vocab]` in place. `bias` `[vocab]` is added where it is not 0; then come the penalties. `counts` `[sequences, vocab]`
-/// says how often each token was generated, plus [`Penalties::SEEN`] for tokens of the prompt; of `tokens` `[sequences]`, the last of each sequence, the
-/// count is raised first. So a step that is run again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
+/// Changes `logits` `[rows, vocab]`, those after one new token of each sequence, in place. `bias` `[vocab]` is added where it is not 0; then come the penalties. `counts` `[sequences, vocab]`
+/// says how often each token was generated, plus [`Penalties::SEEN`] for tokens of the prompt; of `tokens` `[rows]`, the new ones, the count
+/// is raised first. So a step that is run again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
 ///
 /// # Errors
-/// [`Error::Invalid`] for penalties out of range; [`Error::Shape`] for tensors that do not fit.
+/// [`Error::Invalid`] for penalties out of range, or runs of several tokens; [`Error::Shape`] for tensors that do not fit.
 pub fn penalize(
     encoder: &mut Encoder,
     logits: &Tensor<f32>,
     tokens: &Tensor<u32>,
+    new: &NewTokens<'_>,
     counts: &Tensor<u32>,
     bias: &Tensor<f32>,
     penalties: &Penalties,
 ) -> Result<()> {
     penalties.check()?;
     let (rows, vocab) = logits.shape().as_matrix();
-    let shapes = [("the tokens", tokens.shape(), vec![rows]), ("the counts", counts.shape(), vec![rows, vocab])];
+    if new.check(OP, rows)? != rows {
+        return Err(Error::Invalid { op: OP, what: format!("runs of {} tokens; each is counted before the next is chosen", new.run) });
+    }
+    let sequences = counts.shape().dims()[0];
+    if sequences == 0 && rows > 0 {
+        return Err(Error::Invalid { op: OP, what: "no counts".into() });
+    }
+    let shapes = [("the tokens", tokens.shape(), vec![rows]), ("the counts", counts.shape(), vec![sequences, vocab])];
     for (what, shape, dims) in shapes.into_iter().chain([("the bias", bias.shape(), vec![vocab])]) {
         if shape.dims() != dims {
             return Err(Error::Shape { op: OP, what, expected: format!("{dims:?}"), found: shape });
@@ -109,8 +118,8 @@ pub fn penalize(
     }
     let &Penalties { repetition, presence, frequency } = penalties;
     let (length, vocab, inverse) = (logits.len() as u32, vocab as u32, penalties.inverse());
-    let params = Params { length, vocab, repetition, inverse, presence, frequency, zero: 0 };
-    encoder.dispatch(&PENALIZE, &params, &[tokens, bias, counts, logits], [logits.len(), 1, 1])
+    let params = Params { length, vocab, sequences: sequences as u32, repetition, inverse, presence, frequency, zero: 0 };
+    encoder.dispatch(&PENALIZE, &params, &[tokens, new.runs, bias, counts, logits], [logits.len(), 1, 1])
 }
 
 /// The CPU twin for one sequence: the same bits, but of numbers that are too small to be normal.

@@ -13,18 +13,12 @@ use crate::{
     msl, params, wgsl,
 };
 
-params! { struct Params { tokens: u32, run: u32, sequence: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
+params! { struct Params { tokens: u32, run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32 } }
 
 static ROPE: Kernel = Kernel::trusted(
     "rope",
     Params::FIELDS,
-    &[
-        read("positions", U32),
-        read("angles", F32),
-        read_write("qkv", F32),
-        read_write("keys", Float("C")),
-        read_write("values", Float("C")),
-    ],
+    &[read("runs", U32), read("angles", F32), read_write("qkv", F32), read_write("keys", Float("C")), read_write("values", Float("C"))],
     &[
         Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/turned", "transformer/rope"]),
         Source::msl(msl!["shared/prelude", "transformer/turned", "transformer/rope"]),
@@ -45,7 +39,7 @@ pub fn rope_angles(frequencies: &[f32], capacity: usize) -> Vec<f32> {
 /// the cache's capacity is dropped, so callers check their room. `angles` are [`rope_angles`] for the cache's capacity.
 ///
 /// # Errors
-/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or sequences do not exist.
+/// [`Error::Shape`] if the tensors do not fit the cache; [`Error::Invalid`] if `m` is not equal runs, or there are more than the cache has sequences.
 pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angles: &Tensor<f32>, cache: &KvCache) -> Result<()> {
     let op = "rope";
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
@@ -54,13 +48,13 @@ pub fn rope(encoder: &mut Encoder, qkv: &Tensor<f32>, new: &NewTokens<'_>, angle
     let params = Params {
         tokens: tokens as u32,
         run: new.run as u32,
-        sequence: new.sequence as u32,
+        sequences: cache.sequences as u32,
         heads: shape.heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
         capacity: cache.capacity as u32,
     };
-    encoder.dispatch(&ROPE, &params, &[new.positions, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
+    encoder.dispatch(&ROPE, &params, &[new.runs, angles, qkv, &cache.keys, &cache.values], [tokens * shape.row() / 2, 1, 1])
 }
 
 impl KvCache {
@@ -75,16 +69,13 @@ impl KvCache {
 
     /// Is `qkv` as many runs of tokens as there are sequences for?
     pub(super) fn check_rows(&self, op: &'static str, qkv: &Tensor<f32>, new: &NewTokens<'_>) -> Result<()> {
-        let NewTokens { sequence, run, positions } = *new;
-        let (tokens, columns) = qkv.shape().as_matrix();
-        if columns != self.shape.row() {
+        let tokens = qkv.shape().as_matrix().0;
+        if qkv.shape().as_matrix().1 != self.shape.row() {
             return Err(Error::Shape { op, what: "qkv", expected: format!("[m, {}]", self.shape.row()), found: qkv.shape() });
         }
-        if positions.len() != self.sequences {
-            return Err(Error::Shape { op, what: "positions", expected: format!("[{}]", self.sequences), found: positions.shape() });
-        }
-        if run == 0 || !tokens.is_multiple_of(run) || sequence.saturating_add(tokens / run) > self.sequences {
-            let what = format!("{tokens} tokens in runs of {run} from sequence {sequence} on; the cache has {}", self.sequences);
+        let runs = new.check(op, tokens)?;
+        if runs > self.sequences {
+            let what = format!("{runs} runs; the cache has {} sequences", self.sequences);
             return Err(Error::Invalid { op, what });
         }
         Ok(())

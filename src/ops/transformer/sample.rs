@@ -1,7 +1,10 @@
 //! The next token of every sequence, drawn from its logits: top-k (Fan, Lewis, Dauphin 2018, arXiv 1805.04833), top-p (Holtzman et al. 2019,
 //! 1904.09751), min-p (Nguyen et al. 2024, 2407.01082), and the Gumbel-max trick, in integers.
 
-use super::top_k::{TopK, top_k_cpu, top_k_into};
+use super::{
+    cache::NewTokens,
+    top_k::{TopK, top_k_cpu, top_k_into},
+};
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
@@ -18,7 +21,8 @@ use std::cmp::Ordering;
 
 params! {
     struct Params {
-        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, k: u32, share: u32, least: u32, scale: f32
+        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, k: u32, share: u32, least: u32, run: u32,
+        sequences: u32, scale: f32
     }
 }
 
@@ -68,7 +72,7 @@ static SAMPLE_DRAW: Kernel = Kernel::trusted(
         read("path", U32),
         read("ties", U32),
         read("seeds", U32),
-        read("positions", U32),
+        read("runs", U32),
         read_write("best", U32),
     ],
     &[chunk!("transformer/sample_draw").workgroup_bytes(2048)],
@@ -170,10 +174,10 @@ const OP: &str = "sample";
 /// What the random numbers of [`sample`] follow from, and nothing else: so a sequence's tokens do not depend on those beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws<'a> {
-    /// `[rows, 2]`: the seed of each, its lower word first.
+    /// `[sequences, 2]`: the seed of each, its lower word first.
     pub seeds: &'a Tensor<u32>,
-    /// `[rows]`: how far each sequence is. With the same seed, every position has its own random numbers.
-    pub positions: &'a Tensor<u32>,
+    /// The tokens that the rows come after. With the same seed, every position has its own random numbers.
+    pub new: NewTokens<'a>,
 }
 
 /// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that has a NaN, and, unless it is taken for being the
@@ -184,7 +188,7 @@ pub struct Draws<'a> {
 /// computed in integers: where logits are equal, so are tokens, on every device.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options out of range; [`Error::Shape`] if seeds or positions do not fit.
+/// [`Error::Invalid`] for options out of range; [`Error::Shape`] if seeds or runs do not fit.
 pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, draws: &Draws<'_>, options: &SampleOptions) -> Result<Tensor<u32>> {
     let chosen = Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?;
     sample_into(encoder, logits, draws, options, &chosen)?;
@@ -204,9 +208,12 @@ pub fn sample_into(
 ) -> Result<()> {
     options.check()?;
     let (rows, count) = logits.shape().as_matrix();
-    let expected =
-        [("the seeds", draws.seeds, vec![rows, 2]), ("the positions", draws.positions, vec![rows]), ("the output", chosen, vec![rows])];
-    for (what, tensor, dims) in expected {
+    draws.new.check(OP, rows)?;
+    let sequences = draws.seeds.shape().dims()[0];
+    if sequences == 0 && rows > 0 {
+        return Err(Error::Invalid { op: OP, what: "no seeds".into() });
+    }
+    for (what, tensor, dims) in [("the seeds", draws.seeds, vec![sequences, 2]), ("the output", chosen, vec![rows])] {
         if tensor.shape().dims() != dims {
             return Err(Error::Shape { op: OP, what, expected: format!("{dims:?}"), found: tensor.shape() });
         }
@@ -215,7 +222,7 @@ pub fn sample_into(
         let top = TopK { logits: Tensor::uninit(encoder.context(), [rows, 1])?, ids: chosen.reshape([rows, 1])? };
         return top_k_into(encoder, logits, &top);
     }
-    Search::new(encoder, rows, count, options)?.record(encoder, logits, draws, chosen)
+    Search::new(encoder, rows, count, draws, options)?.record(encoder, logits, draws, chosen)
 }
 
 /// A pass of a search: the digit, by number or by weight.
@@ -241,7 +248,7 @@ struct Search {
 }
 
 impl Search {
-    fn new(encoder: &Encoder, rows: usize, count: usize, options: &SampleOptions) -> Result<Self> {
+    fn new(encoder: &Encoder, rows: usize, count: usize, draws: &Draws<'_>, options: &SampleOptions) -> Result<Self> {
         let by_number = (1..count).contains(&options.top_k).then_some(BY_NUMBER);
         let share = options.share();
         let kinds = by_number.into_iter().chain(share.map(|_| BY_WEIGHT));
@@ -259,6 +266,8 @@ impl Search {
             k: options.top_k.min(count) as u32,
             share: share.unwrap_or(0),
             least: options.least(),
+            run: draws.new.run as u32,
+            sequences: draws.seeds.shape().dims()[0] as u32,
             scale: race::scale(options.temperature),
         };
         let (largest, bins, path) = (tensor(chunks)?, tensor((2 * THREADS * n).max(1))?, tensor(3 * (n + 1))?);
@@ -276,7 +285,7 @@ impl Search {
         if !self.passes.is_empty() {
             encoder.dispatch(&SAMPLE_TIES, &self.at(self.passes.len()), &[logits, largest, bins, path, ties], chunks)?;
         }
-        encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws.seeds, draws.positions, best], chunks)?;
+        encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws.seeds, draws.new.runs, best], chunks)?;
         encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, chosen], rows)
     }
 

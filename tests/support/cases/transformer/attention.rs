@@ -31,11 +31,11 @@ pub fn cases() -> Vec<Case> {
         (Slots::one(8, 1, 32, 126, 3), 1),
         (Slots::one(8, 1, 32, 297, 3), 2),
         (Slots::one(2, 2, 256, 250, 11), 3),
-        (Slots::one(2, 1, 128, 0, 11).of(&[9, 0], 0, 2), 1),
-        (Slots::one(4, 1, 64, 0, 1).of(&[0, 128, 299, 5], 1, 3), 2),
-        (Slots::one(4, 2, 40, 0, 1).of(&[0, 5, 127, 128, 299], 0, 5), 2),
-        (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], 1, 2), 2),
-        (Slots::one(2, 1, 2, 0, 1).of(&[3, 3], 1, 0), 1),
+        (Slots::one(2, 1, 128, 0, 11).of(&[9, 0], &[0, 1]), 1),
+        (Slots::one(4, 1, 64, 0, 1).of(&[0, 128, 299, 5], &[3, 1, 2]), 2),
+        (Slots::one(4, 2, 40, 0, 1).of(&[0, 5, 127, 128, 299], &[0, 1, 2, 3, 4]), 2),
+        (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], &[1, 0]), 2),
+        (Slots::one(2, 1, 2, 0, 1).of(&[3, 3], &[]), 1),
     ];
     let fixed = (0u64..).zip(fixed).map(|(i, (slots, rooms))| (rng(i), slots, rooms));
     let random = (0..20).map(|i| {
@@ -43,9 +43,8 @@ pub fn cases() -> Vec<Case> {
         let (kv_heads, sharing) = (rng.random_range(1..4), rng.random_range(1..5));
         let run = if rng.random_bool(0.5) { 1 } else { rng.random_range(1..20) };
         let positions: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(0..300)).collect();
-        let slot = rng.random_range(0..positions.len());
-        let sequences = rng.random_range(1..=positions.len() - slot);
-        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run).of(&positions, slot, sequences);
+        let used = Slots::some(&mut rng, positions.len());
+        let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run).of(&positions, &used);
         let rooms = rng.random_range(1..6);
         (rng, slots, rooms)
     });
@@ -129,10 +128,10 @@ impl Attention {
         let caches = [keys, values];
         let record = move |r: &mut crate::Recorder| {
             let Self { slots, element, .. } = &self;
-            let (cache, positions) = slots.upload(r, *element, &caches)?;
+            let (cache, runs) = slots.upload(r, *element, &caches)?;
             let qkv = r.upload(&qkv, [slots.tokens(), slots.shape.row()])?;
             let shape = [slots.tokens(), slots.shape.heads * slots.shape.head_dim];
-            let new = NewTokens { sequence: slots.slot, run: slots.run, positions: &positions };
+            let new = NewTokens { run: slots.run, runs: &runs };
             let y = if base == 0.0 {
                 attention(&mut r.encoder, &qkv, &new, &cache, slots.capacity)?
             } else {
@@ -155,8 +154,8 @@ impl Attention {
         &self.rows[(before + token) * row..][..row]
     }
 
-    fn used(&self) -> std::ops::Range<usize> {
-        self.slots.slot..self.slots.slot + self.slots.sequences
+    fn used(&self) -> impl Iterator<Item = usize> {
+        self.slots.used.iter().copied()
     }
 
     /// New tokens, keys and values. What is not seen, of slots or of positions, must not count; what pads a head is 0.
@@ -284,8 +283,8 @@ fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element
     let width = shape.heads * shape.head_dim;
     let record = move |r: &mut crate::Recorder| {
         let angles = r.upload(&angles, [slots.capacity, shape.head_dim / 2, 2])?;
-        let (whole, positions) = slots.upload(r, element, &caches)?;
-        let new = NewTokens { sequence: 0, run, positions: &positions };
+        let (whole, runs) = slots.upload(r, element, &caches)?;
+        let new = NewTokens { run, runs: &runs };
         let (rows, y) = (r.upload(&qkv, [run, shape.row()])?, r.output::<f32>([run, width])?);
         rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
         attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
@@ -294,8 +293,8 @@ fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element
         let (cut, _) = slots.upload(r, element, &caches)?;
         let mut done = 0;
         for &piece in &pieces {
-            let positions = r.upload(&[(past + done) as u32], [1])?;
-            let new = NewTokens { sequence: 0, run: piece, positions: &positions };
+            let runs = r.upload(&[0, (past + done) as u32], [1, 2])?;
+            let new = NewTokens { run: piece, runs: &runs };
             let rows = r.upload(&qkv[done * shape.row()..][..piece * shape.row()], [piece, shape.row()])?;
             let y = r.output::<f32>([piece, width])?;
             done += piece;

@@ -5,6 +5,7 @@ use bitnet_wgpu::{
     Element, Result, Tensor,
     transformer::{AttentionShape, KvCache},
 };
+use rand::{RngExt, rngs::StdRng, seq::SliceRandom};
 
 #[derive(Clone, Debug)]
 pub struct Slots {
@@ -12,10 +13,9 @@ pub struct Slots {
     pub capacity: usize,
     /// Tokens that each sequence of the cache has had before.
     pub positions: Vec<usize>,
-    /// The first sequence with new tokens, how many each, and how many sequences.
-    pub slot: usize,
+    /// The sequences with new tokens, in any order, and how many each.
+    pub used: Vec<usize>,
     pub run: usize,
-    pub sequences: usize,
 }
 
 impl Slots {
@@ -23,21 +23,21 @@ impl Slots {
     pub fn one(heads: usize, kv_heads: usize, head_dim: usize, past: usize, run: usize) -> Self {
         let shape = AttentionShape { heads, kv_heads, head_dim };
         // Odd, and no more than what is needed.
-        Self { shape, capacity: (past + run) | 1, positions: vec![past], slot: 0, run, sequences: 1 }
+        Self { shape, capacity: (past + run) | 1, positions: vec![past], used: vec![0], run }
     }
 
     pub fn capacity(self, capacity: usize) -> Self {
         Self { capacity, ..self }
     }
 
-    /// `sequences` from `slot` on, of those that have had so many tokens.
-    pub fn of(self, positions: &[usize], slot: usize, sequences: usize) -> Self {
+    /// Those `used` of sequences that have had so many tokens.
+    pub fn of(self, positions: &[usize], used: &[usize]) -> Self {
         let capacity = (positions.iter().max().unwrap() + self.run) | 1;
-        Self { positions: positions.to_vec(), slot, sequences, capacity, ..self }
+        Self { positions: positions.to_vec(), used: used.to_vec(), capacity, ..self }
     }
 
     pub fn tokens(&self) -> usize {
-        self.run * self.sequences
+        self.run * self.used.len()
     }
 
     fn quads(&self) -> usize {
@@ -63,17 +63,25 @@ impl Slots {
 
     /// Slot and position of a new token.
     pub fn place(&self, token: usize) -> (usize, usize) {
-        let slot = self.slot + token / self.run;
+        let slot = self.used[token / self.run];
         (slot, self.positions[slot] + token % self.run)
     }
 
-    /// The cache and the positions on the device.
+    /// The cache and the runs on the device.
     pub fn upload(&self, r: &mut Recorder, element: Element, caches: &[Vec<f32>; 2]) -> Result<(KvCache, Tensor<u32>)> {
         let cache = KvCache::new(r.encoder.context(), self.shape, self.positions.len(), self.capacity, element)?;
         for (buffer, numbers) in cache.tensors().into_iter().zip(caches) {
             r.fill(buffer, &Data::floats(element, numbers));
         }
-        let positions: Vec<u32> = self.positions.iter().map(|&position| position as u32).collect();
-        Ok((cache, r.upload(&positions, [positions.len()])?))
+        let runs: Vec<u32> = self.used.iter().flat_map(|&slot| [slot as u32, self.positions[slot] as u32]).collect();
+        Ok((cache, r.upload(&runs, [self.used.len(), 2])?))
+    }
+
+    /// Some of so many sequences, in any order.
+    pub fn some(rng: &mut StdRng, sequences: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..sequences).collect();
+        all.shuffle(rng);
+        all.truncate(rng.random_range(1..=sequences));
+        all
     }
 }

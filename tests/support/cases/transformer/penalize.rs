@@ -1,7 +1,7 @@
 //! `src/ops/transformer/penalize.rs`
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
-use bitnet_wgpu::transformer::{Penalties, penalize, penalize_cpu};
+use bitnet_wgpu::transformer::{NewTokens, Penalties, penalize, penalize_cpu};
 use rand::{RngExt, rngs::StdRng};
 
 pub fn cases() -> Vec<Case> {
@@ -23,20 +23,24 @@ fn case(rng: &mut StdRng, rows: usize, vocab: usize, penalties: Penalties) -> Ca
     logits.iter_mut().step_by(7).for_each(|logit| *logit = [0.0, -0.0, f32::NEG_INFINITY][rng.random_range(0..3)]);
     // Of the prompt, generated, both, or neither; some are forbidden, others have no bias.
     let mut any = |_| [0, 0, 3, 17, Penalties::SEEN, Penalties::SEEN + 5][rng.random_range(0..6)];
-    let counts: Vec<u32> = (0..rows * vocab).map(&mut any).collect();
+    // The first sequence gets no token; the others do, the last first.
+    let sequences = rows + 1;
+    let counts: Vec<u32> = (0..sequences * vocab).map(&mut any).collect();
+    let runs: Vec<[u32; 2]> = (0..rows as u32).map(|row| [rows as u32 - row, 9]).collect();
     let tokens: Vec<u32> = (0..rows).map(|_| rng.random_range(0..vocab.max(1)) as u32).collect();
     let mut bias = floats(rng, vocab, 2.0);
     bias.iter_mut().step_by(2).for_each(|bias| *bias = 0.0);
     bias.iter_mut().skip(3).step_by(11).for_each(|bias| *bias = f32::NEG_INFINITY);
     let (mut wanted, mut counted) = (logits.clone(), counts.clone());
     for (row, &token) in tokens.iter().enumerate() {
-        let at = row * vocab..(row + 1) * vocab;
-        penalize_cpu(&mut wanted[at.clone()], token, &mut counted[at], &bias, &penalties).unwrap();
+        let of = runs[row][0] as usize;
+        penalize_cpu(&mut wanted[row * vocab..][..vocab], token, &mut counted[of * vocab..][..vocab], &bias, &penalties).unwrap();
     }
     Case::exact(format!("{rows} × {vocab}, {penalties:?}"), vec![Data::F32(wanted), Data::U32(counted)], move |r| {
-        let (logits, counts) = (r.upload(&logits, [rows, vocab])?, r.upload(&counts, [rows, vocab])?);
+        let (logits, counts) = (r.upload(&logits, [rows, vocab])?, r.upload(&counts, [sequences, vocab])?);
         let (tokens, bias) = (r.upload(&tokens, [rows])?, r.upload(&bias, [vocab])?);
-        penalize(&mut r.encoder, &logits, &tokens, &counts, &bias, &penalties)?;
+        let new = NewTokens { run: 1, runs: &r.upload(runs.as_flattened(), [rows, 2])? };
+        penalize(&mut r.encoder, &logits, &tokens, &new, &counts, &bias, &penalties)?;
         r.watch_all(&logits);
         r.watch_all(&counts);
         Ok(())

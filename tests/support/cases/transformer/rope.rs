@@ -14,11 +14,11 @@ pub fn cases() -> Vec<Case> {
         Slots::one(3, 1, 6, 4, 1),
         Slots::one(4, 2, 14, 1, 5).capacity(7),
         // The last tokens of the first run, and all of the second, have no room.
-        Slots::one(2, 2, 40, 0, 4).of(&[0, 7, 9, 3], 1, 2).capacity(9),
-        Slots::one(8, 2, 64, 0, 1).of(&[5, 5, 0, 32, 40], 2, 3).capacity(33),
-        Slots::one(6, 3, 32, 0, 11).of(&[0, 4], 0, 1).capacity(11),
+        Slots::one(2, 2, 40, 0, 4).of(&[0, 7, 9, 3], &[1, 2]).capacity(9),
+        Slots::one(8, 2, 64, 0, 1).of(&[5, 5, 0, 32, 40], &[4, 2, 3]).capacity(33),
+        Slots::one(6, 3, 32, 0, 11).of(&[0, 4], &[0]).capacity(11),
         Slots::one(6, 2, 64, 3, 13).capacity(17),
-        Slots::one(2, 1, 128, 0, 1).of(&[0], 0, 0),
+        Slots::one(2, 1, 128, 0, 1).of(&[0], &[]),
     ];
     let fixed = (0u64..).zip(fixed).map(|(i, slots)| (rng(i), slots));
     let random = (0..20).map(|i| {
@@ -27,9 +27,8 @@ pub fn cases() -> Vec<Case> {
         let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..40), 0, rng.random_range(1..9));
         let capacity = rng.random_range(1..40);
         let positions: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..capacity + 3)).collect();
-        let slot = rng.random_range(0..positions.len());
-        let sequences = rng.random_range(1..=positions.len() - slot);
-        (rng, slots.of(&positions, slot, sequences).capacity(capacity))
+        let used = Slots::some(&mut rng, positions.len());
+        (rng, slots.of(&positions, &used).capacity(capacity))
     });
     let all = fixed.chain(random.collect::<Vec<_>>());
     all.flat_map(|(mut rng, slots)| [Element::F32, Element::F16].map(|element| case(&mut rng, &slots, element))).collect()
@@ -74,10 +73,10 @@ fn case(rng: &mut StdRng, slots: &Slots, element: Element) -> Case {
         })
     };
     let record = move |r: &mut crate::Recorder| {
-        let (cache, positions) = slots.upload(r, element, &caches)?;
+        let (cache, runs) = slots.upload(r, element, &caches)?;
         let qkv = r.upload(&qkv, [slots.tokens(), row])?;
         let angles = r.upload(&angles, [slots.capacity, middle, 2])?;
-        let new = NewTokens { sequence: slots.slot, run: slots.run, positions: &positions };
+        let new = NewTokens { run: slots.run, runs: &runs };
         rope(&mut r.encoder, &qkv, &new, &angles, &cache)?;
         r.watch_all(&qkv);
         cache.tensors().into_iter().for_each(|buffer| r.watch(buffer, cache_len));

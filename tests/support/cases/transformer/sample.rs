@@ -1,7 +1,7 @@
 //! `src/ops/transformer/sample.rs`
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
-use bitnet_wgpu::transformer::{Draws, SampleOptions, sample, sample_cpu, sample_into};
+use bitnet_wgpu::transformer::{Draws, NewTokens, SampleOptions, sample, sample_cpu, sample_into};
 use rand::{RngExt, rngs::StdRng};
 
 pub fn cases() -> Vec<Case> {
@@ -62,13 +62,19 @@ fn of_kinds(rng: &mut StdRng, rows: usize, count: usize, options: SampleOptions)
 fn case(kind: &str, logits: Vec<f32>, rows: usize, options: SampleOptions, into: bool) -> Case {
     let count = logits.len() / rows.max(1);
     let seeds: Vec<u64> = (0..rows as u64).map(|row| (row + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
-    let positions: Vec<u32> = (0..rows as u32).map(|row| row.wrapping_mul(777_777_777)).collect();
-    let row = |row: usize| sample_cpu(&logits[row * count..][..count], seeds[row], positions[row], &options).unwrap();
+    // Runs of sequences in turned order, of two tokens where they are an even number.
+    let run = if rows.is_multiple_of(2) { 2 } else { 1 };
+    let runs: Vec<[u32; 2]> = (0..(rows / run) as u32).map(|n| [(rows / run) as u32 - 1 - n, n.wrapping_mul(777_777_777)]).collect();
+    let row = |row: usize| {
+        let [sequence, past] = runs[row / run];
+        sample_cpu(&logits[row * count..][..count], seeds[sequence as usize], past + (row % run) as u32, &options).unwrap()
+    };
     let wanted = (0..rows).map(row).collect();
     let words: Vec<u32> = seeds.iter().flat_map(|&seed| [seed as u32, (seed >> 32) as u32]).collect();
     Case::exact(format!("{rows} × {count}, {kind}, {options:?}, into {into}"), vec![Data::U32(wanted)], move |r| {
         let logits = r.upload(&logits, [rows, count])?;
-        let draws = Draws { seeds: &r.upload(&words, [rows, 2])?, positions: &r.upload(&positions, [rows])? };
+        let new = NewTokens { run, runs: &r.upload(runs.as_flattened(), [rows / run, 2])? };
+        let draws = Draws { seeds: &r.upload(&words, [rows, 2])?, new };
         let chosen = if into {
             let chosen = r.output([rows])?;
             sample_into(&mut r.encoder, &logits, &draws, &options, &chosen)?;
