@@ -1,6 +1,8 @@
 //! `bitnet`: ternary language models on the command line.
 
-use bitnet_cli::{adapters::Adapters, bench::Bench, chat::Chat, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve};
+use bitnet_cli::{
+    adapters::Adapters, bench::Bench, chat::Chat, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve,
+};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 

@@ -46,7 +46,11 @@ type Next = (usize, Progress);
 enum Progress {
     Token(bitnet_wgpu::Result<Token>),
     /// No more tokens: why, and how many of its prompt's tokens there were, and were known.
-    End { stop: Option<Stop>, prompt: usize, cached: usize },
+    End {
+        stop: Option<Stop>,
+        prompt: usize,
+        cached: usize,
+    },
 }
 
 /// Tokens of an answer.
@@ -159,7 +163,8 @@ impl Answer {
             waiting.extend((0..choices.count).map(|index| self.chunk(index, json!({ "role": "assistant", "content": "" }), None, usage)));
         }
         let state = Streaming { answer: self, choices, usage, waiting, ended: false };
-        Sse::new(unfold(state, |mut state| async move { state.next().await.map(|event| (Ok(event), state)) })).keep_alive(KeepAlive::default())
+        Sse::new(unfold(state, |mut state| async move { state.next().await.map(|event| (Ok(event), state)) }))
+            .keep_alive(KeepAlive::default())
     }
 
     /// A chunk of one choice: `what` is the delta of a message, or a text.

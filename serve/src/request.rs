@@ -202,7 +202,9 @@ fn message(place: &str, value: Value) -> Result<Message> {
     };
     let text = match fields.take("content") {
         Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => parts.into_iter().enumerate().map(|(n, part)| text_part(&format!("{place}.content[{n}]"), part)).collect::<Result<_>>()?,
+        Some(Value::Array(parts)) => {
+            parts.into_iter().enumerate().map(|(n, part)| text_part(&format!("{place}.content[{n}]"), part)).collect::<Result<_>>()?
+        }
         Some(other) => return Err(fields.wrong("content", format!("a string is expected, not {}", kind(&other)))),
         None => return Err(fields.wrong("content", "there is none")),
     };

@@ -156,7 +156,10 @@ impl Server {
     }
 
     /// Begins what a request asks for.
-    pub(crate) async fn begin(&self, read: impl FnOnce(&GenerateOptions) -> Result<Request> + Send + 'static) -> Result<(Request, Choices)> {
+    pub(crate) async fn begin(
+        &self,
+        read: impl FnOnce(&GenerateOptions) -> Result<Request> + Send + 'static,
+    ) -> Result<(Request, Choices)> {
         let alive = self.alive.subscribe();
         if *self.phase.borrow() != Phase::Runs {
             return Err(ApiError::ending());
@@ -170,7 +173,8 @@ impl Server {
             let streams = server.start(&mut request)?;
             Ok((request, Choices::new(streams, alive, &server.phase)))
         });
-        work.await.unwrap_or_else(|_| Err(ApiError::with_status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "preparing the prompt panicked")))
+        work.await
+            .unwrap_or_else(|_| Err(ApiError::with_status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "preparing the prompt panicked")))
     }
 
     /// The choices of all prompts, which run from now on.
