@@ -53,7 +53,7 @@ kernel void attention_few(
     if (share * SPAN >= rows.visible) return;
     const bool rotates = params.rotate != 0u;
     const HeadQuad head_quad = {params, qkv, angles};
-    load_queries(params, rows, Query{head_quad, rotates, rows.past}, queries, local);
+    load_queries(params, rows, Query{head_quad, rotates, min(rows.past, params.capacity - 1u)}, queries, local);
     if (rotates && share == rows.past / SPAN && rows.past < params.capacity) {
         // The key and the value of the sequence's one new token.
         const uint cache_row = rows.sequence * params.kv_heads + rows.kv_head;

@@ -1,6 +1,6 @@
 // y[t, c] = table[tokens[t], c] · table_scale[tokens[t]]: rows of an embedding as floats, y [tokens, columns], on top of y if `add`
-// is not 0. One thread per 16 bytes of a row, which dense_*.metal unpacks; a row has `blocks` of them.
-struct Params { uint tokens, columns, blocks, rows, add; };
+// is not 0. One thread per 16 bytes of a row, which dense_*.metal unpacks; a row has `blocks` of them. runs: wgsl/transformer/embed.wgsl.
+struct Params { uint tokens, columns, blocks, rows, add, advance; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void embed(
@@ -9,6 +9,7 @@ kernel void embed(
     device const uint4* table        [[buffer(2)]],
     device const float* table_scale  [[buffer(3)]],
     device float* y                  [[buffer(4)]],
+    device uint2* runs               [[buffer(5)]],
     uint3 group  [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint local   [[thread_index_in_threadgroup]])
@@ -17,6 +18,7 @@ kernel void embed(
     const uint token = index / params.blocks;
     if (token >= params.tokens) return;
     const uint block = index % params.blocks;
+    if (params.advance != 0u && block == 0u) runs[token].y += 1u;
     // A token id beyond the table means that the logits were not finite, which the host reports.
     const uint row = min(tokens[token], params.rows - 1u);
     const uint4 v = table[row * params.blocks + block];

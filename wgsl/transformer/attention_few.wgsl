@@ -8,11 +8,6 @@
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<C>>;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
-// The key and the value of a sequence's one new token, where they are made here: of the cache's type, since a driver may leave out a conversion and its
-// way back.
-var<workgroup> fresh_key: array<vec4<C>, MAX_QUADS>;
-var<workgroup> fresh_value: array<vec4<C>, MAX_QUADS>;
-
 // Loads what may not be needed, so that all loads are on their way at once.
 fn plain(start: u32, d: u32) -> f32 { return select(0.0, qkv[start + min(d, params.head_dim - 1u)], d < params.head_dim); }
 
@@ -35,9 +30,6 @@ fn head_quad(start: u32, quad: u32, rotates: bool, position: u32) -> vec4<f32> {
     return vec4<f32>(plain(start, d), plain(start, d + 1u), plain(start, d + 2u), plain(start, d + 3u));
 }
 
-// Is a position's key in workgroup memory?
-fn is_fresh(rows: Rows, position: u32) -> bool { return params.rotate != 0u && position == rows.past; }
-
 fn key_index(rows: Rows, position: u32, d: u32) -> u32 {
     return ((rows.sequence * params.kv_heads + rows.kv_head) * rows.quads + d) * params.capacity + position;
 }
@@ -46,28 +38,19 @@ fn value_index(rows: Rows, position: u32, d: u32) -> u32 {
     return ((rows.sequence * params.kv_heads + rows.kv_head) * params.capacity + position) * rows.quads + d;
 }
 
-fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
-    if is_fresh(rows, position) { return vec4<f32>(fresh_key[d]); }
-    return vec4<f32>(keys[key_index(rows, position, d)]);
-}
+fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<C> { return keys[key_index(rows, position, d)]; }
 
-fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
-    if is_fresh(rows, position) { return vec4<f32>(fresh_value[d]); }
-    return vec4<f32>(values[value_index(rows, position, d)]);
-}
+fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<C> { return values[value_index(rows, position, d)]; }
 
-// Puts the key and the value of a sequence's one new token into the cache, and into workgroup memory as the cache has them.
+// Puts the key and the value of a sequence's one new token into the cache, from which this workgroup then reads them.
 fn append(rows: Rows, ids: Ids) {
     let row_length = params.heads + 2u * params.kv_heads;
     let key = (rows.token * row_length + params.heads + rows.kv_head) * params.head_dim;
     let value = key + params.kv_heads * params.head_dim;
-    for (var quad = ids.local; quad < rows.quads; quad += THREADS) {
-        let k = vec4<C>(head_quad(key, quad, true, rows.past));
-        let v = vec4<C>(head_quad(value, quad, false, rows.past));
-        keys[key_index(rows, rows.past, quad)] = k;
-        values[value_index(rows, rows.past, quad)] = v;
-        fresh_key[quad] = k;
-        fresh_value[quad] = v;
+    // By the last threads, since the first have queries to load.
+    for (var quad = THREADS - 1u - ids.local; quad < rows.quads; quad += THREADS) {
+        keys[key_index(rows, rows.past, quad)] = vec4<C>(head_quad(key, quad, true, rows.past));
+        values[value_index(rows, rows.past, quad)] = vec4<C>(head_quad(value, quad, false, rows.past));
     }
 }
 
@@ -77,7 +60,10 @@ fn attention_few(group: Group, ids: Ids) {
     let rows = rows_of(group.id.x, group.id.y % params.kv_heads, group.id.z);
     if share * SPAN >= rows.visible { return; }
     load_queries(rows, ids);
-    if params.rotate != 0u && share == rows.past / SPAN && rows.past < params.capacity { append(rows, ids); }
+    if params.rotate != 0u && share == rows.past / SPAN && rows.past < params.capacity {
+        append(rows, ids);
+        storageBarrier();
+    }
     // Its barrier is for all that is in workgroup memory.
     clear_cells(ids);
     let found = attend(rows, share, ids);

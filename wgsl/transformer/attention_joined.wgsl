@@ -45,18 +45,16 @@ fn leave(rows: Rows, share: u32, output: u32, known: bool, found: Share, group: 
         let quad = ids.local / 8u + q * (THREADS / 8u);
         if quad >= rows.quads { return; }
         var so_far = Merged(LOWEST, 0.0, vec4<f32>());
-        // The numbers of so many shares are loaded before the first is added.
+        // The numbers of so many shares are loaded, the last ones again where there are fewer, before the first is added.
         for (var first = 0u; first < shares; first += AHEAD) {
             var largest = array<f32, AHEAD>();
             var total = array<f32, AHEAD>();
             var sum = array<vec4<f32>, AHEAD>();
             for (var i = 0u; i < AHEAD; i += 1u) {
-                if first + i < shares {
-                    let at = (first + i) * stride + start;
-                    largest[i] = load(at + 4u * rows.quads);
-                    total[i] = load(at + 4u * rows.quads + 1u);
-                    sum[i] = vec4<f32>(load(at + 4u * quad), load(at + 4u * quad + 1u), load(at + 4u * quad + 2u), load(at + 4u * quad + 3u));
-                }
+                let at = min(first + i, shares - 1u) * stride + start;
+                largest[i] = load(at + 4u * rows.quads);
+                total[i] = load(at + 4u * rows.quads + 1u);
+                sum[i] = vec4<f32>(load(at + 4u * quad), load(at + 4u * quad + 1u), load(at + 4u * quad + 2u), load(at + 4u * quad + 3u));
             }
             for (var i = 0u; i < AHEAD; i += 1u) {
                 if first + i < shares { so_far = merged(so_far, largest[i], total[i], sum[i]); }

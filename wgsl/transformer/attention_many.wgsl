@@ -13,14 +13,14 @@ fn head_quad(start: u32, quad: u32, rotates: bool, position: u32) -> vec4<f32> {
     return v;
 }
 
-fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
+fn key_quad(rows: Rows, position: u32, d: u32) -> vec4<C> {
     let row = rows.sequence * params.kv_heads + rows.kv_head;
-    return vec4<f32>(keys[(row * rows.quads + d) * params.capacity + position]);
+    return keys[(row * rows.quads + d) * params.capacity + position];
 }
 
-fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<f32> {
+fn value_quad(rows: Rows, position: u32, d: u32) -> vec4<C> {
     let row = rows.sequence * params.kv_heads + rows.kv_head;
-    return vec4<f32>(values[(row * params.capacity + position) * rows.quads + d]);
+    return values[(row * params.capacity + position) * rows.quads + d];
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)

@@ -64,7 +64,7 @@ fn load_queries(rows: Rows, ids: Ids) {
         var q = vec4<f32>();
         if row < rows.count {
             let start = head_of(rows, row, params.heads + 2u * params.kv_heads) * params.head_dim;
-            q = head_quad(start, i % rows.quads, params.rotate != 0u, rows.past) * params.scale;
+            q = head_quad(start, i % rows.quads, params.rotate != 0u, min(rows.past, params.capacity - 1u)) * params.scale;
         }
         queries[i] = q;
     }
@@ -113,26 +113,24 @@ fn largest_of(v: u32, ids: Ids) -> u32 {
     return most;
 }
 
-// All threads of the workgroup must call this together, with cells that are clear. `key_quad(row, d, ..)` and `value_quad(row, d, ..)` are quads of the
-// key and the value of a position.
+// All threads of the workgroup must call this together, with cells that are clear. `key_quad(rows, position, d)` and `value_quad(rows, position, d)` are
+// quads of the key and the value of a position as the cache has them. Their loads stand outside of branches, and are converted when all are on their way.
 fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
     let start = share * SPAN;
 
-    // A thread adds a quarter of the products of a position for all rows; four threads bring theirs together, each for every fourth row.
+    // A thread adds the products of every fourth quad of a position for all rows; four threads bring theirs together, each for every fourth row.
     let quarter = ids.local % 4u;
     let position = start + ids.local / 4u;
-    let part = (rows.quads + 3u) / 4u;
     var score = array<f32, TILE_X>();
     if position < rows.visible {
-        let end = min((quarter + 1u) * part, rows.quads);
-        for (var first = quarter * part; first < end; first += AHEAD) {
-            var k = array<vec4<f32>, AHEAD>();
+        for (var first = quarter; first < rows.quads; first += 4u * AHEAD) {
+            var k = array<vec4<C>, AHEAD>();
+            for (var u = 0u; u < AHEAD; u += 1u) { k[u] = key_quad(rows, position, min(first + 4u * u, rows.quads - 1u)); }
             for (var u = 0u; u < AHEAD; u += 1u) {
-                if first + u < end { k[u] = key_quad(rows, position, first + u); }
-            }
-            for (var u = 0u; u < AHEAD; u += 1u) {
-                if first + u < end {
-                    for (var r = 0u; r < TILE_X; r += 1u) { score[r] = dot_quad(queries[r * rows.quads + first + u], k[u], score[r]); }
+                let quad = first + 4u * u;
+                if quad < rows.quads {
+                    let key = vec4<f32>(k[u]);
+                    for (var r = 0u; r < TILE_X; r += 1u) { score[r] = dot_quad(queries[r * rows.quads + quad], key, score[r]); }
                 }
             }
         }
@@ -164,19 +162,19 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
         var sum = array<vec4<f32>, TILE_X>();
         // The same for all threads, since they exchange.
         if q * (THREADS / 8u) < rows.quads {
-            var v = array<vec4<f32>, SPAN / 8u>();
+            let at = min(quad, rows.quads - 1u);
+            // Beyond the last position that is seen, it is taken again: its weight there is 0.
+            var v = array<vec4<C>, SPAN / 8u>();
             for (var u = 0u; u < SPAN / 8u; u += 1u) {
-                let i = ids.local % 8u + 8u * u;
-                if start + i < rows.visible { v[u] = value_quad(rows, start + i, min(quad, rows.quads - 1u)); }
+                v[u] = value_quad(rows, min(start + ids.local % 8u + 8u * u, rows.visible - 1u), at);
             }
             for (var u = 0u; u < SPAN / 8u; u += 1u) {
                 let i = ids.local % 8u + 8u * u;
-                if start + i < rows.visible {
-                    for (var r = 0u; r < TILE_X; r += 1u) {
-                        let weight = weights[r * SPAN + i];
-                        total[r] += weight;
-                        sum[r] = fma(vec4<f32>(weight), v[u], sum[r]);
-                    }
+                let value = vec4<f32>(v[u]);
+                for (var r = 0u; r < TILE_X; r += 1u) {
+                    let weight = weights[r * SPAN + i];
+                    total[r] += weight;
+                    sum[r] = fma(vec4<f32>(weight), value, sum[r]);
                 }
             }
             fold(TILE_X, 1u, &total, ids);

@@ -54,6 +54,8 @@ pub(super) struct Input {
     pub run: usize,
     /// `[sequences, 2]`: which sequences these are, and how many tokens each has had before; see [`NewTokens`].
     pub runs: Tensor<u32>,
+    /// Does the recording itself raise how many these are, by one, before it begins?
+    pub advances: bool,
     /// The most positions that a token sees.
     pub longest: usize,
 }
@@ -194,7 +196,10 @@ impl GpuModel {
     /// Records the embedding and all layers; gives the residual stream.
     pub(super) fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input) -> Result<Tensor<f32>> {
         let scratch = self.scratch(input.tokens.len())?;
-        transformer::embed_into(encoder, &input.tokens, &self.ends.embedding, &scratch.x)?;
+        match input.advances {
+            true => transformer::embed_next_into(encoder, &input.tokens, &input.runs, &self.ends.embedding, &scratch.x)?,
+            false => transformer::embed_into(encoder, &input.tokens, &self.ends.embedding, &scratch.x)?,
+        }
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
         }

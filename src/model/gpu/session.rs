@@ -31,6 +31,8 @@ struct GpuSession {
     tokens: Tensor<u32>,
     /// `[sequences, 2]`: see [`Input::runs`].
     runs: Tensor<u32>,
+    /// The first of these, when all that was submitted has run.
+    counted: Vec<[u32; 2]>,
     lengths: Vec<usize>,
     choice: Option<GpuChoice>,
     /// The one that was used last is the last.
@@ -52,6 +54,13 @@ struct Kind {
     /// Tokens of each.
     run: usize,
     given: Rows,
+}
+
+impl Kind {
+    /// Does the step count its tokens itself? It can be submitted again then without anything being written.
+    fn advances(self) -> bool {
+        self.run == 1 && self.given == Rows::Next
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,13 +90,14 @@ impl GpuSession {
     fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
         let tokens = Tensor::zeros(&model.context, [lengths.len().max(BATCH)])?;
         let runs = Tensor::zeros(&model.context, [lengths.len(), 2])?;
-        Ok(Self { model, memory, tokens, runs, lengths, choice: None, steps: Vec::new() })
+        Ok(Self { model, memory, tokens, runs, counted: Vec::new(), lengths, choice: None, steps: Vec::new() })
     }
 
     /// The input of a step of so many sequences, of up to `longest` tokens with it.
-    fn input(&self, sequences: usize, run: usize, longest: usize) -> Result<Input> {
+    fn input(&self, kind: Kind, longest: usize) -> Result<Input> {
+        let Kind { sequences, run, .. } = kind;
         let (tokens, runs) = (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
-        Ok(Input { tokens, run, runs, longest })
+        Ok(Input { tokens, run, runs, advances: kind.advances(), longest })
     }
 
     /// Records a step.
@@ -96,7 +106,7 @@ impl GpuSession {
             Rows::Logits(rows) => Wanted::Logits(rows),
             Rows::Next => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?),
         };
-        self.model.step(&self.memory, &self.input(kind.sequences, kind.run, longest)?, wanted)
+        self.model.step(&self.memory, &self.input(kind, longest)?, wanted)
     }
 
     /// The recorded step of a kind that has tokens see up to `longest` positions.
@@ -131,14 +141,19 @@ impl GpuSession {
     fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, given: Rows) -> Result<Arc<Step>> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
         let kind = Kind { sequences: sequences.len(), run, given };
-        let longest = sequences.iter().map(|&sequence| self.lengths[sequence]).max().unwrap_or(0) + run;
+        let runs: Vec<[u32; 2]> = sequences.iter().map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
+        let longest = runs.iter().map(|run| run[1] as usize).max().unwrap_or(0) + run;
         let step = self.recorded(kind, longest)?;
-        let Input { tokens: input, runs, .. } = self.input(sequences.len(), run, longest)?;
+        let input = self.input(kind, longest)?;
         if let Some(tokens) = tokens {
-            input.write(tokens)?;
+            input.tokens.write(tokens)?;
         }
-        let places: Vec<u32> = sequences.iter().flat_map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
-        runs.write(&places)?;
+        // In a row of steps, each finds them as the one before left them.
+        let begin: Vec<[u32; 2]> = runs.iter().map(|&[sequence, past]| [sequence, past.wrapping_sub(kind.advances().into())]).collect();
+        if begin != self.counted {
+            input.runs.write(begin.as_flattened())?;
+        }
+        self.counted = runs;
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
         Ok(step)
     }
@@ -225,8 +240,12 @@ impl EngineSession for GpuSession {
         let tokens = hidden.len() / self.model.config.hidden;
         let scratch = self.model.scratch(tokens)?;
         scratch.x.write(hidden)?;
-        let input = Input { tokens: Tensor::uninit(&self.model.context, [tokens])?, ..self.input(1, 0, tokens)? };
+        let input = Input {
+            tokens: Tensor::uninit(&self.model.context, [tokens])?,
+            ..self.input(Kind { sequences: 1, run: 0, given: Rows::Logits(0) }, tokens)?
+        };
         input.runs.write(&[0, 0])?;
+        self.counted.clear();
         let mut encoder = self.model.context.encoder("layer");
         self.model.layer(&mut encoder, layer, &self.memory, &Input { run: tokens, ..input }, &scratch)?;
         encoder.submit()?;
@@ -237,7 +256,7 @@ impl EngineSession for GpuSession {
         let longest = self.lengths[0] + ids.len();
         let (tokens, runs) =
             (self.model.context.upload(ids, [ids.len()])?, self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?);
-        let step = self.model.step(&self.memory, &Input { tokens, run: ids.len(), runs, longest }, Wanted::Logits(1))?;
+        let step = self.model.step(&self.memory, &Input { tokens, run: ids.len(), runs, advances: false, longest }, Wanted::Logits(1))?;
         match step.given {
             Given::Logits(logits) => Ok((step.recording, logits)),
             _ => Err(unchosen()),
@@ -245,10 +264,14 @@ impl EngineSession for GpuSession {
     }
 
     fn record_step(&mut self, past: usize) -> Result<Recording> {
-        let places: Vec<u32> = (0..self.lengths.len()).flat_map(|sequence| [sequence as u32, past as u32]).collect();
-        self.runs.write(&places)?;
         let sequences = self.lengths.len();
+        let runs: Vec<u32> = (0..sequences).flat_map(|sequence| [sequence as u32, past as u32]).collect();
+        self.runs.write(&runs)?;
+        self.counted.clear();
         self.choose_by(Choice { options: SampleOptions::default().temperature(0.0), seeds: vec![0; sequences], changes: None })?;
-        Ok(self.record_kind(Kind { sequences, run: 1, given: Rows::Next }, past + 1)?.recording)
+        // One that can be run again for the same position.
+        let input = self.input(Kind { sequences, run: 1, given: Rows::Next }, past + 1)?;
+        let choice = self.choice.as_ref().ok_or_else(unchosen)?;
+        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice))?.recording)
     }
 }

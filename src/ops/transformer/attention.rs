@@ -97,13 +97,13 @@ const fn few(name: &'static str, bindings: &'static [Binding], sources: &'static
 }
 
 /// A few heads of one token share keys.
-static FEW_4: Kernel = few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 4, 8224), rows(Source::msl(FEW_MSL), 4, 5120)]);
+static FEW_4: Kernel = few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 4, 6176), rows(Source::msl(FEW_MSL), 4, 5120)]);
 static FEW_8: Kernel =
-    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 8, 13_344), rows(Source::msl(FEW_MSL), 8, 10_240)]);
+    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 8, 11_296), rows(Source::msl(FEW_MSL), 8, 10_240)]);
 
 /// The same in one dispatch, where memory is ordered as it needs.
-static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 4, 8240)]);
-static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 8, 13_360)]);
+static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 4, 6192)]);
+static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 8, 11_312)]);
 
 static MANY: Kernel = Kernel::trusted(
     "attention_many",

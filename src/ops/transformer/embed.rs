@@ -1,5 +1,6 @@
 //! Rows of an embedding: y[t] = table[tokens[t]].
 
+use super::cache::NewTokens;
 use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
@@ -14,10 +15,11 @@ use crate::{
     wgsl,
 };
 
-params! { struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32, add: u32 } }
+params! { struct Params { tokens: u32, columns: u32, blocks: u32, rows: u32, add: u32, advance: u32 } }
 
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32)];
+    const BINDINGS: &[Binding] =
+        &[read("tokens", U32), read("table", U32), read("table_scale", F32), read_write("y", F32), read_write("runs", U32)];
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("embed").flat()
 }
 
@@ -65,7 +67,35 @@ pub fn embed(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix) -
 /// # Errors
 /// [`Error::Shape`] if the output does not fit; [`Error::Invalid`] for an empty table and tokens to look up.
 pub fn embed_into<'y>(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix, y: impl Into<Out<'y, f32>>) -> Result<()> {
-    let (m, k, y) = (tokens.len(), table.columns(), y.into());
+    let none = Tensor::uninit(encoder.context(), [1, 2])?;
+    record(encoder, tokens, table, y.into(), &none, false)
+}
+
+/// [`embed_into`] for the next token of each of some sequences, which is counted: `runs` `[m, 2]`, as [`NewTokens`] has it, says of each how many tokens it
+/// has had, and is raised by one before anything else uses it. So a step that is run again and again keeps its positions by itself.
+///
+/// # Errors
+/// As [`embed_into`]; [`Error::Shape`] for runs of other tokens.
+pub fn embed_next_into<'y>(
+    encoder: &mut Encoder,
+    tokens: &Tensor<u32>,
+    runs: &Tensor<u32>,
+    table: &DenseMatrix,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
+    NewTokens { run: 1, runs }.check("embed", tokens.len())?;
+    record(encoder, tokens, table, y.into(), runs, true)
+}
+
+fn record(
+    encoder: &mut Encoder,
+    tokens: &Tensor<u32>,
+    table: &DenseMatrix,
+    y: Out<'_, f32>,
+    runs: &Tensor<u32>,
+    advance: bool,
+) -> Result<()> {
+    let (m, k) = (tokens.len(), table.columns());
     y.check("embed", m, k)?;
     if table.rows() == 0 && m > 0 {
         return Err(Error::Invalid { op: "embed", what: "the table has no rows".into() });
@@ -77,8 +107,8 @@ pub fn embed_into<'y>(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &Dense
         DenseElement::Int8 => &EMBED_INT8,
     };
     let (blocks, rows, add) = (table.blocks() as u32, table.rows() as u32, y.adds().into());
-    let params = Params { tokens: m as u32, columns: k as u32, blocks, rows, add };
-    encoder.dispatch(kernel, &params, &[tokens, &table.words, &table.scales, y.tensor()], [m * table.blocks(), 1, 1])
+    let params = Params { tokens: m as u32, columns: k as u32, blocks, rows, add, advance: advance.into() };
+    encoder.dispatch(kernel, &params, &[tokens, &table.words, &table.scales, y.tensor(), runs], [m * table.blocks(), 1, 1])
 }
 
 /// The CPU twin: the same bits, but where 16-bit elements are subnormal.

@@ -30,6 +30,19 @@ fn case(rng: &mut StdRng, element: DenseElement, (m, rows, columns): (usize, usi
             Ok(())
         });
     }
+    if m % 2 == 1 && columns > 0 {
+        // The lengths of sequences are raised, the first from one less than none.
+        let runs: Vec<[u32; 2]> = (0..m as u32).map(|i| [7 * i, (9 * i).wrapping_sub(1)]).collect();
+        let raised = runs.iter().flat_map(|&[sequence, past]| [sequence, past.wrapping_add(1)]).collect();
+        return Case::exact(format!("{m} of {rows} × {columns} {element:?}, the next"), vec![Data::F32(y), Data::U32(raised)], move |r| {
+            let (tokens, table, y) = (r.upload(&tokens, [m])?, table.upload(r.encoder.context())?, r.output([m, columns])?);
+            let runs = r.upload(runs.as_flattened(), [m, 2])?;
+            transformer::embed_next_into(&mut r.encoder, &tokens, &runs, &table, &y)?;
+            r.watch_all(&y);
+            r.watch_all(&runs);
+            Ok(())
+        });
+    }
     Case::exact(format!("{m} of {rows} × {columns} {element:?}"), vec![Data::F32(y)], move |r| {
         let (tokens, table) = (r.upload(&tokens, [m])?, table.upload(r.encoder.context())?);
         let y = transformer::embed(&mut r.encoder, &tokens, &table)?;

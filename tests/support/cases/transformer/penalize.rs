@@ -24,7 +24,7 @@ fn case(rng: &mut StdRng, rows: usize, vocab: usize, penalties: Penalties) -> Ca
     // Of the prompt, generated, both, or neither; some are forbidden, others have no bias.
     let mut any = |_| [0, 0, 3, 17, Penalties::SEEN, Penalties::SEEN + 5][rng.random_range(0..6)];
     // The first sequence gets no token; the others do, the last first.
-    let sequences = rows + 1;
+    let sequences = if rows == 0 { 0 } else { rows + 1 };
     let counts: Vec<u32> = (0..sequences * vocab).map(&mut any).collect();
     let runs: Vec<[u32; 2]> = (0..rows as u32).map(|row| [rows as u32 - row, 9]).collect();
     let tokens: Vec<u32> = (0..rows).map(|_| rng.random_range(0..vocab.max(1)) as u32).collect();
