@@ -98,6 +98,12 @@ impl Session {
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
+    /// The same with another engine's session, for a test.
+    #[cfg(test)]
+    pub(super) fn with_state(self, change: impl FnOnce(Box<dyn EngineSession>) -> Box<dyn EngineSession>) -> Self {
+        Self { state: change(self.state), ..self }
+    }
+
     /// What it was made with.
     pub fn options(&self) -> SessionOptions {
         self.options

@@ -243,3 +243,105 @@ impl Drop for Slots {
         drop(requests);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            engine::{Choice, EngineSession, Pending, SessionOptions},
+            loaded::Model,
+            mailbox::{Receiver, mailbox},
+            options::GenerateOptions,
+        },
+        *,
+    };
+    use crate::{
+        error::ErrorKind,
+        gpu::{recording::Recording, tensor::Tensor},
+        ops::transformer::HostKvCache,
+    };
+
+    /// An engine whose device is lost after some calls.
+    struct Lost(Box<dyn EngineSession>, usize);
+
+    impl Lost {
+        fn call(&mut self) -> Result<()> {
+            self.1 = self.1.checked_sub(1).ok_or_else(|| Error::Readback("the device was lost".into()))?;
+            Ok(())
+        }
+    }
+
+    impl EngineSession for Lost {
+        fn len(&self, sequence: usize) -> usize {
+            self.0.len(sequence)
+        }
+        fn truncate(&mut self, sequence: usize, tokens: usize) {
+            self.0.truncate(sequence, tokens)
+        }
+        fn fork(&self) -> Result<Box<dyn EngineSession>> {
+            self.0.fork()
+        }
+        fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
+            self.0.read()
+        }
+        fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+            self.0.write(layers)
+        }
+        fn batch(&self) -> usize {
+            self.0.batch()
+        }
+        fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+            self.call()?;
+            self.0.extend(sequences, tokens, rows)
+        }
+        fn choose_by(&mut self, choice: Choice) -> Result<()> {
+            self.0.choose_by(choice)
+        }
+        fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+            self.call()?;
+            self.0.step_next(sequences, tokens)
+        }
+        fn steps_ahead(&self) -> usize {
+            self.0.steps_ahead()
+        }
+        fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
+            self.0.layer_output(layer, hidden)
+        }
+        fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+            self.0.record(ids)
+        }
+        fn record_step(&mut self, past: usize) -> Result<Recording> {
+            self.0.record_step(past)
+        }
+    }
+
+    fn next(tokens: &Receiver<Item>) -> Option<Item> {
+        pollster::block_on(poll_fn(|cx| tokens.poll_next(cx)))
+    }
+
+    #[test]
+    fn what_a_device_reports_is_told_to_all() {
+        let model = Model::load_cpu("assets/tales-22m").unwrap();
+        let session = model.session(SessionOptions::new(2, 64)).unwrap();
+        // Two prompts in one piece, a step for both, and no more.
+        let session = session.with_state(|state| Box::new(Lost(state, 2)));
+        let (desk, options) = (Arc::<Desk>::default(), GenerateOptions::default().ignore_eos(true));
+        let enter = || {
+            let (tokens, taken) = mailbox();
+            let request = Request { sequence: model.sequence(0, &[5, 6], &options).unwrap(), tokens, cached: Arc::default() };
+            desk.enter(request, 2, 1).map(|()| taken)
+        };
+        let streams: Vec<_> = (0..3).map(|_| enter().unwrap()).collect();
+        assert!(matches!(enter(), Err(Error::Busy { running: 0, waiting: 3, slots: 2, queue: 1 })));
+        pollster::block_on(Slots::new(session, desk.clone(), 16).run());
+        for (stream, tokens) in streams.iter().zip([2, 2, 0]) {
+            (0..tokens).for_each(|_| assert!(next(stream).unwrap().is_ok()));
+            let error = next(stream).unwrap().unwrap_err();
+            assert!(matches!(&error, Error::BatchEnded(_)) && error.to_string().contains("was lost"), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Lost);
+            assert!(next(stream).is_none());
+        }
+        assert!(matches!(enter().map(drop), Err(Error::BatchEnded(_))));
+        assert_eq!(desk.counts(), (0, 0));
+    }
+}
