@@ -70,6 +70,12 @@ impl Serve {
         defaults.check(files.config().vocab)?;
         let tokenizer = self.chat_template.as_deref().map(|file| model::tokenizer(files.tokenizer()?, Some(file))).transpose()?;
         let context = self.context.unwrap_or(CONTEXT.min(files.config().context));
+        if self.slots == 0 {
+            bail!("--slots 0: one is needed at least");
+        }
+        if context == 0 || context > files.config().context {
+            bail!("--context {context}: the model's context is {}", files.config().context);
+        }
         let runtime = tokio::runtime::Runtime::new().context("starting the server's threads")?;
         // An address that is taken is better known before the weights are read.
         let address = (self.host.as_str(), self.port);

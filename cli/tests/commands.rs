@@ -382,11 +382,11 @@ fn serve_answers_what_run_writes() {
 
 #[test]
 fn serve_refuses_what_cannot_be_served() {
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--slots", "0"], "0 sequences");
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--context", "100000"], "100000 positions");
+    fails(&["serve", TALES, "--cpu", "--port", "0", "--slots", "0"], "--slots 0");
+    fails(&["serve", TALES, "--cpu", "--port", "0", "--context", "100000"], "--context 100000");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", ""], "API key");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", "a\nb"], "API key");
-    fails(&["serve", TALES, "--cpu", "--port", "0", "--temperature", "-1"], "temperature");
+    fails(&["serve", TALES, "--cpu", "--port", "0", "--temperature=-1"], "temperature");
     fails(&["serve", TALES, "--cpu", "--host", "no such host"], "no such host");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
