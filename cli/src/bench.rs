@@ -33,9 +33,9 @@ pub struct BenchArgs {
     /// A config.json: time random weights of its shape [default: the shape of BitNet b1.58 2B4T]
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// Store keys and values in 16 bits
+    /// Store keys and values in 32 bits [default: in 16 where the GPU has them]
     #[arg(long)]
-    pub f16_cache: bool,
+    pub f32_cache: bool,
     /// Tokens to decode per measurement
     #[arg(long, default_value_t = 64)]
     pub tokens: usize,
@@ -96,9 +96,6 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         None => Source::Random(Box::new(RandomModel(config(args)?))),
     };
     let context = args.model.context()?;
-    if args.f16_cache && context.is_none() {
-        bail!("--f16-cache: on the CPU, keys and values are in 32 bits");
-    }
     let model = with_progress(|progress| {
         let options = args.model.options().progress(progress);
         match &source {
@@ -106,7 +103,9 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
             Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
         }
     });
-    let (model, cache) = (model?, if args.f16_cache { Element::F16 } else { Element::F32 });
+    let model = model?;
+    let halves = !args.f32_cache && context.as_ref().is_some_and(|context| context.capabilities().f16);
+    let cache = if halves { Element::F16 } else { Element::F32 };
     let limit = model.config().context;
 
     let show = |line: String| if args.json { Ok(()) } else { say(line + "\n") };
@@ -115,7 +114,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     let mut object = json!({
         "adapter": adapter, "language": language, "clock": "host",
         "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
-        "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": args.f16_cache,
+        "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
     });
     if let Some(context) = &context {
         let bytes = context.pool_stats().used_bytes;

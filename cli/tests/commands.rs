@@ -239,7 +239,6 @@ fn bench_and_adapters_give_figures() {
     }
     fails(&["bench", "--tokens", "0"], "--tokens 0");
     fails(&["bench", "--prefill", "0"], "--prefill 0");
-    fails(&["bench", "--config", &config, "--cpu", "--f16-cache"], "--f16-cache");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     let adapters = json(&["adapters"]);
     assert!(adapters.as_array().unwrap().iter().any(|adapter| adapter["usable"] == true), "{adapters}");

@@ -454,8 +454,9 @@ fn the_end_lets_answers_finish_and_cuts_those_that_do_not() {
 fn a_model_without_a_template_or_a_tokenizer_says_so() {
     let folder = std::env::temp_dir().join(format!("bitnet-serve-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let copy = |file: &str| std::fs::copy(Path::new(TALES).join(file), folder.join(file)).unwrap();
-    (copy("config.json"), copy("model.safetensors"), copy("tokenizer.json"));
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(Path::new(TALES).join(file), folder.join(file)).unwrap();
+    }
     let model = || Model::load_with(None, &folder, LoadOptions::default()).unwrap();
     let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
     let refused = |server: &Served, path: &str, body: &Value, param: &str, wanted: &str| {

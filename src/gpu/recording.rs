@@ -209,6 +209,11 @@ impl<'a> Dispatch<'a> {
         self.step.bound.iter().map(|(buffer, _)| buffer.id()).collect()
     }
 
+    /// How many bytes of each of its buffers are bound, in binding order.
+    pub fn bytes(&self) -> Vec<u64> {
+        self.step.bound.iter().map(|&(_, bytes)| bytes).collect()
+    }
+
     /// Copies back what is bound, as bytes.
     ///
     /// # Panics

@@ -40,13 +40,13 @@ pub struct BatchOptions {
     /// the CPU, unless fewer are set: those that run wait less then, and prompts more.
     pub piece: Option<usize>,
     /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
-    pub cache: Element,
+    pub cache: Option<Element>,
 }
 
 impl BatchOptions {
     /// So many slots of so many tokens.
     pub fn new(slots: usize, capacity: usize) -> Self {
-        Self { slots, capacity, queue: 64, piece: None, cache: Element::F32 }
+        Self { slots, capacity, queue: 64, piece: None, cache: None }
     }
 
     /// Sets [`BatchOptions::queue`].
@@ -63,8 +63,8 @@ impl BatchOptions {
 
     /// Sets [`BatchOptions::cache`].
     #[must_use]
-    pub fn cache(self, cache: Element) -> Self {
-        Self { cache, ..self }
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
     }
 
     pub(super) fn session(&self) -> SessionOptions {

@@ -48,20 +48,21 @@ pub struct SessionOptions {
     pub sequences: usize,
     /// Tokens that each may have; at most the model's context.
     pub capacity: usize,
-    /// The type of cached keys and values on a GPU: [`Element::F32`], or [`Element::F16`] for half the memory, where the device has it.
-    pub cache: Element,
+    /// The type of cached keys and values on a GPU: [`Element::F32`], or [`Element::F16`] for half the memory and traffic. Unless it is set, the latter
+    /// where the device has it. (On the CPU, they are in 32 bits.)
+    pub cache: Option<Element>,
 }
 
 impl SessionOptions {
     /// So many sequences of so many tokens.
     pub fn new(sequences: usize, capacity: usize) -> Self {
-        Self { sequences, capacity, cache: Element::F32 }
+        Self { sequences, capacity, cache: None }
     }
 
     /// Sets [`SessionOptions::cache`].
     #[must_use]
-    pub fn cache(self, cache: Element) -> Self {
-        Self { cache, ..self }
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
     }
 }
 

@@ -16,6 +16,7 @@ use super::{
     worker::{Workers, on_all_cores},
 };
 use crate::{
+    element::Element,
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
@@ -175,7 +176,7 @@ impl Model {
         Session::load(self.engine.clone(), self.print, path.as_ref(), options)
     }
 
-    /// The logits after every token of `ids`, `[ids.len(), vocab]`.
+    /// The logits after every token of `ids`, `[ids.len(), vocab]`. Keys and values are in 32 bits.
     ///
     /// # Errors
     /// [`Error::Context`] for more tokens than the model's context; [`Error::Invalid`] for none, or tokens that are not in the vocabulary.
@@ -189,7 +190,8 @@ impl Model {
         self.workers.run(work).await
     }
 
-    /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those before it.
+    /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those before it. Keys and values are in 32
+    /// bits.
     ///
     /// # Errors
     /// As [`Model::logits`].
@@ -208,9 +210,9 @@ impl Model {
         self.workers.run(work).await
     }
 
-    /// Room for one sequence of so many tokens.
+    /// Room for one sequence of so many tokens, to be exact about: with keys and values in 32 bits.
     fn session_of(&self, tokens: usize) -> Result<Session> {
-        self.session(SessionOptions::new(1, tokens.max(1)))
+        self.session(SessionOptions::new(1, tokens.max(1)).cache(Element::F32))
     }
 
     /// What a layer makes of hidden states `[tokens, hidden]` at the beginning of a text: for comparisons, layer by layer.

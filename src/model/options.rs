@@ -40,7 +40,7 @@ pub struct GenerateOptions {
     /// Changes the logits before a token is chosen.
     pub logits: Option<LogitsHook>,
     /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
-    pub cache: Element,
+    pub cache: Option<Element>,
 }
 
 /// What a caller does with the logits of the next token: given the tokens so far, the prompt's among them, it changes `[vocab]` logits in place. It
@@ -75,7 +75,7 @@ impl Default for GenerateOptions {
             no_repeat_ngram: 0,
             logit_bias: Vec::new(),
             logits: None,
-            cache: Element::F32,
+            cache: None,
         }
     }
 }
@@ -101,8 +101,8 @@ impl GenerateOptions {
 
     /// Sets [`GenerateOptions::cache`].
     #[must_use]
-    pub fn cache(self, cache: Element) -> Self {
-        Self { cache, ..self }
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
     }
 
     /// Sets [`GenerateOptions::stop`].

@@ -53,9 +53,12 @@ impl Session {
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
-        if !matches!(options.cache, Element::F32 | Element::F16) {
-            return Err(Error::Invalid { op: "session", what: format!("a cache of {:?}; F32 and F16 are supported", options.cache) });
+        let halves = engine.context().is_some_and(|context| context.capabilities().f16);
+        let cache = options.cache.unwrap_or(if halves { Element::F16 } else { Element::F32 });
+        if !matches!(cache, Element::F32 | Element::F16) {
+            return Err(Error::Invalid { op: "session", what: format!("a cache of {cache:?}; F32 and F16 are supported") });
         }
+        let options = options.cache(cache);
         let state = engine.clone().session(options)?;
         Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print })
     }
@@ -94,7 +97,7 @@ impl Session {
     /// [`Error::Io`]; what the device reports.
     pub async fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let layers = self.state.read()?.await?;
-        let half = self.options.cache == Element::F16 && self.engine.context().is_some();
+        let half = self.options.cache == Some(Element::F16) && self.engine.context().is_some();
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
@@ -104,7 +107,7 @@ impl Session {
         Self { state: change(self.state), ..self }
     }
 
-    /// What it was made with.
+    /// What it was made with, the type of its cache among it.
     pub fn options(&self) -> SessionOptions {
         self.options
     }

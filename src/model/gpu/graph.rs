@@ -1,6 +1,7 @@
 //! The model's operations, recorded in the order in which tokens go through them. Every call of an operation on the GPU is in this file.
 
 use crate::{
+    element::Element,
     error::Result,
     formats::{
         config::ModelConfig,
@@ -142,7 +143,8 @@ impl GpuModel {
     pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
         let (context, c) = (&self.context, &self.config);
         let SessionOptions { sequences, capacity, cache } = options;
-        let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, cache);
+        let element = cache.unwrap_or(Element::F32);
+        let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, element);
         let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
         let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
         let angles = context.upload(&angles, [capacity, c.head_dim / 2, 2])?;
