@@ -118,7 +118,7 @@ fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
         let batch = batch(&model, 2, 1);
         let start = || batch.generate("Once upon a time", &greedy(200));
         let (mut a, mut b, c) = (start().unwrap(), start().unwrap(), start().unwrap());
-        [&mut a, &mut b].map(|stream| take(stream, 1));
+        assert!([&mut a, &mut b].into_iter().all(|stream| take(stream, 1).len() == 1), "{engine}");
         let error = start().map(drop).unwrap_err();
         assert!(matches!(error, Error::Busy { running: 2, waiting: 1, slots: 2, queue: 1 }), "{engine}: {error:?}");
         assert_eq!((error.kind(), batch.load().running, batch.load().waiting), (ErrorKind::Busy, 2, 1), "{engine}");
