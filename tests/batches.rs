@@ -112,11 +112,38 @@ fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
     }
 }
 
+/// The engine chooses for those that want the same but for seeds: it is told of each that comes, and counts tokens for each.
+#[test]
+fn those_alike_keep_their_seeds_and_their_counts() {
+    for (engine, model) in models() {
+        for sampling in [Sampling::GREEDY.temperature(1.1).top_k(40), Sampling::GREEDY.temperature(0.9).frequency_penalty(0.7)] {
+            let batch = batch(&model, 3, 8);
+            let options = |n: usize| greedy(8 + 3 * n).sampling(sampling.seed(n as u64));
+            let prompt = |n: usize| ids(&model, n as u32, 3 + n as u32);
+            let mut streams = Vec::new();
+            for n in 0..5 {
+                let mut stream = batch.generate_ids(&prompt(n), &options(n)).unwrap();
+                let begun = if n < 3 { take(&mut stream, 2) } else { Vec::new() };
+                streams.push((begun, stream));
+            }
+            for (n, (begun, stream)) in streams.into_iter().enumerate() {
+                let ids: Vec<u32> = begun.iter().map(|token| token.id).chain(all(stream).0).collect();
+                assert_eq!(ids, alone(&model, &prompt(n), &options(n)).0, "{engine}, {sampling:?}: {n}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
     for (engine, model) in models() {
         let batch = batch(&model, 2, 1);
-        let start = || batch.generate("Once upon a time", &greedy(200));
+        let steps = Arc::new(AtomicUsize::new(0));
+        let count = steps.clone();
+        let options = greedy(200).logits(move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let start = || batch.generate("Once upon a time", &options);
         let (mut a, mut b, c) = (start().unwrap(), start().unwrap(), start().unwrap());
         assert!([&mut a, &mut b].into_iter().all(|stream| take(stream, 1).len() == 1), "{engine}");
         let error = start().map(drop).unwrap_err();
@@ -130,6 +157,7 @@ fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
         take(&mut c, 1);
         drop((b, c));
         wait_until("both leave", || batch.load().running == 0);
+        assert!(steps.load(Ordering::SeqCst) < 200, "{engine}: {steps:?} of 600 steps");
         assert_eq!(block_on(batch.generate("Once", &greedy(3)).unwrap().all()).unwrap().ids.len(), 3, "{engine}");
     }
 }
