@@ -23,6 +23,14 @@ pub mod sessions {
 }
 
 #[cfg(feature = "models")]
+pub mod speculation {
+    /// Tokens of a draft: with the one before them, as many as an engine keeps a recorded step for.
+    pub const MOST_DRAFTED: usize = 15;
+    /// The longest run of tokens that is looked for in a text: each token takes an entry for every length.
+    pub const LONGEST_RUN: usize = 32;
+}
+
+#[cfg(feature = "models")]
 pub mod tokenizer {
     /// The longest tokenizer.json. The largest known have 35 MB, for a quarter million tokens.
     pub const MOST_JSON: usize = 256 << 20;

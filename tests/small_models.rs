@@ -2,37 +2,19 @@
 //! near a code's boundary: there, correct implementations agree to float rounding. And what sessions promise, on the same models.
 
 use bitnet_wgpu::{
-    Context, Element, Error, PackedDense, PackedTernary, Result,
-    formats::{Checkpoint, ModelConfig, ModelFile},
-    model::{GenerateOptions, LoadOptions, Model, Sampling, Session, SessionOptions, Stop},
+    Context, Element, Error,
+    formats::{Checkpoint, ModelFile},
+    model::{GenerateOptions, LoadOptions, Model, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};
 use std::path::PathBuf;
-use support::{Golden, block_on, context, contexts, files::Directory};
+use support::{
+    block_on, context, contexts,
+    files::Directory,
+    models::{LongContext, directory, engines, golden, session},
+};
 
 const MODELS: [&str; 5] = ["odd", "newer", "online", "llama", "sharded"];
-
-fn directory(name: &str) -> PathBuf {
-    support::data("models").join(name)
-}
-
-/// A model on the GPU, with and without subgroup operations, in each layout of activations, and on the CPU.
-fn engines(name: &str) -> Vec<(String, Model)> {
-    let mut models = Vec::new();
-    for context in contexts() {
-        for fast_packed_dot in [false, true] {
-            let context = context.restricted(|c| c.fast_packed_dot = fast_packed_dot);
-            let engine = format!("{name} on the GPU, subgroups {}, int8 {fast_packed_dot}", context.capabilities().subgroups);
-            models.push((engine, Model::load(&context, directory(name)).unwrap()));
-        }
-    }
-    models.push((format!("{name} on the CPU"), Model::load_cpu(directory(name)).unwrap()));
-    models
-}
-
-fn golden(model: &str) -> Golden {
-    Golden::open(directory(model).join("golden.safetensors"))
-}
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
@@ -75,7 +57,7 @@ fn greedy_tokens_and_scores() {
             for prompt in 0..3 {
                 let ids = golden.ids(&format!("prompt{prompt}.ids"));
                 let wanted = golden.ids(&format!("prompt{prompt}.greedy"));
-                let options = GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true);
+                let options = GenerateOptions::default().max_tokens(wanted.len()).ignore_eos(true).cache(Element::F32);
                 let generated: Vec<_> = model.generate_ids(&ids, &options).unwrap().into_iter().map(|token| token.unwrap().id).collect();
                 let safe = golden.ids(&format!("prompt{prompt}.safe_steps"))[0] as usize;
                 assert_eq!(generated[..safe], wanted[..safe], "{engine}: prompt {prompt}");
@@ -105,10 +87,6 @@ fn a_head_in_8_bits_is_near() {
     }
 }
 
-fn session(model: &Model, sequences: usize, capacity: usize, cache: Element) -> Session {
-    model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
-}
-
 #[test]
 fn prefill_in_one_and_token_by_token_agree() {
     for name in ["newer", "llama"] {
@@ -133,38 +111,11 @@ fn prefill_in_one_and_token_by_token_agree() {
     }
 }
 
-/// A model with another context than its file says.
-struct LongContext(Checkpoint, ModelConfig);
-
-impl ModelFile for LongContext {
-    fn config(&self) -> &ModelConfig {
-        &self.1
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        ModelFile::contains(&self.0, name)
-    }
-
-    fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
-        ModelFile::linear(&self.0, name, rows, columns)
-    }
-
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        self.0.vector(name, len)
-    }
-
-    fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
-        self.0.dense(name, rows, columns)
-    }
-}
-
 /// On a GPU 512 tokens are computed together, and the logits of 64.
 #[test]
 fn a_prompt_longer_than_a_batch_is_as_in_pieces() {
-    let checkpoint = Checkpoint::open(directory("newer")).unwrap();
-    let mut config = checkpoint.config().clone();
-    config.context = 1024;
-    let (file, vocab) = (LongContext(checkpoint, config.clone()), config.vocab);
+    let file = LongContext::open("newer", 1024);
+    let vocab = file.config().vocab;
     let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
     for context in [Some(context()), None] {
         let model = Model::from_file(context, &file, None, LoadOptions::default()).unwrap();
@@ -185,21 +136,6 @@ fn a_prompt_longer_than_a_batch_is_as_in_pieces() {
 }
 
 #[test]
-fn sequences_side_by_side_are_as_alone() {
-    let name = "odd";
-    let golden = golden(name);
-    let prompts: Vec<_> = (0..3).map(|prompt| golden.ids(&format!("prompt{prompt}.ids"))).collect();
-    let options = GenerateOptions::default().max_tokens(24).ignore_eos(true);
-    for (engine, model) in engines(name) {
-        let together = block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap();
-        for (prompt, generated) in together.iter().enumerate() {
-            assert_eq!(generated.ids, golden.ids(&format!("prompt{prompt}.greedy")), "{engine}: prompt {prompt}");
-        }
-        assert!(block_on(model.generate_batch_ids(&[], &options).unwrap().all()).unwrap().is_empty());
-    }
-}
-
-#[test]
 fn keys_and_values_in_16_bits_are_near() {
     let context = context();
     if !context.capabilities().f16 {
@@ -213,94 +149,6 @@ fn keys_and_values_in_16_bits_are_near() {
     let largest = wide.iter().fold(0f32, |max, v| max.max(v.abs()));
     let off = largest_difference(&wide, &narrow);
     assert!(off > 0.0 && off < 0.2 * largest, "{off} of {largest}");
-}
-
-#[test]
-fn sampling_is_reproducible_and_every_path_agrees() {
-    for (engine, model) in engines("newer") {
-        let draw = |top_k: usize, seed| {
-            let sampling = Sampling::GREEDY.temperature(1.0).top_k(top_k).top_p(0.95).seed(seed);
-            let options = GenerateOptions::default().max_tokens(12).sampling(sampling).ignore_eos(true);
-            let tokens = model.generate_ids(&[510, 3, 7], &options).unwrap();
-            tokens.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
-        };
-        assert_eq!(draw(20, 1), draw(20, 1), "{engine}");
-        assert_ne!(draw(20, 1), draw(20, 2), "{engine}");
-        // 512 is the vocabulary.
-        assert_eq!(draw(256, 3).len(), 12);
-        assert_eq!(draw(512, 3), draw(0, 3), "{engine}");
-        let greedy = GenerateOptions::default().max_tokens(12).ignore_eos(true);
-        let greedy: Vec<_> = model.generate_ids(&[510, 3, 7], &greedy).unwrap().into_iter().map(|token| token.unwrap().id).collect();
-        assert_eq!(draw(1, 9), greedy, "{engine}");
-    }
-}
-
-/// A hook that changes nothing has the logits read back: then the host chooses, by the same rule.
-#[test]
-fn engines_choose_as_the_host_does() {
-    let warm = Sampling::GREEDY.temperature(1.5);
-    let options = |sampling: Sampling| GenerateOptions::default().max_tokens(9).ignore_eos(true).sampling(sampling.seed(7));
-    let all = [
-        options(warm.top_k(20).top_p(0.9)),
-        options(warm.top_p(0.8).min_p(0.02)).logit_bias([(5, 0.7), (9, f32::NEG_INFINITY), (5, 0.1)]),
-        options(warm.repetition_penalty(1.3).presence_penalty(0.2).frequency_penalty(0.1)),
-        options(Sampling::GREEDY.repetition_penalty(1.5)),
-        // The host begins, and the engine goes on.
-        options(warm.frequency_penalty(0.3)).min_tokens(4),
-    ];
-    let prompts = [vec![510, 3, 7], vec![3], vec![7, 7, 7, 8]];
-    for (engine, model) in engines("newer") {
-        for options in &all {
-            let batch = |options: &GenerateOptions| {
-                let all = block_on(model.generate_batch_ids(&prompts, options).unwrap().all()).unwrap();
-                all.into_iter().map(|generated| generated.ids).collect::<Vec<_>>()
-            };
-            let by_host = batch(&options.clone().logits(|_, _| ()));
-            assert_eq!(batch(options), by_host, "{engine}: {options:?}");
-            let alone: Vec<u32> = model.generate_ids(&prompts[0], options).unwrap().into_iter().map(|token| token.unwrap().id).collect();
-            assert_eq!(alone, by_host[0], "{engine}, ahead: {options:?}");
-        }
-    }
-}
-
-/// Random numbers follow from a token's place in the text.
-#[test]
-fn a_text_is_the_same_in_one_go_or_in_two() {
-    for (engine, model) in engines("newer") {
-        let options = GenerateOptions::default().ignore_eos(true).sampling(Sampling::GREEDY.temperature(1.5).top_p(0.9).seed(11));
-        let whole = model.generate_ids(&[510, 3, 7], &options.clone().max_tokens(12)).unwrap();
-        let whole: Vec<u32> = whole.into_iter().map(|token| token.unwrap().id).collect();
-        let (mut session, mut text) = (session(&model, 1, 32, Element::F32), vec![510, 3, 7]);
-        for tokens in [5, 7] {
-            let mut generation = model.generate_in(session, &text, &options.clone().max_tokens(tokens)).unwrap();
-            text.extend((&mut generation).into_iter().map(|token| token.unwrap().id));
-            session = block_on(generation.into_session()).unwrap();
-        }
-        assert_eq!(text[3..], whole, "{engine}");
-    }
-}
-
-#[test]
-fn a_generation_says_why_it_ended() {
-    for (engine, model) in engines("llama") {
-        let limit = model.config().context;
-        let run = |prompt: usize, options: GenerateOptions| {
-            let ids: Vec<u32> = (0..prompt as u32).map(|i| i % 50).collect();
-            let mut generation = model.generate_ids(&ids, &options).unwrap().into_iter();
-            let tokens: Vec<_> = generation.by_ref().map(|token| token.unwrap().id).collect();
-            assert!(generation.next().is_none());
-            (tokens, generation.stop())
-        };
-        let plain = GenerateOptions::default().max_tokens(5).ignore_eos(true);
-        assert_eq!(run(3, plain.clone()).1, Some(Stop::MaxTokens), "{engine}");
-        assert_eq!(run(3, plain.clone().max_tokens(0)), (vec![], Some(Stop::MaxTokens)), "{engine}");
-        // The last position's token is still generated.
-        let (tokens, stop) = run(limit - 2, plain.clone().max_tokens(10));
-        assert_eq!((tokens.len(), stop), (3, Some(Stop::Context)), "{engine}");
-        assert_eq!(run(limit, plain.clone()).0.len(), 1, "{engine}");
-        let sampling = Sampling::GREEDY.temperature(1.0).top_k(7);
-        assert_eq!(run(limit - 2, plain.clone().max_tokens(10).sampling(sampling)).0.len(), 3, "{engine}");
-    }
 }
 
 #[test]
@@ -335,25 +183,6 @@ fn what_does_not_fit_is_refused() {
         assert!(matches!(block_on(session.decode(&[1, 4])), Err(Error::Context { needed: 5, capacity: 4 })), "{engine}");
         assert!(session.truncate(2, 0).is_err());
     }
-}
-
-#[test]
-fn models_and_generations_move_between_threads() {
-    fn moves<T: Send + 'static>(value: T) -> T {
-        value
-    }
-    let context: Context = context().clone();
-    let model = moves(Model::load(&context, directory("newer")).unwrap());
-    let runs = (0..3).map(|_| {
-        let model = model.clone();
-        std::thread::spawn(move || {
-            let options = GenerateOptions::default().max_tokens(8).ignore_eos(true);
-            let generation = moves(model.generate_ids(&[9, 8, 7], &options).unwrap());
-            generation.into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
-        })
-    });
-    let runs: Vec<_> = runs.collect::<Vec<_>>().into_iter().map(|run| run.join().unwrap()).collect();
-    assert!(runs.iter().all(|run| *run == runs[0]));
 }
 
 /// A file of each architecture, in I2_S, TQ1_0, TQ2_0 and others: the engines agree. (That the weights are those of the file, tests/gguf says.)
@@ -442,27 +271,6 @@ fn ternary_weights_in_floats_are_the_same_model() {
     assert!(Model::load_with(None, &unpacked.0, LoadOptions::default().quantize(true)).is_ok());
 }
 
-/// As many sequences as there may be are decoded, and a context of millions costs nothing until there are tokens.
-#[test]
-fn the_largest_sessions_work() {
-    let checkpoint = Checkpoint::open(directory("odd")).unwrap();
-    let mut config = checkpoint.config().clone();
-    config.context = 1 << 24;
-    let file = LongContext(checkpoint, config);
-    let cpu = Model::from_file(None, &file, None, LoadOptions::default()).unwrap();
-    let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
-    let tokens: Vec<_> = cpu.generate_ids(&[1, 2], &options).unwrap().into_iter().take(40).map(|token| token.unwrap().id).collect();
-    let short = Model::load_cpu(directory("odd")).unwrap();
-    let wanted = short.generate_ids(&[1, 2], &options.max_tokens(40)).unwrap().into_iter().map(|token| token.unwrap().id);
-    assert_eq!(tokens, wanted.collect::<Vec<_>>());
-    for model in [Model::load(context(), directory("odd")).unwrap(), short] {
-        let mut session = session(&model, 4096, 2, Element::F32);
-        let logits = block_on(session.decode(&[7; 4096])).unwrap();
-        let vocab = model.config().vocab;
-        assert!(logits.len() == 4096 * vocab && logits[..vocab] == logits[4095 * vocab..], "{model:?}");
-    }
-}
-
 /// A copy of a small model, its config.json and its tensors changed.
 fn changed(name: &str, config: impl Fn(&mut serde_json::Value), tensor: impl Fn(&str, &mut Vec<u8>) -> Option<String>) -> Directory {
     let checkpoint = Checkpoint::open(directory(name)).unwrap();
@@ -547,29 +355,6 @@ fn tensors_that_nobody_asks_for_are_refused() {
 }
 
 #[test]
-fn every_sequence_of_a_batch_draws_its_own_numbers_and_ends_by_itself() {
-    for (engine, model) in engines("llama") {
-        let sampling = |seed| {
-            GenerateOptions::default().max_tokens(8).ignore_eos(true).sampling(Sampling::GREEDY.temperature(2.0).top_k(50).seed(seed))
-        };
-        let prompts = vec![vec![5, 6, 7]; 3];
-        let together = block_on(model.generate_batch_ids(&prompts, &sampling(40)).unwrap().all()).unwrap();
-        for (n, generated) in together.iter().enumerate() {
-            let alone = model.generate_ids(&prompts[n], &sampling(40 + n as u64)).unwrap().into_iter().map(|token| token.unwrap().id);
-            assert_eq!(generated.ids, alone.collect::<Vec<_>>(), "{engine}: sequence {n}");
-        }
-        assert!(together[0].ids != together[1].ids && together[1].ids != together[2].ids, "{engine}: one seed for all");
-        // One fills the context, and ends for that; the other goes on.
-        let limit = model.config().context;
-        let prompts = [(0..limit as u32 - 2).map(|i| i % 50).collect(), vec![1, 2]];
-        let options = GenerateOptions::default().max_tokens(9).ignore_eos(true);
-        let ended = block_on(model.generate_batch_ids(&prompts, &options).unwrap().all()).unwrap();
-        let ended: Vec<_> = ended.into_iter().map(|generated| (generated.ids.len(), generated.stop)).collect();
-        assert_eq!(ended, [(3, Stop::Context), (9, Stop::MaxTokens)], "{engine}");
-    }
-}
-
-#[test]
 fn forgetting_never_adds() {
     for (engine, model) in engines("odd") {
         let mut session = session(&model, 1, 16, Element::F32);
@@ -583,31 +368,5 @@ fn forgetting_never_adds() {
             after,
             "{engine}"
         );
-    }
-}
-
-/// The model's own end, and those that only the tokenizer's files name.
-#[test]
-fn every_end_that_a_file_names_ends_a_text() {
-    let tales = support::repository("assets/tales-22m");
-    let copy = Directory::temporary();
-    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-        copy.write(file, std::fs::read(tales.join(file)).unwrap());
-    }
-    let eos = "<|end_of_text|>";
-    copy.write("tokenizer_config.json", serde_json::json!({ "bos_token": "<|begin_of_text|>", "eos_token": eos }).to_string());
-    copy.write("generation_config.json", r#"{ "eos_token_id": [300] }"#);
-    let json = std::fs::read_to_string(tales.join("config.json")).unwrap().replace("\"eos_token_id\": 2047", "\"eos_token_id\": 301");
-    copy.write("config.json", json);
-    let model = Model::load_cpu(&copy.0).unwrap();
-    assert_eq!(model.config().eos, [301, 300]);
-    for end in [300, 301, 2047] {
-        let options = GenerateOptions::default().max_tokens(6).logit_bias([(end, 1e6)]);
-        let mut generation = model.generate_ids(&[2046, 7], &options).unwrap();
-        let ids: Vec<_> = (&mut generation).into_iter().map(|token| token.unwrap().id).collect();
-        assert_eq!((ids, generation.stop()), (vec![end], Some(Stop::EndOfText)), "{end}");
-        let ids: Vec<_> =
-            model.generate_ids(&[2046, 7], &options.ignore_eos(true)).unwrap().into_iter().map(|token| token.unwrap().id).collect();
-        assert_eq!(ids, [end; 6]);
     }
 }

@@ -11,7 +11,7 @@ use bitnet_wgpu::{
     Element,
     formats::ModelConfig,
     measure::Roof,
-    model::{GenerateOptions, Model, ModelFiles},
+    model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts},
 };
 use clap::Args;
 use serde_json::json;
@@ -45,6 +45,12 @@ pub struct BenchArgs {
     /// Context lengths after which to time decode
     #[arg(long, value_delimiter = ',', default_value = "0,256,2048")]
     pub contexts: Vec<usize>,
+    /// Numbers of sequences that are decoded side by side
+    #[arg(long, value_delimiter = ',')]
+    pub sequences: Vec<usize>,
+    /// Decode with drafts from the text itself too, and compare tokens
+    #[arg(long)]
+    pub speculate: bool,
     /// Time a decoding step kernel by kernel, and what the host does for it
     #[arg(long)]
     pub profile: bool,
@@ -73,7 +79,7 @@ fn cache_bytes(c: &ModelConfig, context: usize, cache: Element) -> usize {
 
 /// Seconds to the first token, and per token after it.
 fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(f64, f64)> {
-    let ids: Vec<u32> = (0..prompt.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect();
+    let ids = prompt_of(model, prompt);
     let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1)).ignore_eos(true).cache(cache);
     let mut generation = model.generate_ids(&ids, &options)?.into_iter();
     let start = Instant::now();
@@ -84,9 +90,43 @@ fn time(model: &Model, prompt: usize, tokens: usize, cache: Element) -> Result<(
     Ok((first, start.elapsed().as_secs_f64() / f64::from(generated.max(1))))
 }
 
+/// Tokens that follow a prompt, seconds a token after the first, and how drafts of the text itself were.
+fn speculated(model: &Model, prompt: usize, options: &GenerateOptions) -> Result<(Vec<u32>, f64, Option<SpeculationCounts>)> {
+    let mut generation = model.generate_ids(&prompt_of(model, prompt), options)?.into_iter();
+    let mut ids = vec![generation.next().context("no token")??.id];
+    let start = Instant::now();
+    for token in &mut generation {
+        ids.push(token?.id);
+    }
+    let seconds = start.elapsed().as_secs_f64() / (ids.len() - 1).max(1) as f64;
+    Ok((ids, seconds, generation.speculation()))
+}
+
+/// Some tokens.
+fn prompt_of(model: &Model, tokens: usize) -> Vec<u32> {
+    (0..tokens.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect()
+}
+
+/// Seconds of a step of so many sequences side by side, each after a token.
+fn time_batch(model: &Model, sequences: usize, tokens: usize, cache: Element) -> Result<f64> {
+    let prompts: Vec<Vec<u32>> = (0..sequences as u64).map(|i| vec![(i * 7919 % model.config().vocab as u64) as u32]).collect();
+    let options = GenerateOptions::default().max_tokens(tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+    let mut tokens = model.generate_batch_ids(&prompts, &options)?.into_iter();
+    // The first tokens are those of the prompts.
+    for _ in 0..sequences {
+        tokens.next().transpose()?;
+    }
+    let start = Instant::now();
+    let generated = tokens.try_fold(0usize, |count, token| token.map(|_| count + 1))?;
+    Ok(start.elapsed().as_secs_f64() * sequences as f64 / generated.max(1) as f64)
+}
+
 pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     if args.tokens == 0 {
         bail!("--tokens 0: there is nothing to time");
+    }
+    if args.sequences.contains(&0) {
+        bail!("--sequences 0: there is nothing to time");
     }
     if args.prefill.contains(&0) {
         bail!("--prefill 0: a prompt has a token at least");
@@ -165,6 +205,39 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         decodes.push(
             json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() }),
         );
+    }
+    if args.speculate {
+        let mut speculations = Vec::new();
+        for &length in args.contexts.iter().filter(|&&length| length.saturating_add(args.tokens) <= limit) {
+            let options = GenerateOptions::default().max_tokens(args.tokens.saturating_add(1)).ignore_eos(true).cache(cache);
+            let (plain, plainly, _) = speculated(&model, length, &options)?;
+            let options = options.speculate(Speculation::ngram());
+            // The first time, kernels of other numbers of tokens are compiled.
+            speculated(&model, length, &options)?;
+            let (ids, seconds, counts) = speculated(&model, length, &options)?;
+            let counts = counts.context("no counts")?;
+            if ids != plain {
+                bail!("speculation after {length}: other tokens than without");
+            }
+            let (rate, SpeculationCounts { drafted, accepted, .. }) = (1.0 / seconds, counts);
+            show(format!(
+                "decode after {length:5} with drafts: {rate:8.1} tokens per second ({:.1} without, the same tokens), {accepted} of {drafted} accepted",
+                1.0 / plainly
+            ))?;
+            speculations.push(json!({ "context": length, "tokens_per_second": rate, "drafted": drafted, "accepted": accepted }));
+        }
+        object["speculation"] = speculations.into();
+    }
+    let mut batches = Vec::new();
+    for &sequences in &args.sequences {
+        // The first time, kernels of other numbers of tokens are compiled.
+        time_batch(&model, sequences, args.tokens, cache)?;
+        let rate = sequences as f64 / time_batch(&model, sequences, args.tokens, cache)?;
+        show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
+        batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));
+    }
+    if !batches.is_empty() {
+        object["batches"] = batches.into();
     }
     if args.profile {
         if context.is_none() {

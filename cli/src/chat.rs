@@ -1,7 +1,7 @@
 //! `bitnet chat`: a conversation.
 
 use crate::{
-    generation::GenerationArgs,
+    generation::{self, GenerationArgs},
     model::{self, ModelArgs},
     note, say,
 };
@@ -55,7 +55,9 @@ impl Chat {
                 files.config().context
             );
         }
+        let draft = self.generation.draft(&files, &self.device)?;
         let model = self.device.load(&files)?;
+        let options = self.generation.with_draft(options, draft, &model, &self.device)?;
         if !self.json {
             let (adapter, language) = model::device(model.context());
             note(format!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew"));
@@ -102,10 +104,13 @@ impl Chat {
                 text += &token.text;
                 ids.push(token.id);
             }
-            let stop = answer.stop();
+            let (stop, speculation) = (answer.stop(), generation::counts(answer.speculation()));
             if self.json {
                 let stop = stop.map(|stop| format!("{stop:?}"));
-                let object = json!({ "role": "assistant", "content": text, "ids": ids, "prompt_tokens": prompt.len(), "stop": stop });
+                let (prompt_tokens, role) = (prompt.len(), "assistant");
+                let object = json!({
+                    "role": role, "content": text, "ids": ids, "prompt_tokens": prompt_tokens, "stop": stop, "speculation": speculation
+                });
                 say(format!("{object}\n"))?;
             } else {
                 say("\n")?;

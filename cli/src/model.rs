@@ -77,8 +77,12 @@ impl ModelArgs {
 
     /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time.
     pub fn load(&self, files: &ModelFiles) -> Result<Model> {
-        let context = self.context()?;
-        with_progress(|progress| Ok(Model::from_files(context.as_ref(), files, self.options().progress(progress))?))
+        self.load_on(self.context()?.as_ref(), files)
+    }
+
+    /// Loads the model to a GPU, or for the CPU without a context.
+    pub fn load_on(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
+        with_progress(|progress| Ok(Model::from_files(context, files, self.options().progress(progress))?))
     }
 
     pub fn options<'a>(&self) -> LoadOptions<'a> {

@@ -1,14 +1,14 @@
 //! `bitnet run`: continues a prompt.
 
 use crate::{
-    generation::GenerationArgs,
+    generation::{self, GenerationArgs},
     model::{self, ModelArgs},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
     formats::SafeTensors,
-    model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, Stop},
+    model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts, Stop},
 };
 use clap::Args;
 use std::{
@@ -76,6 +76,7 @@ struct Generated {
     ids: Vec<u32>,
     text: String,
     stop: Option<Stop>,
+    speculation: Option<SpeculationCounts>,
     /// Time to the first token.
     prefill: Duration,
     /// Time from the first token to the last.
@@ -90,7 +91,9 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
     if let Some(file) = &args.session {
         check_session(file)?;
     }
+    let draft = args.generation.draft(&files, &args.model)?;
     let model = args.model.load(&files)?;
+    let options = args.generation.with_draft(options, draft, &model, &args.model)?;
     let (adapter, language) = model::device(model.context());
     if !args.json {
         note(format!("{adapter}, kernels in {language}"));
@@ -121,6 +124,7 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
             "ids": generated.ids,
             "text": generated.text,
             "stop": stop,
+            "speculation": generation::counts(generated.speculation),
             "seconds_to_first_token": generated.prefill.as_secs_f64(),
             "prefill_tokens_per_second": prefill,
             "decode_tokens_per_second": decode,
@@ -132,8 +136,11 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
         shown = shown.and_then(|()| say("\n"));
         let stop = stop.map_or_else(String::new, |stop| format!(", ended by {stop}"));
         let prefill = prefill.map_or_else(String::new, |prefill| format!(", {prefill:.0} per second"));
+        let drafts = generated.speculation.map_or_else(String::new, |counts| {
+            format!(", of {} drafted {} were accepted in {} passes", counts.drafted, counts.accepted, counts.passes)
+        });
         let (prompt, generated) = (ids.len(), generated.ids.len());
-        note(format!("prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{stop}"));
+        note(format!("prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{drafts}{stop}"));
     }
     if let Some(file) = &args.session {
         pollster::block_on(session.save(file))?;
@@ -187,14 +194,14 @@ fn generate(
         text += &token.text;
         show(&token.text)?;
     }
-    let (decode, stop) = (start.elapsed() - prefill, generation.stop());
+    let (decode, stop, speculation) = (start.elapsed() - prefill, generation.stop(), generation.speculation());
     let mut session = pollster::block_on(generation.into_session())?;
     if options.max_tokens == 0 {
         // Nothing was computed; a session in a file is to have the prompt all the same.
         session.truncate(0, 0)?;
         pollster::block_on(session.prefill(0, prompt))?;
     }
-    Ok((Generated { ids, text, stop, prefill, decode }, session))
+    Ok((Generated { ids, text, stop, speculation, prefill, decode }, session))
 }
 
 /// The session in a file, if there is one, with room for what follows.

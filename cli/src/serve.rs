@@ -65,6 +65,9 @@ impl Serve {
         if key.as_ref().is_some_and(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic())) {
             bail!("the API key is empty, or has characters that a header cannot have");
         }
+        if self.generation.speculate.is_some() {
+            bail!("--speculate: requests that are computed side by side do not speculate");
+        }
         let files = self.device.open(&self.model)?;
         let defaults = self.generation.options(&files);
         defaults.check(files.config().vocab)?;

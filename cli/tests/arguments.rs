@@ -10,7 +10,7 @@ const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
 /// An option with an odd value, or an odd word.
 fn argument() -> impl Strategy<Value = Vec<String>> {
-    const OPTIONS: [&str; 23] = [
+    const OPTIONS: [&str; 25] = [
         "--temperature",
         "--top-k",
         "--top-p",
@@ -34,6 +34,8 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--session",
         "--chat-template",
         "--config",
+        "--speculate",
+        "--draft-tokens",
     ];
     const VALUES: [&str; 16] = [
         "",

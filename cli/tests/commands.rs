@@ -102,6 +102,32 @@ fn run_continues_a_text() {
     assert_eq!(run(&["--greedy", "--gpu"])["language"], "wgsl");
 }
 
+/// Guesses change nothing but the time, and `--json` counts them.
+#[test]
+fn speculation_is_counted() {
+    let run = |more: &[&str]| json(&[&["run", TALES, "Once upon a time", "--max-tokens", "24", "--cpu"], more].concat());
+    let plain = run(&[]);
+    assert!(plain["speculation"].is_null());
+    let own = run(&["--speculate", TALES, "--draft-tokens", "4"]);
+    let count = |run: &Value, what: &str| run["speculation"][what].as_u64().unwrap();
+    assert_eq!(own["ids"], plain["ids"]);
+    assert!(count(&own, "accepted") == count(&own, "drafted") && count(&own, "passes") > 4, "{own}");
+    let ngram = run(&["--speculate", "ngram"]);
+    assert!(ngram["ids"] == plain["ids"] && count(&ngram, "drafted") >= count(&ngram, "accepted"), "{ngram}");
+    let talk = |more: &[&str]| -> Vec<Value> {
+        let arguments = [&["chat", TALES, "--max-tokens", "12", "--cpu", "--json"], more].concat();
+        answers(&arguments, "Tell me a tale.\nAnother\n").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (plain, own) = (talk(&[]), talk(&["--speculate", TALES]));
+    for (plain, own) in plain.iter().zip(&own) {
+        assert_eq!(plain["content"], own["content"]);
+        assert!(plain["speculation"].is_null() && count(own, "accepted") > 0, "{own}");
+    }
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/newer");
+    fails(&["run", TALES, "x", "--speculate", other], "512 tokens, the model's 2048");
+    fails(&["run", TALES, "x", "--speculate", "no/such/model"], "no/such/model");
+}
+
 #[test]
 fn a_session_in_a_file_goes_on() {
     let directory = Directory::new("session");
@@ -226,7 +252,13 @@ fn bench_and_adapters_give_figures() {
     let config = format!("{small}/config.json");
     for model in [&["--config", &config][..], &[small]] {
         for device in [&["--cpu"][..], &["--gpu"]] {
-            let arguments = [&["bench"], model, device, &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999"]].concat();
+            let arguments = [
+                &["bench"],
+                model,
+                device,
+                &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999", "--sequences", "3", "--speculate"],
+            ]
+            .concat();
             let bench = json(&arguments);
             assert_eq!((bench["prefill"].as_array().unwrap().len(), bench["decode"].as_array().unwrap().len()), (1, 1), "{bench}");
             assert!(
@@ -235,10 +267,14 @@ fn bench_and_adapters_give_figures() {
                 "{bench}"
             );
             assert_eq!(bench["roof_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
+            assert!(bench["speculation"][0]["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
+            let batch = &bench["batches"][0];
+            assert!(batch["sequences"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
         }
     }
     fails(&["bench", "--tokens", "0"], "--tokens 0");
     fails(&["bench", "--prefill", "0"], "--prefill 0");
+    fails(&["bench", "--sequences", "0"], "--sequences 0");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     let adapters = json(&["adapters"]);
     assert!(adapters.as_array().unwrap().iter().any(|adapter| adapter["usable"] == true), "{adapters}");
@@ -263,6 +299,9 @@ fn options_are_checked_before_the_weights_are_read() {
         (&["chat", "--context", "5", "--system", "- a long instruction"], "--context 5"),
         (&["run", "x", "--session", HELDOUT], "is not a saved session"),
         (&["chat", "--min-p", "7"], "min_p"),
+        (&["run", "x", "--speculate", "ngram", "--draft-tokens", "0"], "drafts of 0 tokens"),
+        (&["chat", "--speculate", TALES, "--draft-tokens", "16"], "drafts of 16 tokens"),
+        (&["run", "x", "--draft-tokens", "4"], "--speculate"),
     ] {
         fails(&[&arguments[..1], &[&broken], &arguments[1..], &["--cpu"]].concat(), wanted);
     }
@@ -386,6 +425,7 @@ fn serve_refuses_what_cannot_be_served() {
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", ""], "API key");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--api-key", "a\nb"], "API key");
     fails(&["serve", TALES, "--cpu", "--port", "0", "--temperature=-1"], "temperature");
+    fails(&["serve", TALES, "--cpu", "--port", "0", "--speculate", "ngram"], "--speculate");
     fails(&["serve", TALES, "--cpu", "--host", "no such host"], "no such host");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

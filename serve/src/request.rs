@@ -121,13 +121,13 @@ impl Request {
 /// How tokens are chosen.
 fn options(fields: &mut Fields, defaults: &GenerateOptions) -> Result<GenerateOptions> {
     let mut sampling = defaults.sampling;
-    sampling = sampling.temperature(fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.temperature));
-    sampling = sampling.top_p(fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.top_p));
-    sampling = sampling.min_p(fields.number("min_p", 0.0..=1.0)?.unwrap_or(sampling.min_p));
-    sampling = sampling.top_k(fields.count("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(sampling.top_k));
-    sampling = sampling.repetition_penalty(fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.repetition_penalty));
-    sampling = sampling.presence_penalty(fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.presence_penalty));
-    sampling = sampling.frequency_penalty(fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.frequency_penalty));
+    sampling = sampling.temperature(fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.options.temperature));
+    sampling = sampling.top_p(fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.options.top_p));
+    sampling = sampling.min_p(fields.number("min_p", 0.0..=1.0)?.unwrap_or(sampling.options.min_p));
+    sampling = sampling.top_k(fields.count("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(sampling.options.top_k));
+    sampling = sampling.repetition_penalty(fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.penalties.repetition));
+    sampling = sampling.presence_penalty(fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.presence));
+    sampling = sampling.frequency_penalty(fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.frequency));
     sampling = sampling.seed(seed(fields)?);
     let stop = stops(fields)?;
     let bias = biases(fields)?;

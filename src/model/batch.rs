@@ -152,6 +152,10 @@ impl Batch {
 
     /// For the n-th of prompts that belong together, which draws its random numbers from seed + n.
     pub(super) fn continue_as(&self, n: usize, prompt: &[u32], options: &GenerateOptions) -> Result<TokenStream> {
+        if options.speculate.is_some() {
+            let what = "a batch does not speculate: a step of several sequences is no cheaper for one";
+            return Err(Error::Invalid { op: "generate", what: what.into() });
+        }
         let capacity = self.options.capacity;
         self.model.check_prompt(prompt, capacity)?;
         let sequence = self.model.sequence(n, prompt, options)?;

@@ -54,6 +54,16 @@ impl Chooser {
         self.tokens.last().copied().unwrap_or(0)
     }
 
+    /// Does a token change the logits of all that follow it?
+    pub fn penalises(&self) -> bool {
+        self.options.sampling.penalises()
+    }
+
+    /// Do penalties or biases change the logits?
+    pub fn changes_logits(&self) -> bool {
+        self.penalises() || !self.bias.is_empty()
+    }
+
     /// Can the engine choose the next token? It knows no hook, and does not forbid tokens for what came before them.
     pub fn is_for_engine(&self) -> bool {
         let GenerateOptions { logits, bad_words, no_repeat_ngram, .. } = &self.options;
@@ -69,7 +79,7 @@ impl Chooser {
     /// Does the engine choose for both in the same way?
     fn is_like(&self, other: &Self) -> bool {
         let (a, b) = (self.options.sampling, other.options.sampling);
-        a.options() == b.options() && a.penalties() == b.penalties() && self.bias == other.bias
+        a.options == b.options && a.penalties == b.penalties && self.bias == other.bias
     }
 
     /// How the engine chooses tokens of some of `slots` sequences, whose last ones are its next step's input.
@@ -79,12 +89,12 @@ impl Chooser {
             let (mut dense, mut counts) = (vec![0.0; vocab], vec![0; slots * vocab]);
             bias.iter().for_each(|(&id, &bias)| dense[id as usize] = bias);
             choosers.clone().for_each(|(slot, chooser)| chooser.counts_before_last(&mut counts[slot * vocab..][..vocab]));
-            Changes { penalties: sampling.penalties(), bias: dense, counts }
+            Changes { penalties: sampling.penalties, bias: dense, counts }
         };
-        let changes = (sampling.penalises() || !bias.is_empty()).then(changes);
+        let changes = choosers.clone().next()?.1.changes_logits().then(changes);
         let mut seeds = vec![0; slots];
         choosers.for_each(|(slot, chooser)| seeds[slot] = chooser.sampler.sampling().seed);
-        Some(Choice { options: sampling.options(), seeds, changes })
+        Some(Choice { options: sampling.options, seeds, changes })
     }
 
     /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
@@ -153,10 +163,10 @@ impl Chooser {
     }
 
     fn penalise(&self, logits: &mut [f32]) {
-        if !self.options.sampling.penalises() {
+        if !self.penalises() {
             return;
         }
-        let (penalties, mut counts) = (self.options.sampling.penalties(), HashMap::new());
+        let (penalties, mut counts) = (self.options.sampling.penalties, HashMap::new());
         for (i, &id) in self.tokens.iter().enumerate() {
             self.count(i, counts.entry(id).or_default());
         }

@@ -5,6 +5,7 @@ use super::{
     feed::{Blocking, Feed, Source},
     sequence::{Sequence, Token, choose_by, step},
     session::Session,
+    speculate::{SpeculationCounts, Speculator},
     stop::Stop,
     worker::Workers,
 };
@@ -37,6 +38,7 @@ use std::{
 pub struct Generation {
     feed: Feed<Run>,
     stop: Option<Stop>,
+    speculation: Option<SpeculationCounts>,
 }
 
 /// The state of a generation.
@@ -47,14 +49,31 @@ struct Run {
     told: bool,
     /// Steps that are submitted and not yet awaited.
     pending: VecDeque<Pending<Vec<u32>>>,
+    speculator: Option<Speculator>,
+    verified: Option<Verified>,
+}
+
+/// A pass over the last token and a draft. The session has them all; tokens are chosen one by one, as they are asked for.
+struct Verified {
+    draft: Vec<u32>,
+    found: Found,
+    accepted: usize,
+}
+
+/// What is known after the last token and after every token of the draft.
+enum Found {
+    /// `[1 + draft, vocab]`
+    Logits(Vec<f32>),
+    /// `[1 + draft]`: the engine has chosen.
+    Next(Vec<u32>),
 }
 
 impl Generation {
     /// Makes the sequence's prompt the text of the first sequence of a session, and continues it.
-    pub(super) fn new(workers: &Arc<Workers>, session: Session, sequence: Sequence) -> Self {
-        let stop = sequence.stop;
-        let run = Run { session, sequence, told: false, pending: VecDeque::new() };
-        Self { feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) }, stop }
+    pub(super) fn new(workers: &Arc<Workers>, session: Session, sequence: Sequence, speculator: Option<Speculator>) -> Self {
+        let (stop, speculation) = (sequence.stop, speculator.as_ref().map(|speculator| speculator.counts));
+        let run = Run { session, sequence, told: false, pending: VecDeque::new(), speculator, verified: None };
+        Self { feed: if stop.is_some() { Feed::empty(run) } else { Feed::new(run, workers) }, stop, speculation }
     }
 
     /// The next token, as a future for any executor; none after the last. (`StreamExt::next` does the same.)
@@ -65,6 +84,11 @@ impl Generation {
     /// Why it ended; none while there are tokens to take.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
+    }
+
+    /// How well tokens were guessed, up to the last that was taken; none without [`GenerateOptions::speculate`](super::GenerateOptions::speculate).
+    pub fn speculation(&self) -> Option<SpeculationCounts> {
+        self.speculation
     }
 
     /// Ends it, and gives back the session with the text so far, for [`Model::generate_in`](super::Model::generate_in). The last token generated is
@@ -83,8 +107,8 @@ impl Stream for Generation {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.feed.poll_next(cx).map(|item| {
             item.map(|item| {
-                let (token, stop) = item?;
-                self.stop = stop;
+                let (token, stop, speculation) = item?;
+                (self.stop, self.speculation) = (stop, speculation);
                 Ok(token)
             })
         })
@@ -95,6 +119,11 @@ impl<G: Borrow<Generation>> Blocking<G> {
     /// [`Generation::stop`].
     pub fn stop(&self) -> Option<Stop> {
         self.0.borrow().stop()
+    }
+
+    /// [`Generation::speculation`].
+    pub fn speculation(&self) -> Option<SpeculationCounts> {
+        self.0.borrow().speculation()
     }
 }
 
@@ -117,23 +146,26 @@ impl IntoIterator for &mut Generation {
 }
 
 impl Source for Run {
-    type Item = (Token, Option<Stop>);
+    type Item = (Token, Option<Stop>, Option<SpeculationCounts>);
     type Rest = Session;
 
     async fn next(&mut self) -> Result<(Self::Item, bool)> {
         self.choose().await?;
-        let full = self.pending.is_empty() && self.session.room(0) == 0;
+        let full = self.sequence.chooser.tokens().len() > self.session.options().capacity;
         let token = self.sequence.take(full)?;
         let stop = self.sequence.stop;
-        Ok(((token, stop), stop.is_some()))
+        Ok(((token, stop, self.speculator.as_ref().map(|speculator| speculator.counts)), stop.is_some()))
     }
 
-    /// The session with the text so far, without the steps that were submitted ahead.
+    /// The session with the text so far, without drafts and steps that were submitted ahead.
     fn rest(mut self) -> Session {
         if self.sequence.chooser.generated() > 0 {
             // The last token was chosen, and not yet appended.
             let tokens = self.sequence.chooser.tokens();
-            self.session.settle(0, &tokens[..tokens.len() - 1]);
+            self.session.settle(0, 0, &tokens[..tokens.len() - 1]);
+        }
+        if let Some(draft) = self.speculator.and_then(Speculator::into_session) {
+            self.session.keep_draft(draft);
         }
         self.session
     }
@@ -147,23 +179,86 @@ impl Run {
             let mut logits = self.session.set_text(0, chooser.tokens()).await?;
             return chooser.of_logits(&mut logits).map(drop);
         }
-        if chooser.is_for_engine() {
-            return self.ahead().await;
+        if self.verified.is_some() {
+            return self.accept();
+        }
+        let length = self.draft_length();
+        if length > 0 && self.pending.is_empty() {
+            self.verify(length).await?;
+            return self.accept();
+        }
+        if let Some(speculator) = &mut self.speculator {
+            speculator.went_without();
+        }
+        if self.sequence.chooser.is_for_engine() {
+            // Where there is a draft, what was submitted without is waited for first.
+            return self.ahead(if length > 0 { 0 } else { self.session.steps_ahead() }).await;
         }
         let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)], &mut self.told).await?;
         chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
     }
 
-    /// Steps are submitted ahead of the one that is awaited: a token need not come back before the next step begins.
-    async fn ahead(&mut self) -> Result<()> {
-        if !std::mem::replace(&mut self.told, true) {
-            choose_by(&mut self.session, &[(0, &mut self.sequence)])?;
+    /// How many of the next tokens can be guessed: one more is chosen after them, and all but that one need room beside the last.
+    fn draft_length(&mut self) -> usize {
+        let Some(speculator) = &mut self.speculator else { return 0 };
+        let text = self.sequence.chooser.tokens();
+        let room = self.session.options().capacity.saturating_sub(text.len()).min(self.session.batch() - 1);
+        speculator.length(text, room.min(self.sequence.left() - 1))
+    }
+
+    /// Drafts, and computes what comes after the last token and after every token of the draft.
+    async fn verify(&mut self, length: usize) -> Result<()> {
+        let (chooser, Some(speculator)) = (&self.sequence.chooser, &mut self.speculator) else { return Ok(()) };
+        let mut draft = speculator.draft(chooser.tokens(), length).await?;
+        // Nothing follows an end.
+        let end = draft.iter().position(|&id| chooser.is_end(id)).map_or(draft.len(), |end| end + 1);
+        draft.truncate(end);
+        speculator.counts.passes += 1;
+        speculator.counts.drafted += draft.len();
+        let run = [&[chooser.last()], &draft[..]].concat();
+        let found = if chooser.is_for_engine() && !chooser.changes_logits() {
+            self.tell()?;
+            Found::Next(self.session.step_next(&[0], &run).await?)
+        } else {
+            // The engine does not count these tokens for its penalties.
+            self.told &= !chooser.penalises();
+            Found::Logits(self.session.extend(&[0], &run, run.len()).await?)
+        };
+        self.verified = Some(Verified { draft, found, accepted: 0 });
+        Ok(())
+    }
+
+    /// Chooses the next token after what was verified. Where it is another than was guessed, the rest is forgotten.
+    fn accept(&mut self) -> Result<()> {
+        let (Some(verified), Some(speculator)) = (&mut self.verified, &mut self.speculator) else { return Ok(()) };
+        let (vocab, chooser, Verified { draft, found, accepted }) = (self.session.vocab(), &mut self.sequence.chooser, verified);
+        let id = match found {
+            Found::Logits(logits) => chooser.of_logits(&mut logits[*accepted * vocab..][..vocab])?,
+            Found::Next(next) => chooser.of_engine(next[*accepted])?,
+        };
+        if draft.get(*accepted) == Some(&id) {
+            *accepted += 1;
+            speculator.counts.accepted += 1;
+            return Ok(());
         }
+        speculator.verified(draft.len(), *accepted);
+        self.verified = None;
+        self.session.truncate(0, chooser.tokens().len() - 1)
+    }
+
+    /// Tells the engine how to choose, if it does not know.
+    fn tell(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.told, true) { Ok(()) } else { choose_by(&mut self.session, &[(0, &mut self.sequence)]) }
+    }
+
+    /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back before the next step begins.
+    async fn ahead(&mut self, ahead: usize) -> Result<()> {
+        self.tell()?;
         let next = match self.pending.pop_front() {
             Some(next) => next,
             None => self.session.submit_next(&[0], Some(&[self.sequence.chooser.last()]))?,
         };
-        let ahead = self.session.steps_ahead().min(self.sequence.left() - 1);
+        let ahead = ahead.min(self.sequence.left() - 1);
         while self.pending.len() < ahead && self.session.room(0) > 0 {
             self.pending.push_back(self.session.submit_next(&[0], None)?);
         }

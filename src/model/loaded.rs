@@ -11,6 +11,7 @@ use super::{
     saved::Fingerprint,
     sequence::Sequence,
     session::{Session, check_tokens},
+    speculate::{DraftModel, Drafter, Speculation, Speculator},
     stop::{StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
     worker::{Workers, on_all_cores},
@@ -312,12 +313,15 @@ impl Model {
     /// # Errors
     /// As [`Model::generate_ids`], [`Error::Context`] where the session has too little room; [`Error::Invalid`] for a session of another model or of
     /// several sequences. The session is lost then.
-    pub fn generate_in(&self, session: Session, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
+    pub fn generate_in(&self, mut session: Session, prompt: &[u32], options: &GenerateOptions) -> Result<Generation> {
         if !session.is_of(&self.engine) || session.options().sequences != 1 {
             return Err(Error::Invalid { op: "generate", what: "a session of one sequence of this model is needed".into() });
         }
         session.check_text(prompt)?;
-        Ok(Generation::new(&self.workers, session, self.sequence(0, prompt, options)?))
+        let sequence = self.sequence(0, prompt, options)?;
+        let speculate = |speculation: &Speculation| Speculator::new(speculation, &mut session, &options.sampling);
+        let speculator = options.speculate.as_ref().map(speculate).transpose()?;
+        Ok(Generation::new(&self.workers, session, sequence, speculator))
     }
 
     /// Checks a prompt for a sequence of so many tokens.
@@ -348,6 +352,20 @@ impl Model {
         }
         let tokenizer = self.tokenizer.as_ref().map_or(&[][..], Tokenizer::eos);
         [&self.config().eos, tokenizer].concat()
+    }
+}
+
+/// The model drafts for another.
+impl From<&Model> for Drafter {
+    fn from(model: &Model) -> Self {
+        Self::Model(DraftModel::new(model.engine.clone(), model.print))
+    }
+}
+
+/// The model drafts for another, up to 8 tokens at once.
+impl From<&Model> for Speculation {
+    fn from(model: &Model) -> Self {
+        Self::new(model)
     }
 }
 

@@ -16,8 +16,8 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < saved, worker, mailbox < stop < engine < cpu, gpu, session, options < choice, feed, files < sequence
-// < generate, slots < loaded < batch < together.
+// Imports go one way: sampling, tokenizer, config, layers < saved, worker, mailbox < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed,
+// files < sequence < generate, slots < loaded < batch < together.
 mod batch;
 mod choice;
 mod config;
@@ -30,12 +30,14 @@ mod gpu;
 mod layers;
 mod loaded;
 mod mailbox;
+mod ngram;
 mod options;
 mod sampling;
 mod saved;
 mod sequence;
 mod session;
 mod slots;
+mod speculate;
 mod stop;
 mod together;
 mod tokenizer;
@@ -51,6 +53,7 @@ pub use options::{GenerateOptions, LogitsHook};
 pub use sampling::{Sampler, Sampling};
 pub use sequence::Token;
 pub use session::Session;
+pub use speculate::{DraftModel, Drafter, Speculation, SpeculationCounts};
 pub use stop::Stop;
 pub use together::{BatchGeneration, BatchToken};
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

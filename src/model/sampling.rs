@@ -8,26 +8,14 @@ use crate::{
     },
 };
 
-/// How the next token is chosen: change the logits by the penalties, take the `top_k` most likely, of these the fewest whose probability at
-/// `temperature` reaches `top_p`, of those the ones that are at least `min_p` as likely as the first, and draw one of them at random.
+/// How the next token is chosen: the logits are changed by the penalties, then a token is taken as [`SampleOptions`] say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// Divides the logits; 0 means greedy: always the most likely token.
-    pub temperature: f32,
-    /// The number of candidates; 0 means all.
-    pub top_k: usize,
-    /// The total probability that the kept candidates must reach, 0 to 1; at least one is kept, and 1 keeps all.
-    pub top_p: f32,
-    /// Tokens whose probability is less than this share of the most likely one's are left out; 0 keeps all.
-    pub min_p: f32,
-    /// Divides the logits, where they are positive, of tokens that the text has already, and multiplies the others; 1 changes nothing. The prompt
-    /// counts.
-    pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens that were generated already.
-    pub presence_penalty: f32,
-    /// Subtracted from the logit of a token once for each time that it was generated.
-    pub frequency_penalty: f32,
+    /// Which tokens are kept, and how one of them is drawn.
+    pub options: SampleOptions,
+    /// What tokens pay that the text has already. The prompt counts for the repetition penalty alone.
+    pub penalties: Penalties,
     /// Seeds the random numbers. Those of a token follow from the seed, the token's place in the text and its id: the same logits give the same tokens
     /// on every device.
     pub seed: u64,
@@ -35,33 +23,31 @@ pub struct Sampling {
 
 impl Sampling {
     /// The most likely token, always.
-    pub const GREEDY: Self = Self {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        seed: 0,
-    };
+    pub const GREEDY: Self =
+        Self { options: SampleOptions { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }, penalties: Penalties::NONE, seed: 0 };
 
-    /// Sets [`Sampling::temperature`].
+    /// Sets [`SampleOptions::temperature`].
     #[must_use]
     pub fn temperature(self, temperature: f32) -> Self {
-        Self { temperature, ..self }
+        Self { options: self.options.temperature(temperature), ..self }
     }
 
-    /// Sets [`Sampling::top_k`].
+    /// Sets [`SampleOptions::top_k`].
     #[must_use]
     pub fn top_k(self, top_k: usize) -> Self {
-        Self { top_k, ..self }
+        Self { options: self.options.top_k(top_k), ..self }
     }
 
-    /// Sets [`Sampling::top_p`].
+    /// Sets [`SampleOptions::top_p`].
     #[must_use]
     pub fn top_p(self, top_p: f32) -> Self {
-        Self { top_p, ..self }
+        Self { options: self.options.top_p(top_p), ..self }
+    }
+
+    /// Sets [`SampleOptions::min_p`].
+    #[must_use]
+    pub fn min_p(self, min_p: f32) -> Self {
+        Self { options: self.options.min_p(min_p), ..self }
     }
 
     /// Sets [`Sampling::seed`].
@@ -70,47 +56,32 @@ impl Sampling {
         Self { seed, ..self }
     }
 
-    /// Sets [`Sampling::min_p`].
+    /// Sets [`Penalties::repetition`].
     #[must_use]
-    pub fn min_p(self, min_p: f32) -> Self {
-        Self { min_p, ..self }
+    pub fn repetition_penalty(self, repetition: f32) -> Self {
+        Self { penalties: Penalties { repetition, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Sampling::repetition_penalty`].
+    /// Sets [`Penalties::presence`].
     #[must_use]
-    pub fn repetition_penalty(self, repetition_penalty: f32) -> Self {
-        Self { repetition_penalty, ..self }
+    pub fn presence_penalty(self, presence: f32) -> Self {
+        Self { penalties: Penalties { presence, ..self.penalties }, ..self }
     }
 
-    /// Sets [`Sampling::presence_penalty`].
+    /// Sets [`Penalties::frequency`].
     #[must_use]
-    pub fn presence_penalty(self, presence_penalty: f32) -> Self {
-        Self { presence_penalty, ..self }
-    }
-
-    /// Sets [`Sampling::frequency_penalty`].
-    #[must_use]
-    pub fn frequency_penalty(self, frequency_penalty: f32) -> Self {
-        Self { frequency_penalty, ..self }
+    pub fn frequency_penalty(self, frequency: f32) -> Self {
+        Self { penalties: Penalties { frequency, ..self.penalties }, ..self }
     }
 
     /// Do penalties change the logits?
     pub fn penalises(&self) -> bool {
-        self.penalties() != Penalties::NONE
+        self.penalties != Penalties::NONE
     }
 
     /// Does it always take the most likely token?
     pub fn is_greedy(&self) -> bool {
-        self.options().is_greedy()
-    }
-
-    /// What of it is for the op.
-    pub(super) fn options(&self) -> SampleOptions {
-        SampleOptions::default().temperature(self.temperature).top_k(self.top_k).top_p(self.top_p).min_p(self.min_p)
-    }
-
-    pub(super) fn penalties(&self) -> Penalties {
-        Penalties::new(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        self.options.is_greedy()
     }
 
     /// Checks that the numbers are in range.
@@ -118,8 +89,8 @@ impl Sampling {
     /// # Errors
     /// [`Error::Invalid`] for a number that is not.
     pub fn check(&self) -> Result<()> {
-        self.options().check()?;
-        self.penalties().check()
+        self.options.check()?;
+        self.penalties.check()
     }
 }
 
@@ -202,7 +173,7 @@ impl Sampler {
         if self.sampling.is_greedy() {
             return Ok(first);
         }
-        Ok(draw(&mut self.candidates, self.sampling.seed, position, &self.sampling.options()).unwrap_or(first))
+        Ok(draw(&mut self.candidates, self.sampling.seed, position, &self.sampling.options).unwrap_or(first))
     }
 }
 
@@ -217,7 +188,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn sampler(temperature: f32, top_k: usize, top_p: f32) -> Sampler {
-        Sampler::new(Sampling { temperature, top_k, top_p, seed: 7, ..Sampling::GREEDY }).unwrap()
+        Sampler::new(Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(7)).unwrap()
     }
 
     fn is_invalid<T: std::fmt::Debug>(result: Result<T>, part: &str) {
@@ -230,10 +201,10 @@ mod tests {
     #[test]
     fn options_are_checked() {
         for temperature in [f32::NAN, -0.1, f32::INFINITY] {
-            is_invalid(Sampler::new(Sampling { temperature, ..Sampling::GREEDY }), "temperature");
+            is_invalid(Sampler::new(Sampling::GREEDY.temperature(temperature)), "temperature");
         }
         for top_p in [f32::NAN, -0.1, 1.1] {
-            is_invalid(Sampler::new(Sampling { top_p, ..Sampling::GREEDY }), "top_p");
+            is_invalid(Sampler::new(Sampling::GREEDY.top_p(top_p)), "top_p");
         }
         for min_p in [f32::NAN, -0.1, 1.1] {
             is_invalid(Sampler::new(Sampling::GREEDY.min_p(min_p)), "min_p");
@@ -243,7 +214,7 @@ mod tests {
         }
         is_invalid(Sampler::new(Sampling::GREEDY.presence_penalty(f32::NAN)), "presence_penalty");
         is_invalid(Sampler::new(Sampling::GREEDY.frequency_penalty(f32::INFINITY)), "frequency_penalty");
-        assert!(Sampler::new(Sampling { temperature: -0.0, top_p: 0.0, ..Sampling::GREEDY }).unwrap().sampling().is_greedy());
+        assert!(Sampler::new(Sampling::GREEDY.temperature(-0.0).top_p(0.0)).unwrap().sampling().is_greedy());
     }
 
     #[test]
@@ -311,7 +282,7 @@ mod tests {
         agrees(sampler(1.0, 0, 0.85), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3]));
         agrees(sampler(1.0, 0, 0.9), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
         // The second is 0.607 as likely as the first, the third and fourth 0.22, the fifth 0.05.
-        let min_p = |min_p| Sampler::new(Sampling { seed: 7, ..Sampling::GREEDY.temperature(1.0).min_p(min_p) }).unwrap();
+        let min_p = |min_p| Sampler::new(Sampling::GREEDY.temperature(1.0).min_p(min_p).seed(7)).unwrap();
         agrees(min_p(0.6), &LOGITS, &softmax(&LOGITS, 1.0, &[1, 3]));
         agrees(min_p(0.62), &LOGITS, &softmax(&LOGITS, 1.0, &[1]));
         agrees(min_p(0.2), &LOGITS, &softmax(&LOGITS, 1.0, &[0, 1, 3, 5]));
@@ -334,7 +305,7 @@ mod tests {
     fn a_seed_gives_these_tokens_everywhere() {
         let logits: Vec<f32> = (0..100).map(|i| ((i * 37) % 100) as f32 / 25.0).collect();
         let draw = |seed| {
-            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 50, top_p: 0.95, seed, ..Sampling::GREEDY }).unwrap();
+            let mut sampler = Sampler::new(Sampling::GREEDY.temperature(1.0).top_k(50).top_p(0.95).seed(seed)).unwrap();
             (0..8).map(|_| sampler.sample_logits(&logits).unwrap()).collect::<Vec<_>>()
         };
         // Those of the rule in real numbers, computed in Python.
@@ -354,7 +325,7 @@ mod tests {
             });
             let temperature = if rng.random_bool(0.5) { 0.0 } else { rng.random_range(1e-30..4.0) };
             let (top_k, top_p, seed) = (rng.random_range(0..220), rng.random_range(0.0..=1.0), rng.random());
-            let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::GREEDY };
+            let sampling = Sampling::GREEDY.temperature(temperature).top_k(top_k).top_p(top_p).seed(seed);
             let (mut a, mut b) = (Sampler::new(sampling).unwrap(), Sampler::new(sampling).unwrap());
             let mut sorted: Vec<_> = (0u32..).zip(logits.iter().copied()).collect();
             sorted.sort_by(order);

@@ -40,6 +40,8 @@ pub struct Session {
     tokens: Vec<Vec<u32>>,
     options: SessionOptions,
     print: Fingerprint,
+    /// That of a model which drafted the text of the first sequence; another text goes on from it.
+    draft: Option<Box<Session>>,
 }
 
 impl Session {
@@ -60,7 +62,7 @@ impl Session {
         }
         let options = options.cache(cache);
         let state = engine.clone().session(options)?;
-        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print })
+        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print, draft: None })
     }
 
     /// A session with the sequences of a file that [`Session::save`] wrote.
@@ -87,7 +89,7 @@ impl Session {
     /// What the device reports.
     pub fn fork(&self) -> Result<Self> {
         let (engine, state) = (self.engine.clone(), self.state.fork()?);
-        Ok(Self { engine, state, tokens: self.tokens.clone(), ..*self })
+        Ok(Self { engine, state, tokens: self.tokens.clone(), draft: None, ..*self })
     }
 
     /// Writes the sequences to a safetensors file, from which [`Model::load_session`](super::Model::load_session) goes on, on any device, without
@@ -178,10 +180,21 @@ impl Session {
         self.prefill(sequence, &ids[kept..]).await
     }
 
-    /// Says which tokens a sequence has, after steps that were submitted without saying it; it forgets those beyond.
-    pub(super) fn settle(&mut self, sequence: usize, tokens: &[u32]) {
-        self.state.truncate(sequence, tokens.len());
-        self.tokens[sequence] = tokens.to_vec();
+    /// Says which tokens a sequence has after its first `kept`, where steps were submitted without saying it; it forgets those beyond.
+    pub(super) fn settle(&mut self, sequence: usize, kept: usize, tokens: &[u32]) {
+        self.tokens[sequence].truncate(kept);
+        self.tokens[sequence].extend(tokens);
+        self.state.truncate(sequence, self.tokens[sequence].len());
+    }
+
+    /// Takes the session of the model that drafted the text of the first sequence.
+    pub(super) fn take_draft(&mut self) -> Option<Self> {
+        self.draft.take().map(|draft| *draft)
+    }
+
+    /// Keeps the session of the model that drafted the text of the first sequence.
+    pub(super) fn keep_draft(&mut self, draft: Self) {
+        self.draft = Some(Box::new(draft));
     }
 
     /// Appends tokens to a sequence; gives the logits after the last of them, `[vocab]`.

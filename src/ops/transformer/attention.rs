@@ -12,7 +12,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, Part, REDUCE, Source, Work},
+        source::{CELLS, HOLE, Part, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
     msl, params, wgsl,
@@ -53,26 +53,10 @@ const JOINED_BINDINGS: &[Binding] = &[
 const MANY_BINDINGS: &[Binding] =
     &[read("runs", U32), read("qkv", F32), read("keys", Float("C")), read("values", Float("C")), read_write("y", F32)];
 
-const FEW_WGSL: &[Part] = wgsl![
-    REDUCE,
-    CELLS,
-    "shared/exp",
-    "transformer/turned",
-    "transformer/attention_share",
-    "transformer/attention_merge",
-    "transformer/attention_left",
-    "transformer/attention_few"
-];
-const JOINED_WGSL: &[Part] = wgsl![
-    REDUCE,
-    CELLS,
-    "shared/exp",
-    "transformer/turned",
-    "transformer/attention_share",
-    "transformer/attention_merge",
-    "transformer/attention_joined",
-    "transformer/attention_few"
-];
+/// What the kernels differ in comes last.
+const WGSL: &[Part] = wgsl![REDUCE, CELLS, "shared/exp", "transformer/attention_share", "transformer/attention_merge", HOLE];
+const LEFT: &[Part] = wgsl!["transformer/turned", "transformer/attention_left", "transformer/attention_few"];
+const JOINED: &[Part] = wgsl!["transformer/turned", "transformer/attention_joined", "transformer/attention_few"];
 const FEW_MSL: &[Part] = msl![
     "shared/prelude",
     "shared/exp",
@@ -97,31 +81,21 @@ const fn few(name: &'static str, bindings: &'static [Binding], sources: &'static
 }
 
 /// A few heads of one token share keys.
-static FEW_4: Kernel = few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 4, 6176), rows(Source::msl(FEW_MSL), 4, 5120)]);
+static FEW_4: Kernel =
+    few("attention_few_4", FEW_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6176), rows(Source::msl(FEW_MSL), 4, 5120)]).fill(LEFT);
 static FEW_8: Kernel =
-    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(FEW_WGSL), 8, 11_296), rows(Source::msl(FEW_MSL), 8, 10_240)]);
+    few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_296), rows(Source::msl(FEW_MSL), 8, 10_240)]).fill(LEFT);
 
 /// The same in one dispatch, where memory is ordered as it needs.
-static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 4, 6192)]);
-static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(JOINED_WGSL), 8, 11_312)]);
+static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6192)]).fill(JOINED);
+static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_312)]).fill(JOINED);
 
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
     Params::FIELDS,
     MANY_BINDINGS,
     &[
-        rows(
-            Source::wgsl(wgsl![
-                REDUCE,
-                CELLS,
-                "shared/exp",
-                "transformer/attention_share",
-                "transformer/attention_merge",
-                "transformer/attention_many"
-            ]),
-            8,
-            11_296,
-        ),
+        rows(Source::wgsl(WGSL), 8, 11_296),
         rows(
             Source::msl(msl![
                 "shared/prelude",
@@ -134,7 +108,8 @@ static MANY: Kernel = Kernel::trusted(
             10_240,
         ),
     ],
-);
+)
+.fill(wgsl!["transformer/attention_many"]);
 
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
