@@ -2,6 +2,7 @@
 //! time, files, text.
 
 use crate::{element::Element, language::ShaderLanguage, shape::Shape};
+use std::sync::Arc;
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -44,6 +45,10 @@ pub enum Error {
     /// A value outside its domain; `what` names it.
     #[error("{op}: {what}")]
     Invalid { op: &'static str, what: String },
+
+    /// A [`Batch`](crate::model::Batch) takes no more: try again when some have ended.
+    #[error("{running} sequences run and {waiting} wait; there is room for {slots} and {queue}")]
+    Busy { running: usize, waiting: usize, slots: usize, queue: usize },
 
     // --- a matrix, `matrix` of its batch; columns are counted from 1
     /// A pivot of a Cholesky factorisation is not positive.
@@ -94,6 +99,10 @@ pub enum Error {
     /// Results could not be read back: the device was lost.
     #[error("readback failed: {0}")]
     Readback(String),
+
+    /// A [`Batch`](crate::model::Batch) ended, and with it all its sequences.
+    #[error("the batch ended: {0}")]
+    BatchEnded(Arc<Error>),
 
     // --- files
     /// A file could not be opened, read or written.
@@ -151,6 +160,8 @@ pub enum ErrorKind {
     Io,
     /// There is not enough memory, or a tensor is larger than the device can hold: free some, or take a smaller model or context.
     OutOfMemory,
+    /// Nothing is wrong, there is no room at the moment: try again later.
+    Busy,
     /// The device was lost: open another.
     Lost,
     /// A shader did not build, or the device reported an error that it should not: a bug of this crate, of a kernel of the caller's, or of a driver.
@@ -186,6 +197,8 @@ impl Error {
             Self::TooLarge { .. } | Self::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
             Self::Readback(_) => ErrorKind::Lost,
+            Self::Busy { .. } => ErrorKind::Busy,
+            Self::BatchEnded(cause) => cause.kind(),
             Self::Io { .. } => ErrorKind::Io,
             Self::Format { .. } => ErrorKind::Damaged,
             Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,

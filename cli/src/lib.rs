@@ -13,6 +13,7 @@ mod profile;
 pub mod quantize;
 pub mod random;
 pub mod run;
+pub mod serve;
 
 use std::{
     io::{ErrorKind, Write},

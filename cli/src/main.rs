@@ -1,6 +1,8 @@
 //! `bitnet`: ternary language models on the command line.
 
-use bitnet_cli::{adapters::Adapters, bench::Bench, chat::Chat, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run};
+use bitnet_cli::{
+    adapters::Adapters, bench::Bench, chat::Chat, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve,
+};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -19,6 +21,7 @@ struct Arguments {
 enum Command {
     Run(Run),
     Chat(Chat),
+    Serve(Serve),
     Perplexity(Perplexity),
     Quantize(Quantize),
     Bench(Bench),
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     bitnet_cli::main(|| match arguments.command {
         Command::Run(run) => run.run(),
         Command::Chat(chat) => chat.run(),
+        Command::Serve(serve) => serve.run(),
         Command::Perplexity(perplexity) => perplexity.run(),
         Command::Quantize(quantize) => quantize.run(),
         Command::Bench(bench) => bench.run(),

@@ -1,35 +1,270 @@
-//! Several prompts, continued side by side, in one step for all of them.
+//! Continuous batches: prompts that come while others run, and leave when they end.
 
 use super::{
-    feed::{Blocking, Feed, Source},
-    sequence::{Sequence, Token, step},
-    session::Session,
+    engine::SessionOptions,
+    feed::Blocking,
+    loaded::Model,
+    mailbox::{Receiver, mailbox},
+    options::GenerateOptions,
+    sequence::Token,
+    slots::{Desk, Item, Request, Slots},
     stop::Stop,
-    worker::{Workers, yield_now},
+    worker::Work,
 };
-use crate::error::Result;
+use crate::{
+    element::Element,
+    error::{Error, Result},
+};
 use futures_core::Stream;
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
 };
 
-/// A token of one of the sequences of a [`BatchGeneration`].
-#[derive(Clone, Debug, PartialEq)]
+/// How much a [`Batch`] takes.
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct BatchToken {
-    /// Which prompt it continues.
-    pub sequence: usize,
-    /// The token.
-    pub token: Token,
-    /// Why the sequence ended, if this is its last token.
-    pub stop: Option<Stop>,
+pub struct BatchOptions {
+    /// Sequences that run side by side.
+    pub slots: usize,
+    /// Tokens that each may have, its prompt's among them; at most the model's context.
+    pub capacity: usize,
+    /// Prompts that may wait for a slot: 64, unless it is set.
+    pub queue: usize,
+    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU and 16 on
+    /// the CPU, unless fewer are set: those that run wait less then, and prompts more.
+    pub piece: Option<usize>,
+    /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
+    pub cache: Option<Element>,
 }
 
-/// What came of one prompt of a batch.
+impl BatchOptions {
+    /// So many slots of so many tokens.
+    pub fn new(slots: usize, capacity: usize) -> Self {
+        Self { slots, capacity, queue: 64, piece: None, cache: None }
+    }
+
+    /// Sets [`BatchOptions::queue`].
+    #[must_use]
+    pub fn queue(self, queue: usize) -> Self {
+        Self { queue, ..self }
+    }
+
+    /// Sets [`BatchOptions::piece`].
+    #[must_use]
+    pub fn piece(self, piece: usize) -> Self {
+        Self { piece: Some(piece), ..self }
+    }
+
+    /// Sets [`BatchOptions::cache`].
+    #[must_use]
+    pub fn cache(self, cache: impl Into<Option<Element>>) -> Self {
+        Self { cache: cache.into(), ..self }
+    }
+
+    pub(super) fn session(&self) -> SessionOptions {
+        SessionOptions::new(self.slots, self.capacity).cache(self.cache)
+    }
+}
+
+/// How busy a [`Batch`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchLoad {
+    /// Sequences that run.
+    pub running: usize,
+    /// Prompts that wait for a slot.
+    pub waiting: usize,
+}
+
+/// Sequences that come and go, and step together: many users of one model. Clones are the same batch; it computes on a thread of the model's own, and ends
+/// with its last clone and stream.
+///
+/// A prompt takes a free slot, or waits for one in a queue that has an end. It is computed in pieces, between the steps of those that run, from the first
+/// token on that the slot does not have already: of free slots, the one that has most of its beginning is taken, so that the next turn of a conversation
+/// costs what is new in it. A sequence's tokens are the same as alone, in any company.
+///
+/// ```no_run
+/// # async fn serve(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
+/// use bitnet_wgpu::model::{BatchOptions, GenerateOptions};
+///
+/// let batch = model.batch(BatchOptions::new(8, 2048))?; // eight sequences of up to 2048 tokens
+/// let mut story = batch.generate("Once upon a time", &GenerateOptions::default())?;
+/// let fable = batch.generate("The bear", &GenerateOptions::default().max_tokens(50))?; // runs beside it
+/// while let Some(token) = story.next_token().await {
+///     print!("{}", token?.text);
+/// }
+/// println!("{}", fable.all().await?.text);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Batch {
+    model: Model,
+    options: BatchOptions,
+    thread: Arc<Thread>,
+}
+
+/// Ends with its last owner.
+struct Thread {
+    desk: Arc<Desk>,
+    _work: Work,
+}
+
+impl Model {
+    /// Room for sequences that come and go.
+    ///
+    /// # Errors
+    /// As [`Model::session`]; [`Error::Invalid`] for pieces of no tokens.
+    pub fn batch(&self, options: BatchOptions) -> Result<Batch> {
+        if options.piece == Some(0) {
+            return Err(Error::Invalid { op: "batch", what: "prompts in pieces of 0 tokens".into() });
+        }
+        let (session, desk) = (self.session(options.session())?, Arc::<Desk>::default());
+        let piece = options.piece.map_or(session.batch(), |piece| piece.min(session.batch()));
+        let _work = self.workers().spawn(Slots::new(session, desk.clone(), piece).run())?;
+        Ok(Batch { model: self.clone(), options, thread: Arc::new(Thread { desk, _work }) })
+    }
+}
+
+impl Batch {
+    /// Continues a text, as [`Model::generate`] does. It begins when there is a slot, whether anybody asks for tokens or not.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the model has none; else as [`Batch::generate_ids`].
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<TokenStream> {
+        self.generate_ids(&self.model.encode_prompt(prompt)?, options)
+    }
+
+    /// Continues a prompt of token ids, which are taken as they are. Of the options, `cache` is the batch's own.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if as many run and wait as may; [`Error::Context`] if the prompt does not fit into a slot; [`Error::BatchEnded`] if the device
+    /// failed before; else as [`Model::generate_ids`].
+    pub fn generate_ids(&self, prompt: &[u32], options: &GenerateOptions) -> Result<TokenStream> {
+        self.continue_as(0, prompt, options)
+    }
+
+    /// For the n-th of prompts that belong together, which draws its random numbers from seed + n.
+    pub(super) fn continue_as(&self, n: usize, prompt: &[u32], options: &GenerateOptions) -> Result<TokenStream> {
+        if options.speculate.is_some() {
+            let what = "a batch does not speculate: a step of several sequences is no cheaper for one";
+            return Err(Error::Invalid { op: "generate", what: what.into() });
+        }
+        let capacity = self.options.capacity;
+        self.model.check_prompt(prompt, capacity)?;
+        let sequence = self.model.sequence(n, prompt, options)?;
+        let (stop, (tokens, items), cached) = (sequence.stop, mailbox(), Arc::<AtomicUsize>::default());
+        if stop.is_none() {
+            let request = Request { sequence, tokens, cached: cached.clone() };
+            self.thread.desk.enter(request, self.options.slots, self.options.queue)?;
+        }
+        Ok(TokenStream { items, thread: self.thread.clone(), prompt: prompt.len(), cached, stop, ended: stop.is_some() })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> BatchOptions {
+        self.options
+    }
+
+    /// How busy it is.
+    pub fn load(&self) -> BatchLoad {
+        let (running, waiting) = self.thread.desk.counts();
+        BatchLoad { running, waiting }
+    }
+}
+
+/// The continuation of a prompt in a [`Batch`]: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. Tokens that nobody takes are kept,
+/// up to the last: who reads slowly makes nobody wait. Dropped, it leaves its slot, or the queue, before the next step.
+pub struct TokenStream {
+    items: Receiver<Item>,
+    thread: Arc<Thread>,
+    prompt: usize,
+    cached: Arc<AtomicUsize>,
+    stop: Option<Stop>,
+    ended: bool,
+}
+
+impl TokenStream {
+    /// The next token, as a future for any executor; none after the last.
+    pub async fn next_token(&mut self) -> Option<Result<Token>> {
+        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+
+    /// How many tokens the prompt has.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt
+    }
+
+    /// How many of these its slot had already, from a text with the same beginning, so that they were not computed: known with the first token.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached.load(Ordering::Relaxed)
+    }
+
+    /// Why it ended; none while there are tokens to take.
+    pub fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
+    /// All that is left.
+    ///
+    /// # Errors
+    /// [`Error::BatchEnded`] for what a device reports; [`Error::Invalid`] for logits that are not finite.
+    pub async fn all(mut self) -> Result<Generated> {
+        let mut all = Generated::empty();
+        while let Some(token) = self.next_token().await {
+            all.push(&token?, self.stop);
+        }
+        Ok(all)
+    }
+}
+
+impl Stream for TokenStream {
+    type Item = Result<Token>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Token>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(item) = self.items.poll_next(cx) else { return Poll::Pending };
+        let item = item.unwrap_or_else(|| Err(self.thread.desk.cause()));
+        self.ended = item.as_ref().map_or(true, |(_, stop)| stop.is_some());
+        Poll::Ready(Some(item.map(|(token, stop)| {
+            self.stop = stop;
+            token
+        })))
+    }
+}
+
+impl IntoIterator for TokenStream {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<Self> {
+        Blocking(self)
+    }
+}
+
+impl IntoIterator for &mut TokenStream {
+    type Item = Result<Token>;
+    type IntoIter = Blocking<Self>;
+
+    fn into_iter(self) -> Blocking<Self> {
+        Blocking(self)
+    }
+}
+
+/// What came of one prompt.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Generated {
@@ -41,138 +276,16 @@ pub struct Generated {
     pub stop: Stop,
 }
 
-/// The continuations of several prompts: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. It computes as a
-/// [`Generation`](super::Generation) does, and ends like one when it is dropped.
-///
-/// ```no_run
-/// # async fn stories(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
-/// use bitnet_wgpu::model::GenerateOptions;
-///
-/// let mut stories = model.generate_batch(&["Once upon a time", "The bear"], &GenerateOptions::default())?;
-/// while let Some(next) = stories.next_token().await {
-///     let next = next?;
-///     println!("{}: {:?} {:?}", next.sequence, next.token.text, next.stop);
-/// }
-/// # Ok(())
-/// # }
-/// ```
-pub struct BatchGeneration {
-    feed: Feed<Run>,
-    sequences: usize,
-}
-
-impl BatchGeneration {
-    /// Continues prompts in an empty session; none for nothing to do.
-    pub(super) fn new(workers: &Arc<Workers>, session: Session, sequences: Vec<Sequence>) -> Self {
-        let count = sequences.len();
-        let run = Run { session, sequences, taken: VecDeque::new(), begun: false, told: false };
-        Self { feed: if run.ended() { Feed::empty(run) } else { Feed::new(run, workers) }, sequences: count }
+impl Generated {
+    /// Before the first token. A sequence without tokens ended because none were wanted.
+    pub(super) fn empty() -> Self {
+        Self { ids: Vec::new(), text: String::new(), stop: Stop::MaxTokens }
     }
 
-    /// The next token of any sequence, as a future for any executor; none after the last. Tokens of one sequence come in their order.
-    pub async fn next_token(&mut self) -> Option<Result<BatchToken>> {
-        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
-    }
-
-    /// All that is left, by sequence.
-    ///
-    /// # Errors
-    /// What a device reports; [`Error::Invalid`](crate::Error::Invalid) for logits that are not finite.
-    pub async fn all(mut self) -> Result<Vec<Generated>> {
-        // A sequence without tokens ended because none were wanted.
-        let mut all = vec![Generated { ids: Vec::new(), text: String::new(), stop: Stop::MaxTokens }; self.sequences];
-        while let Some(next) = self.next_token().await {
-            let BatchToken { sequence, token, stop } = next?;
-            let generated = &mut all[sequence];
-            generated.ids.push(token.id);
-            generated.text += &token.text;
-            generated.stop = stop.unwrap_or(generated.stop);
-        }
-        Ok(all)
-    }
-}
-
-impl Stream for BatchGeneration {
-    type Item = Result<BatchToken>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.feed.poll_next(cx)
-    }
-}
-
-impl IntoIterator for BatchGeneration {
-    type Item = Result<BatchToken>;
-    type IntoIter = Blocking<Self>;
-
-    fn into_iter(self) -> Blocking<Self> {
-        Blocking(self)
-    }
-}
-
-/// The state of a batch.
-struct Run {
-    session: Session,
-    sequences: Vec<Sequence>,
-    /// Tokens of the last step that wait for their turn.
-    taken: VecDeque<BatchToken>,
-    begun: bool,
-    /// Does the engine know how to choose?
-    told: bool,
-}
-
-impl Source for Run {
-    type Item = BatchToken;
-    type Rest = ();
-
-    async fn next(&mut self) -> Result<(BatchToken, bool)> {
-        loop {
-            if let Some(token) = self.taken.pop_front() {
-                return Ok((token, self.taken.is_empty() && self.ended()));
-            }
-            if self.begun {
-                yield_now().await;
-                step(&mut self.session, &mut self.sequences, &mut self.told).await?;
-            } else {
-                self.begin().await?;
-            }
-            self.take()?;
-        }
-    }
-
-    fn rest(self) {}
-}
-
-impl Run {
-    fn ended(&self) -> bool {
-        self.sequences.iter().all(|sequence| sequence.stop.is_some())
-    }
-
-    /// Computes the prompts, and chooses the first tokens.
-    async fn begin(&mut self) -> Result<()> {
-        for (n, sequence) in self.sequences.iter_mut().enumerate() {
-            if sequence.stop.is_some() {
-                continue;
-            }
-            let mut logits = self.session.prefill(n, sequence.chooser.tokens()).await?;
-            sequence.chooser.of_logits(&mut logits)?;
-        }
-        self.begun = true;
-        Ok(())
-    }
-
-    /// Takes the tokens that were chosen last.
-    fn take(&mut self) -> Result<()> {
-        let capacity = self.session.options().capacity;
-        for (n, sequence) in self.sequences.iter_mut().enumerate() {
-            if sequence.stop.is_none() {
-                let token = sequence.take(self.session.len(n) == capacity)?;
-                self.taken.push_back(BatchToken { sequence: n, token, stop: sequence.stop });
-            }
-            if sequence.stop.is_some() {
-                // A finished sequence is still stepped with the batch, its output ignored; emptied, it never runs out of room.
-                self.session.truncate(n, 0)?;
-            }
-        }
-        Ok(())
+    /// Adds a token.
+    pub(super) fn push(&mut self, token: &Token, stop: Option<Stop>) {
+        self.ids.push(token.id);
+        self.text += &token.text;
+        self.stop = stop.unwrap_or(self.stop);
     }
 }

@@ -70,26 +70,38 @@ impl Chooser {
         logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
     }
 
-    /// How the engine chooses tokens of sequences, whose last ones are its next step's input. They have the same options.
-    pub fn for_engine<'a>(choosers: impl Iterator<Item = &'a Self> + Clone, vocab: usize) -> Option<Choice> {
-        let Self { options: GenerateOptions { sampling, .. }, bias, .. } = choosers.clone().next()?;
+    /// Can the engine choose the next tokens of these? It chooses for all in the same way, but for their random numbers.
+    pub fn are_for_engine<'a>(mut choosers: impl Iterator<Item = &'a Self> + Clone) -> bool {
+        let Some(first) = choosers.clone().next() else { return false };
+        choosers.all(|chooser| chooser.is_for_engine() && chooser.is_like(first))
+    }
+
+    /// Does the engine choose for both in the same way?
+    fn is_like(&self, other: &Self) -> bool {
+        let (a, b) = (self.options.sampling, other.options.sampling);
+        a.options == b.options && a.penalties == b.penalties && self.bias == other.bias
+    }
+
+    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are its next step's input.
+    pub fn for_engine<'a>(choosers: impl Iterator<Item = (usize, &'a Self)> + Clone, slots: usize, vocab: usize) -> Option<Choice> {
+        let (_, Self { options: GenerateOptions { sampling, .. }, bias, .. }) = choosers.clone().next()?;
         let changes = || {
-            let mut dense = vec![0.0; vocab];
+            let (mut dense, mut counts) = (vec![0.0; vocab], vec![0; slots * vocab]);
             bias.iter().for_each(|(&id, &bias)| dense[id as usize] = bias);
-            let counts = choosers.clone().flat_map(|chooser| chooser.counts_before_last(vocab)).collect();
+            choosers.clone().for_each(|(slot, chooser)| chooser.counts_before_last(&mut counts[slot * vocab..][..vocab]));
             Changes { penalties: sampling.penalties, bias: dense, counts }
         };
-        let changes = choosers.clone().next()?.changes_logits().then(changes);
-        Some(Choice { options: sampling.options, seeds: choosers.map(|chooser| chooser.sampler.sampling().seed).collect(), changes })
+        let changes = choosers.clone().next()?.1.changes_logits().then(changes);
+        let mut seeds = vec![0; slots];
+        choosers.for_each(|(slot, chooser)| seeds[slot] = chooser.sampler.sampling().seed);
+        Some(Choice { options: sampling.options, seeds, changes })
     }
 
     /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
-    fn counts_before_last(&self, vocab: usize) -> Vec<u32> {
-        let mut counts = vec![0; vocab];
+    fn counts_before_last(&self, counts: &mut [u32]) {
         for (i, &id) in self.tokens[..self.tokens.len().saturating_sub(1)].iter().enumerate() {
             self.count(i, &mut counts[id as usize]);
         }
-        counts
     }
 
     /// Counts token `i` of the text.
@@ -244,15 +256,15 @@ mod tests {
             let mut chooser = chooser(options);
             assert!(chooser.is_for_engine());
             [1, 2, 2, 3].into_iter().for_each(|id| chooser.tokens.push(id));
-            Chooser::for_engine([&chooser, &chooser].into_iter(), 5).unwrap()
+            Chooser::for_engine([(0, &chooser), (2, &chooser)].into_iter(), 3, 5).unwrap()
         };
         let plain = choice(GenerateOptions::default().sampling(Sampling::GREEDY.temperature(0.5).top_k(3).seed(9)));
-        assert_eq!((plain.options, plain.seeds), (SampleOptions::default().temperature(0.5).top_k(3), vec![9, 9]));
+        assert_eq!((plain.options, plain.seeds), (SampleOptions::default().temperature(0.5).top_k(3), vec![9, 0, 9]));
         assert!(plain.changes.is_none());
         // 0 and 1 are of the prompt; the last token is the step's input, and counted there.
         let penalised = choice(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5))).changes.unwrap();
         let counts = [Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0];
-        assert_eq!((penalised.counts, penalised.bias), ([counts, counts].concat(), vec![0.0; 5]));
+        assert_eq!((penalised.counts, penalised.bias), ([counts, [0; 5], counts].concat(), vec![0.0; 5]));
         let biased = choice(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)])).changes.unwrap();
         assert_eq!((biased.penalties, biased.bias), (Penalties::NONE, vec![0.0, 0.0, -1.0, 0.0, 1.5]));
     }

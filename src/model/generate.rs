@@ -194,7 +194,8 @@ impl Run {
             // Where there is a draft, what was submitted without is waited for first.
             return self.ahead(if length > 0 { 0 } else { self.session.steps_ahead() }).await;
         }
-        step(&mut self.session, std::slice::from_mut(&mut self.sequence), &mut self.told).await
+        let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)], &mut self.told).await?;
+        chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
     }
 
     /// How many of the next tokens can be guessed: one more is chosen after them, and all but that one need room beside the last.
@@ -247,7 +248,7 @@ impl Run {
 
     /// Tells the engine how to choose, if it does not know.
     fn tell(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.told, true) { Ok(()) } else { choose_by(&mut self.session, std::slice::from_ref(&self.sequence)) }
+        if std::mem::replace(&mut self.told, true) { Ok(()) } else { choose_by(&mut self.session, &[(0, &mut self.sequence)]) }
     }
 
     /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back before the next step begins.

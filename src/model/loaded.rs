@@ -1,7 +1,6 @@
 //! A loaded model: what it is made of, and everything that can be done with it.
 
 use super::{
-    batch::BatchGeneration,
     cpu::CpuModel,
     engine::{Engine, SessionOptions},
     files::{self, LoadOptions, MaybeTokenizer, ModelFiles},
@@ -11,7 +10,7 @@ use super::{
     options::GenerateOptions,
     saved::Fingerprint,
     sequence::Sequence,
-    session::Session,
+    session::{Session, check_tokens},
     speculate::{DraftModel, Drafter, Speculation, Speculator},
     stop::{StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
@@ -325,39 +324,18 @@ impl Model {
         Ok(Generation::new(&self.workers, session, sequence, speculator))
     }
 
-    /// Continues several texts side by side, in one step for all of them. The n-th draws its random numbers from seed + n.
-    ///
-    /// # Errors
-    /// As [`Model::generate`].
-    pub fn generate_batch(&self, prompts: &[impl AsRef<str>], options: &GenerateOptions) -> Result<BatchGeneration> {
-        let prompts = prompts.iter().map(|prompt| self.encode_prompt(prompt.as_ref())).collect::<Result<Vec<_>>>()?;
-        self.generate_batch_ids(&prompts, options)
+    /// Checks a prompt for a sequence of so many tokens.
+    pub(super) fn check_prompt(&self, prompt: &[u32], capacity: usize) -> Result<()> {
+        check_tokens(prompt, self.config().vocab, capacity)
     }
 
-    /// [`Model::generate_batch`] for prompts of token ids, which are taken as they are.
-    ///
-    /// # Errors
-    /// As [`Model::generate_ids`].
-    pub fn generate_batch_ids(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<BatchGeneration> {
-        options.check(self.config().vocab)?;
-        if options.speculate.is_some() {
-            return Err(Error::Invalid {
-                op: "generate",
-                what: "a batch does not speculate: a step of several sequences is no cheaper for one".into(),
-            });
-        }
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let session = self.session(options.room(prompts.len().max(1), longest, self.config().context)?)?;
-        let sequence = |(n, prompt): (usize, &Vec<u32>)| {
-            session.check_text(prompt)?;
-            self.sequence(n, prompt, options)
-        };
-        let sequences = prompts.iter().enumerate().map(sequence).collect::<Result<_>>()?;
-        Ok(BatchGeneration::new(&self.workers, session, sequences))
+    /// Where what it computes runs.
+    pub(super) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
     }
 
     /// The n-th of some prompts, to be continued as the options want it, which are checked.
-    fn sequence(&self, n: usize, prompt: &[u32], options: &GenerateOptions) -> Result<Sequence> {
+    pub(super) fn sequence(&self, n: usize, prompt: &[u32], options: &GenerateOptions) -> Result<Sequence> {
         options.check(self.config().vocab)?;
         if !options.stop.is_empty() {
             self.tokenizer()?;

@@ -16,7 +16,8 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < saved, worker < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed, files < sequence < generate, batch < loaded.
+// Imports go one way: sampling, tokenizer, config, layers < saved, worker, mailbox < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed,
+// files < sequence < generate, slots < loaded < batch < together.
 mod batch;
 mod choice;
 mod config;
@@ -28,18 +29,21 @@ mod generate;
 mod gpu;
 mod layers;
 mod loaded;
+mod mailbox;
 mod ngram;
 mod options;
 mod sampling;
 mod saved;
 mod sequence;
 mod session;
+mod slots;
 mod speculate;
 mod stop;
+mod together;
 mod tokenizer;
 mod worker;
 
-pub use batch::{BatchGeneration, BatchToken, Generated};
+pub use batch::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
 pub use engine::SessionOptions;
 pub use feed::Blocking;
 pub use files::{LoadOptions, ModelFiles};
@@ -51,4 +55,5 @@ pub use sequence::Token;
 pub use session::Session;
 pub use speculate::{DraftModel, Drafter, Speculation, SpeculationCounts};
 pub use stop::Stop;
+pub use together::{BatchGeneration, BatchToken};
 pub use tokenizer::{chat::Message, stream::TextStream, text::Tokenizer};

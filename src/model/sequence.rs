@@ -57,36 +57,30 @@ impl Sequence {
     }
 }
 
+/// A step of some sequences of a session, by their numbers, in ascending order: each chooses its next token, or has none to choose for what is wrong with
+/// it alone. Where all want the same and the engine can choose, it does, and only tokens are read back. `told`: does the engine know how these choose?
+pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequence)], told: &mut bool) -> Result<Vec<Result<u32>>> {
+    let slots: Vec<usize> = live.iter().map(|(slot, _)| *slot).collect();
+    let tokens: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
+    if Chooser::are_for_engine(live.iter().map(|(_, sequence)| &sequence.chooser)) {
+        if !std::mem::replace(told, true) {
+            choose_by(session, live)?;
+        }
+        let next = session.step_next(&slots, &tokens).await?;
+        return Ok(live.iter_mut().zip(next).map(|((_, sequence), id)| sequence.chooser.of_engine(id)).collect());
+    }
+    // The engine does not see what is chosen here.
+    *told = false;
+    let mut logits = session.extend(&slots, &tokens, 1).await?;
+    let rows = logits.chunks_mut(session.vocab());
+    Ok(live.iter_mut().zip(rows).map(|((_, sequence), row)| sequence.chooser.of_logits(row)).collect())
+}
+
 /// Has the session choose the next tokens of these sequences.
-pub(super) fn choose_by(session: &mut Session, sequences: &[Sequence]) -> Result<()> {
-    let vocab = session.vocab();
-    match Chooser::for_engine(sequences.iter().map(|sequence| &sequence.chooser), vocab) {
+pub(super) fn choose_by(session: &mut Session, live: &[(usize, &mut Sequence)]) -> Result<()> {
+    let (slots, vocab) = (session.options().sequences, session.vocab());
+    match Chooser::for_engine(live.iter().map(|(slot, sequence)| (*slot, &sequence.chooser)), slots, vocab) {
         Some(choice) => session.choose_by(choice),
         None => Ok(()),
     }
-}
-
-/// A step of all sequences of a session: those that have not ended choose their next token. Only what it can be chosen from is read back, the token
-/// alone where the engine can choose it. `told`: does the engine know how?
-pub(super) async fn step(session: &mut Session, sequences: &mut [Sequence], told: &mut bool) -> Result<()> {
-    let tokens: Vec<u32> = sequences.iter().map(|sequence| sequence.chooser.last()).collect();
-    let all: Vec<usize> = (0..sequences.len()).collect();
-    // Sequences of a batch have the same options; one that has ended has, for its least length, no say.
-    let is_live = |sequence: &Sequence| sequence.stop.is_none();
-    if sequences.iter().find(|sequence| is_live(sequence)).is_some_and(|sequence| sequence.chooser.is_for_engine()) {
-        if !std::mem::replace(told, true) {
-            choose_by(session, sequences)?;
-        }
-        let next = session.step_next(&all, &tokens).await?;
-        for (sequence, id) in sequences.iter_mut().zip(next).filter(|(sequence, _)| is_live(sequence)) {
-            sequence.chooser.of_engine(id)?;
-        }
-        return Ok(());
-    }
-    let mut logits = session.extend(&all, &tokens, 1).await?;
-    let vocab = logits.len() / tokens.len();
-    for (sequence, row) in sequences.iter_mut().zip(logits.chunks_mut(vocab)).filter(|(sequence, _)| is_live(sequence)) {
-        sequence.chooser.of_logits(row)?;
-    }
-    Ok(())
 }

@@ -103,6 +103,12 @@ impl Session {
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
+    /// The same with another engine's session, for a test.
+    #[cfg(test)]
+    pub(super) fn with_state(self, change: impl FnOnce(Box<dyn EngineSession>) -> Box<dyn EngineSession>) -> Self {
+        Self { state: change(self.state), ..self }
+    }
+
     /// What it was made with, the type of its cache among it.
     pub fn options(&self) -> SessionOptions {
         self.options
@@ -153,12 +159,24 @@ impl Session {
         Arc::ptr_eq(&self.engine, engine)
     }
 
+    /// How many tokens at the beginning of a text a sequence has already.
+    pub(super) fn common(&self, sequence: usize, ids: &[u32]) -> usize {
+        self.tokens[sequence].iter().zip(ids).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Has a sequence forget all but what it has in common with the beginning of a text, and of that the text's last token: at least one is to be
+    /// computed, for its logits. Gives what is kept.
+    pub(super) fn keep_common(&mut self, sequence: usize, ids: &[u32]) -> usize {
+        let kept = self.common(sequence, ids).min(ids.len().saturating_sub(1));
+        self.state.truncate(sequence, kept);
+        self.tokens[sequence].truncate(kept);
+        kept
+    }
+
     /// Makes `ids` the text of a sequence; of what it has, their common beginning is kept. Gives the logits after the last.
     pub(super) async fn set_text(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
-        let common = self.tokens[sequence].iter().zip(ids).take_while(|(a, b)| a == b).count();
-        // At least one is computed, for its logits.
-        let kept = common.min(ids.len().saturating_sub(1));
-        self.truncate(sequence, kept)?;
+        self.check_sequence(sequence)?;
+        let kept = self.keep_common(sequence, ids);
         self.prefill(sequence, &ids[kept..]).await
     }
 
@@ -324,35 +342,15 @@ impl Session {
         Err(Error::Invalid { op: "session", what: format!("sequence {sequence}; there are {}", self.options.sequences) })
     }
 
-    fn check_tokens(&self, ids: &[u32]) -> Result<()> {
-        let vocab = self.engine.config().vocab;
-        match ids.iter().find(|&&id| id as usize >= vocab) {
-            Some(id) => Err(Error::Invalid { op: "session", what: format!("token {id}; the vocabulary has {vocab}") }),
-            None => Ok(()),
-        }
-    }
-
     /// May these tokens be appended to this sequence?
     fn check(&self, sequence: usize, ids: &[u32]) -> Result<()> {
         self.check_sequence(sequence)?;
-        self.check_after(self.len(sequence), ids)
+        check_appended(self.len(sequence), ids, self.vocab(), self.options.capacity)
     }
 
     /// May these tokens be all of a sequence?
     pub(super) fn check_text(&self, ids: &[u32]) -> Result<()> {
-        self.check_after(0, ids)
-    }
-
-    fn check_after(&self, tokens: usize, ids: &[u32]) -> Result<()> {
-        if ids.is_empty() {
-            return Err(Error::Invalid { op: "session", what: "no tokens: a text begins with BOS at least".into() });
-        }
-        self.check_tokens(ids)?;
-        let needed = tokens + ids.len();
-        if needed > self.options.capacity {
-            return Err(Error::Context { needed, capacity: self.options.capacity });
-        }
-        Ok(())
+        check_tokens(ids, self.vocab(), self.options.capacity)
     }
 
     fn check_room(&self, sequence: usize, tokens: usize) -> Result<()> {
@@ -367,9 +365,31 @@ impl Session {
         if n == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(n) {
             return Err(Error::Invalid { op: "session", what: format!("{} tokens for {n} sequences", tokens.len()) });
         }
-        self.check_tokens(tokens)?;
+        check_vocabulary(tokens, self.vocab())?;
         sequences.iter().try_for_each(|&sequence| self.check_room(sequence, tokens.len() / n))
     }
+}
+
+fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= vocab) {
+        Some(id) => Err(Error::Invalid { op: "session", what: format!("token {id}; the vocabulary has {vocab}") }),
+        None => Ok(()),
+    }
+}
+
+/// May these tokens follow so many others?
+fn check_appended(before: usize, ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
+    if ids.is_empty() {
+        return Err(Error::Invalid { op: "session", what: "no tokens: a text begins with BOS at least".into() });
+    }
+    check_vocabulary(ids, vocab)?;
+    let needed = before + ids.len();
+    if needed > capacity { Err(Error::Context { needed, capacity }) } else { Ok(()) }
+}
+
+/// May these tokens be all of a sequence?
+pub(super) fn check_tokens(ids: &[u32], vocab: usize, capacity: usize) -> Result<()> {
+    check_appended(0, ids, vocab, capacity)
 }
 
 /// Work on sequences: dropped before it is done, by an error or with its future, it gives every sequence the length that it had before.

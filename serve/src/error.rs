@@ -1,0 +1,105 @@
+//! Errors as OpenAI's API has them: a status, and an object that says what is wrong and where.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bitnet_wgpu::{Error, ErrorKind};
+use serde_json::{Value, json};
+
+/// Characters of a name from a request that an error repeats.
+const SHOWN: usize = 100;
+
+/// What a client is told when something is wrong.
+#[derive(Debug)]
+pub struct ApiError {
+    pub(crate) status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    /// The field of the request.
+    param: Option<String>,
+    message: String,
+}
+
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, code: Option<&'static str>, message: impl Into<String>) -> Self {
+        Self { status, kind, code, param: None, message: message.into() }
+    }
+
+    /// A field of the request is wrong.
+    pub fn field(name: &str, what: impl std::fmt::Display) -> Self {
+        let name = shown(name);
+        let message = format!("{name}: {what}");
+        Self { param: Some(name), ..Self::request(message) }
+    }
+
+    /// The request is wrong as a whole.
+    pub fn request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
+    }
+
+    /// A request is wrong in a way that has a status of its own.
+    pub fn with_status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, "invalid_request_error", None, message)
+    }
+
+    pub fn key() -> Self {
+        let message = "the API key is wrong, or there is none: it is sent as `Authorization: Bearer KEY`";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", Some("invalid_api_key"), message)
+    }
+
+    pub fn model(asked: &str, there: &str) -> Self {
+        let message = format!("there is no model {:?}; the one that is served is {there:?}", shown(asked));
+        let error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"), message);
+        Self { param: Some("model".into()), ..error }
+    }
+
+    pub fn ending() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("ending"), "the server is ending")
+    }
+
+    /// What the library says of the field `name`.
+    pub fn library(name: &str, error: &Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::Busy { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"), message),
+            Error::Context { needed, capacity } => {
+                let what = format!("the prompt has {needed} tokens; there is room for {capacity}");
+                Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
+            }
+            Error::BatchEnded(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message),
+            _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => Self::field(name, message),
+            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message),
+        }
+    }
+
+    /// The error in a body, or in a stream that has begun.
+    pub fn object(&self) -> Value {
+        json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
+    }
+}
+
+/// The beginning of a name, without what a terminal would obey.
+pub(crate) fn shown(name: &str) -> String {
+    let end = if name.chars().nth(SHOWN).is_some() { ".." } else { "" };
+    name.chars().take(SHOWN).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect::<String>() + end
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = json_response(self.status, &self.object());
+        let mut header = |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => header(header::RETRY_AFTER, "1"),
+            StatusCode::UNAUTHORIZED => header(header::WWW_AUTHENTICATE, "Bearer"),
+            _ => None,
+        };
+        response
+    }
+}
+
+pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}

@@ -1,0 +1,105 @@
+//! The fields of a JSON object from a stranger: each is asked for by its name, and what nobody asked for is an error.
+
+use crate::error::{ApiError, Result};
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+
+/// An object of which fields are taken. A field that is null is as good as none.
+pub struct Fields {
+    /// Where in the request it is, as a beginning of its fields' names.
+    place: String,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    /// The object at a place of the request, which is empty for the whole.
+    pub fn new(place: &str, value: Value) -> Result<Self> {
+        let Value::Object(mut map) = value else {
+            let what = format!("an object is expected, not {}", kind(&value));
+            return Err(if place.is_empty() { ApiError::request(format!("the body: {what}")) } else { ApiError::field(place, what) });
+        };
+        map.retain(|_, value| !value.is_null());
+        let place = if place.is_empty() { String::new() } else { format!("{place}.") };
+        Ok(Self { place, map })
+    }
+
+    /// The full name of a field.
+    pub fn name(&self, field: &str) -> String {
+        format!("{}{field}", self.place)
+    }
+
+    pub fn wrong(&self, field: &str, what: impl std::fmt::Display) -> ApiError {
+        ApiError::field(&self.name(field), what)
+    }
+
+    pub fn take(&mut self, field: &str) -> Option<Value> {
+        self.map.remove(field)
+    }
+
+    fn typed<T>(&mut self, field: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        match read(&value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(self.wrong(field, format!("{expected} is expected, not {}", kind(&value)))),
+        }
+    }
+
+    pub fn text(&mut self, field: &str) -> Result<Option<String>> {
+        self.typed(field, "a string", |value| value.as_str().map(str::to_owned))
+    }
+
+    pub fn flag(&mut self, field: &str) -> Result<bool> {
+        Ok(self.typed(field, "true or false", Value::as_bool)?.unwrap_or(false))
+    }
+
+    pub fn number(&mut self, field: &str, range: RangeInclusive<f64>) -> Result<Option<f32>> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        Ok(self.typed(field, &expected, |value| value.as_f64().filter(|number| range.contains(number)))?.map(|number| number as f32))
+    }
+
+    pub fn count(&mut self, field: &str, range: RangeInclusive<u64>) -> Result<Option<usize>> {
+        let expected = match *range.end() {
+            u64::MAX => format!("a whole number from {} on", range.start()),
+            most => format!("a whole number from {} to {most}", range.start()),
+        };
+        let count = self.typed(field, &expected, |value| value.as_u64().filter(|count| range.contains(count)))?;
+        Ok(count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
+    }
+
+    /// Fields that change nothing that is written, whatever they say.
+    pub fn harmless(&mut self, fields: &[&str]) {
+        fields.iter().for_each(|field| drop(self.take(field)));
+    }
+
+    /// Fields of what is not done here: they may only say that nobody wants it.
+    pub fn unsupported(&mut self, fields: &[(&str, &[&str])]) -> Result<()> {
+        for &(field, neutral) in fields {
+            let Some(value) = self.take(field) else { continue };
+            let text = value.to_string();
+            if !neutral.contains(&text.as_str()) {
+                return Err(self.wrong(field, "is not supported"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left has no name here.
+    pub fn end(self) -> Result<()> {
+        match self.map.keys().next() {
+            Some(field) => Err(self.wrong(field, "there is no such field here")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a value is, for a message.
+pub fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(_) => "a string".into(),
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "an object".into(),
+    }
+}

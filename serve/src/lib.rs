@@ -1,0 +1,36 @@
+//! A server of ternary language models, as OpenAI's API has it: many clients share one [`Batch`].
+//!
+//! ```no_run
+//! use bitnet_serve::{Options, Server};
+//! use bitnet_wgpu::model::{BatchOptions, Model};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Model::open("assets/tales-22m")?;
+//! let batch = model.batch(BatchOptions::new(8, 512))?; // eight sequences of up to 512 tokens
+//! let server = Server::new(batch, Options::new("tales-22m"));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! server.run(listener, async { tokio::signal::ctrl_c().await.unwrap_or(()) }).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | | |
+//! | --- | --- |
+//! | `POST /v1/chat/completions`, `POST /v1/completions` | continue conversations and texts, as one answer or as a stream |
+//! | `GET /v1/models`, `GET /v1/models/NAME` | the model |
+//! | `GET /health` | whether it runs, and how busy it is; needs no key |
+//!
+//! A request that asks for what is not done here is refused by the name of the field.
+
+#![warn(missing_docs)]
+
+mod answer;
+mod error;
+mod fields;
+mod http;
+mod request;
+mod server;
+
+#[doc(no_inline)]
+pub use bitnet_wgpu::model::Batch;
+pub use server::{Options, Server};

@@ -1,0 +1,250 @@
+//! What a body asks for, checked: anything that would change what is written, and is not done, is refused by its name.
+
+use crate::{
+    error::{ApiError, Result},
+    fields::{Fields, kind},
+};
+use bitnet_wgpu::model::{GenerateOptions, Message};
+use serde_json::Value;
+use std::hash::{BuildHasher, RandomState};
+
+/// The most choices of a request, of all its prompts together.
+const MOST_CHOICES: usize = 64;
+/// The most messages of a conversation.
+const MOST_MESSAGES: usize = 4096;
+/// The most stop strings.
+const MOST_STOPS: usize = 16;
+/// The most biases of tokens.
+const MOST_BIASES: usize = 1024;
+/// Tokens of a completion whose request does not say how many, as in OpenAI's API.
+const COMPLETION: usize = 16;
+
+/// Do not change what is written.
+const HARMLESS: [&str; 7] =
+    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+/// Are not done here, and what they may say nevertheless.
+const UNSUPPORTED: [(&str, &[&str]); 16] = [
+    ("logprobs", &["false"]),
+    ("top_logprobs", &["0"]),
+    ("tools", &["[]"]),
+    ("tool_choice", &["\"none\"", "\"auto\""]),
+    ("parallel_tool_calls", &["true", "false"]),
+    ("functions", &["[]"]),
+    ("function_call", &["\"none\"", "\"auto\""]),
+    ("response_format", &[r#"{"type":"text"}"#]),
+    ("modalities", &[r#"["text"]"#]),
+    ("audio", &[]),
+    ("prediction", &[]),
+    ("reasoning_effort", &[]),
+    ("verbosity", &[]),
+    ("web_search_options", &[]),
+    ("echo", &["false"]),
+    ("suffix", &["\"\""]),
+];
+
+/// A prompt, before it is tokens.
+pub enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    Chat(Vec<Message>),
+}
+
+/// A request, checked as far as it can be without a model.
+pub struct Request {
+    pub model: Option<String>,
+    pub prompts: Vec<Prompt>,
+    /// The field that they come from.
+    pub field: &'static str,
+    /// Choices of each.
+    pub n: usize,
+    pub options: GenerateOptions,
+    pub stream: bool,
+    /// Does a last chunk say how many tokens there were?
+    pub usage: bool,
+}
+
+impl Request {
+    /// A conversation to be continued; what is not said is of `defaults`.
+    pub fn chat(body: Value, defaults: &GenerateOptions) -> Result<Self> {
+        let mut fields = Fields::new("", body)?;
+        let messages = messages(fields.take("messages"))?;
+        let most = fields.count("max_completion_tokens", 1..=u64::MAX)?;
+        let older = fields.count("max_tokens", 1..=u64::MAX)?;
+        if let (Some(a), Some(b)) = (most, older)
+            && a != b
+        {
+            return Err(fields.wrong("max_tokens", format!("is {b}, and max_completion_tokens {a}: one of them is enough")));
+        }
+        Self::rest(fields, vec![Prompt::Chat(messages)], "messages", most.or(older).unwrap_or(usize::MAX), defaults)
+    }
+
+    /// Texts to be continued.
+    pub fn completion(body: Value, defaults: &GenerateOptions) -> Result<Self> {
+        let mut fields = Fields::new("", body)?;
+        let prompts = prompts(fields.take("prompt"))?;
+        let most = fields.count("max_tokens", 0..=u64::MAX)?;
+        Self::rest(fields, prompts, "prompt", most.unwrap_or(COMPLETION), defaults)
+    }
+
+    /// What both have in common.
+    fn rest(mut fields: Fields, prompts: Vec<Prompt>, field: &'static str, most: usize, defaults: &GenerateOptions) -> Result<Self> {
+        fields.harmless(&HARMLESS);
+        fields.unsupported(&UNSUPPORTED)?;
+        let model = fields.text("model")?;
+        let n = fields.count("n", 1..=MOST_CHOICES as u64)?.unwrap_or(1);
+        if n * prompts.len() > MOST_CHOICES {
+            return Err(fields.wrong("n", format!("{n} choices of {} prompts; {MOST_CHOICES} in all are possible", prompts.len())));
+        }
+        if let Some(best) = fields.count("best_of", 1..=u64::MAX)?
+            && best != n
+        {
+            return Err(fields.wrong("best_of", "is not supported"));
+        }
+        let stream = fields.flag("stream")?;
+        let usage = match fields.take("stream_options") {
+            Some(_) if !stream => return Err(fields.wrong("stream_options", "is for streams: set stream to true")),
+            Some(options) => {
+                let mut options = Fields::new("stream_options", options)?;
+                let usage = options.flag("include_usage")?;
+                options.flag("include_obfuscation")?;
+                options.end()?;
+                usage
+            }
+            None => false,
+        };
+        let options = options(&mut fields, defaults)?.max_tokens(most);
+        fields.end()?;
+        Ok(Self { model, prompts, field, n, options, stream, usage })
+    }
+}
+
+/// How tokens are chosen.
+fn options(fields: &mut Fields, defaults: &GenerateOptions) -> Result<GenerateOptions> {
+    let mut sampling = defaults.sampling;
+    sampling = sampling.temperature(fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.options.temperature));
+    sampling = sampling.top_p(fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.options.top_p));
+    sampling = sampling.min_p(fields.number("min_p", 0.0..=1.0)?.unwrap_or(sampling.options.min_p));
+    sampling = sampling.top_k(fields.count("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(sampling.options.top_k));
+    sampling = sampling.repetition_penalty(fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.penalties.repetition));
+    sampling = sampling.presence_penalty(fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.presence));
+    sampling = sampling.frequency_penalty(fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.frequency));
+    sampling = sampling.seed(seed(fields)?);
+    let stop = stops(fields)?;
+    let bias = biases(fields)?;
+    let stop: Vec<String> = defaults.stop.iter().cloned().chain(stop).collect();
+    let bias: Vec<(u32, f32)> = defaults.logit_bias.iter().copied().chain(bias).collect();
+    Ok(defaults.clone().sampling(sampling).stop(stop).logit_bias(bias))
+}
+
+/// A seed, a new one where none is given.
+fn seed(fields: &mut Fields) -> Result<u64> {
+    Ok(match fields.take("seed") {
+        None => RandomState::new().hash_one(0),
+        Some(seed) => match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
+            Some(seed) => seed,
+            None => return Err(fields.wrong("seed", format!("a whole number is expected, not {}", kind(&seed)))),
+        },
+    })
+}
+
+fn stops(fields: &mut Fields) -> Result<Vec<String>> {
+    let stops = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(stop)) => vec![stop],
+        Some(Value::Array(stops)) if stops.len() <= MOST_STOPS => {
+            let text = |stop: Value| match stop {
+                Value::String(stop) => Ok(stop),
+                other => Err(fields.wrong("stop", format!("strings are expected, not {}", kind(&other)))),
+            };
+            stops.into_iter().map(text).collect::<Result<_>>()?
+        }
+        Some(_) => return Err(fields.wrong("stop", format!("a string, or at most {MOST_STOPS} of them, is expected"))),
+    };
+    if stops.iter().any(String::is_empty) {
+        return Err(fields.wrong("stop", "a stop string is empty"));
+    }
+    Ok(stops)
+}
+
+fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
+    let biases = match fields.take("logit_bias") {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(biases)) if biases.len() <= MOST_BIASES => biases,
+        Some(_) => return Err(fields.wrong("logit_bias", format!("an object of at most {MOST_BIASES} tokens is expected"))),
+    };
+    let bias = |(id, bias): (String, Value)| {
+        let id = id.parse().map_err(|_| fields.wrong("logit_bias", format!("{:?} is no token id", crate::error::shown(&id))))?;
+        let number = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        let number = number.ok_or_else(|| fields.wrong("logit_bias", format!("token {id}: a number from -100 to 100 is expected")))?;
+        Ok((id, number as f32))
+    };
+    biases.into_iter().map(bias).collect()
+}
+
+fn messages(value: Option<Value>) -> Result<Vec<Message>> {
+    let wrong = |what: &str| ApiError::field("messages", what);
+    let Some(value) = value else { return Err(wrong("there are none")) };
+    let Value::Array(list) = value else { return Err(wrong("a list is expected")) };
+    if list.is_empty() || list.len() > MOST_MESSAGES {
+        return Err(wrong(&format!("{} messages; 1 to {MOST_MESSAGES} are possible", list.len())));
+    }
+    list.into_iter().enumerate().map(|(n, value)| message(&format!("messages[{n}]"), value)).collect()
+}
+
+fn message(place: &str, value: Value) -> Result<Message> {
+    let mut fields = Fields::new(place, value)?;
+    let role = fields.text("role")?.ok_or_else(|| fields.wrong("role", "there is none"))?;
+    let role = match role.as_str() {
+        // Newer models of OpenAI call it so.
+        "developer" => "system",
+        "system" | "user" | "assistant" => &role,
+        _ => return Err(fields.wrong("role", "system, developer, user or assistant is expected")),
+    };
+    let text = match fields.take("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            parts.into_iter().enumerate().map(|(n, part)| text_part(&format!("{place}.content[{n}]"), part)).collect::<Result<_>>()?
+        }
+        Some(other) => return Err(fields.wrong("content", format!("a string is expected, not {}", kind(&other)))),
+        None => return Err(fields.wrong("content", "there is none")),
+    };
+    // An answer of this server may come back as it was.
+    fields.unsupported(&[("tool_calls", &["[]"]), ("function_call", &[]), ("audio", &[]), ("annotations", &["[]"]), ("refusal", &[])])?;
+    fields.end()?;
+    Ok(Message::new(role, text))
+}
+
+fn text_part(place: &str, part: Value) -> Result<String> {
+    let mut fields = Fields::new(place, part)?;
+    if fields.text("type")?.as_deref() != Some("text") {
+        return Err(fields.wrong("type", "text is expected; nothing else is supported"));
+    }
+    let text = fields.text("text")?.ok_or_else(|| fields.wrong("text", "there is none"))?;
+    fields.end()?;
+    Ok(text)
+}
+
+/// A text, tokens, or a list of either.
+fn prompts(value: Option<Value>) -> Result<Vec<Prompt>> {
+    let wrong = || ApiError::field("prompt", "a string, a list of token ids, or a list of either is expected");
+    match value {
+        Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
+        Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![ids(&list).ok_or_else(wrong)?]),
+        Some(Value::Array(list)) if (1..=MOST_CHOICES).contains(&list.len()) => {
+            let prompt = |value| match value {
+                Value::String(text) => Some(Prompt::Text(text)),
+                Value::Array(list) => ids(&list),
+                _ => None,
+            };
+            list.into_iter().map(|value| prompt(value).ok_or_else(wrong)).collect()
+        }
+        Some(Value::Array(list)) => Err(ApiError::field("prompt", format!("{} prompts; 1 to {MOST_CHOICES} are possible", list.len()))),
+        Some(_) => Err(wrong()),
+        None => Err(ApiError::field("prompt", "there is none")),
+    }
+}
+
+fn ids(list: &[Value]) -> Option<Prompt> {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    list.iter().map(id).collect::<Option<_>>().map(Prompt::Ids)
+}

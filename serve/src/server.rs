@@ -1,0 +1,217 @@
+//! A server's state, its life, and the work of a request before its first token.
+
+use crate::{
+    answer::Choices,
+    error::{ApiError, Result},
+    http,
+    request::{Prompt, Request},
+};
+use axum::serve::ListenerExt as _;
+use bitnet_wgpu::{
+    Error,
+    model::{Batch, GenerateOptions, Tokenizer},
+};
+use std::{
+    io,
+    num::NonZero,
+    sync::Arc,
+    thread::available_parallelism,
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    net::TcpListener,
+    select,
+    sync::{Semaphore, watch},
+    time::{sleep, timeout},
+};
+
+/// How long connections have to take what is left for them when the server has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How a model is served.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The model's name, which requests may give.
+    pub name: String,
+    /// What requests must send as `Authorization: Bearer KEY`; none unless it is set.
+    pub key: Option<String>,
+    /// What requests do not say of sampling and ends: the library's defaults, unless they are set.
+    pub defaults: GenerateOptions,
+    /// What encodes texts and conversations: the model's own, unless it is set.
+    pub tokenizer: Option<Tokenizer>,
+    /// The longest body, in bytes: 4 MiB, unless it is set.
+    pub body: usize,
+    /// How long a body may take to arrive: 30 seconds, unless it is set.
+    pub patience: Duration,
+    /// How long answers that have begun may go on when the server is to end: 10 seconds, unless it is set.
+    pub grace: Duration,
+}
+
+impl Options {
+    /// For a model of this name.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            key: None,
+            defaults: GenerateOptions::default(),
+            tokenizer: None,
+            body: 4 << 20,
+            patience: Duration::from_secs(30),
+            grace: Duration::from_secs(10),
+        }
+    }
+
+    /// Sets [`Options::key`].
+    #[must_use]
+    pub fn key(self, key: Option<String>) -> Self {
+        Self { key, ..self }
+    }
+
+    /// Sets [`Options::defaults`].
+    #[must_use]
+    pub fn defaults(self, defaults: GenerateOptions) -> Self {
+        Self { defaults, ..self }
+    }
+
+    /// Sets [`Options::tokenizer`].
+    #[must_use]
+    pub fn tokenizer(self, tokenizer: Option<Tokenizer>) -> Self {
+        Self { tokenizer, ..self }
+    }
+
+    /// Sets [`Options::body`].
+    #[must_use]
+    pub fn body(self, body: usize) -> Self {
+        Self { body, ..self }
+    }
+
+    /// Sets [`Options::patience`].
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Sets [`Options::grace`].
+    #[must_use]
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
+    }
+}
+
+/// How far the end of a server has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Runs,
+    /// What has begun goes on, and nothing begins.
+    Ends,
+    /// What still goes on is cut.
+    Cut,
+}
+
+/// A model to be served. Clones are the same server.
+#[derive(Clone)]
+pub struct Server {
+    pub(crate) batch: Batch,
+    pub(crate) options: Arc<Options>,
+    pub(crate) started: u64,
+    pub(crate) phase: Arc<watch::Sender<Phase>>,
+    /// Of answers that go on.
+    alive: Arc<watch::Sender<()>>,
+    /// Templates and tokenizers compute, on threads that may: as many at once as there are cores.
+    preparing: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Serves what a batch has room for.
+    pub fn new(batch: Batch, options: Options) -> Self {
+        let preparing = Arc::new(Semaphore::new(available_parallelism().map_or(1, NonZero::get)));
+        let (phase, alive) = (Arc::new(watch::Sender::new(Phase::Runs)), Arc::new(watch::Sender::new(())));
+        Self { batch, options: Arc::new(options), started: now(), phase, alive, preparing }
+    }
+
+    /// Answers who comes to a listener, until `end` is over: then nothing new begins, what has begun has [`Options::grace`] to end, and is cut.
+    ///
+    /// # Errors
+    /// What the listener reports.
+    pub async fn run(self, listener: TcpListener, end: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+        // Tokens are small and to be seen at once.
+        let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
+        let (ended, closing) = (self.clone(), self.clone());
+        let serving = axum::serve(listener, http::router(self)).with_graceful_shutdown(async move {
+            end.await;
+            ended.phase.send_replace(Phase::Ends);
+            // Over when nobody listens any more, which is to say that no answer goes on.
+            let _ = timeout(ended.options.grace, ended.alive.closed()).await;
+            ended.phase.send_replace(Phase::Cut);
+        });
+        let cut = async move {
+            let _ = closing.phase.subscribe().wait_for(|phase| *phase == Phase::Cut).await;
+            sleep(LAST_WORDS).await;
+        };
+        select! {
+            served = serving => served,
+            () = cut => Ok(()),
+        }
+    }
+
+    /// Begins what a request asks for.
+    pub(crate) async fn begin(
+        &self,
+        read: impl FnOnce(&GenerateOptions) -> Result<Request> + Send + 'static,
+    ) -> Result<(Request, Choices)> {
+        let alive = self.alive.subscribe();
+        if *self.phase.borrow() != Phase::Runs {
+            return Err(ApiError::ending());
+        }
+        let permit = self.preparing.clone().acquire_owned().await.map_err(|_| ApiError::ending())?;
+        let server = self.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            // It goes on though the client may have gone.
+            let _permit = permit;
+            let mut request = read(&server.options.defaults)?;
+            let streams = server.start(&mut request)?;
+            Ok((request, Choices::new(streams, alive, &server.phase)))
+        });
+        work.await
+            .unwrap_or_else(|_| Err(ApiError::with_status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "preparing the prompt panicked")))
+    }
+
+    /// The choices of all prompts, which run from now on.
+    fn start(&self, request: &mut Request) -> Result<Vec<bitnet_wgpu::model::TokenStream>> {
+        let there = &self.options.name;
+        if let Some(asked) = &request.model
+            && asked != there
+        {
+            return Err(ApiError::model(asked, there));
+        }
+        let (field, n) = (request.field, request.n);
+        let wrong = |error: Error| ApiError::library(field, &error);
+        let mut streams = Vec::new();
+        for prompt in &request.prompts {
+            let ids = self.ids(prompt).map_err(wrong)?;
+            for _ in 0..n {
+                let seed = request.options.sampling.seed.wrapping_add(streams.len() as u64);
+                let options = request.options.clone().sampling(request.options.sampling.seed(seed));
+                options.check(self.batch.model().config().vocab).map_err(|error| ApiError::request(error.to_string()))?;
+                streams.push(self.batch.generate_ids(&ids, &options).map_err(wrong)?);
+            }
+        }
+        Ok(streams)
+    }
+
+    fn ids(&self, prompt: &Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
+        let model = self.batch.model();
+        let tokenizer = || self.options.tokenizer.as_ref().map_or_else(|| model.tokenizer(), Ok);
+        match prompt {
+            Prompt::Text(text) => model.encode_prompt(text),
+            Prompt::Ids(ids) => Ok(ids.clone()),
+            Prompt::Chat(messages) => tokenizer()?.chat(messages),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

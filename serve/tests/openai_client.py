@@ -1,0 +1,98 @@
+"""openai_client.py URL MODEL: the official client of OpenAI against a server with the shipped model. Any difference from what it should be ends it."""
+
+import asyncio
+import sys
+
+import openai
+
+KEY = "sesame"
+url, model = sys.argv[1:]
+client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+messages = [{"role": "system", "content": "A tale."}, {"role": "user", "content": "Once upon a time"}]
+greedy = {"model": model, "temperature": 0, "seed": 1}
+
+
+def fails(error, status, text, call):
+    try:
+        call()
+    except error as e:
+        assert e.status_code == status and text in e.message, (e.status_code, e.message)
+        return e
+    raise AssertionError(f"no {error.__name__}: {text}")
+
+
+def models():
+    assert [m.id for m in client.models.list()] == [model]
+    assert client.models.retrieve(model).owned_by == "bitnet-wgpu"
+
+
+def conversations():
+    answer = client.chat.completions.create(messages=messages, max_completion_tokens=12, user="me", **greedy)
+    choice, usage = answer.choices[0], answer.usage
+    assert (choice.message.role, choice.finish_reason, usage.completion_tokens) == ("assistant", "length", 12), answer
+    assert usage.total_tokens == usage.prompt_tokens + 12 and choice.message.content, answer
+    options = {"max_tokens": 12, "stream_options": {"include_usage": True}}
+    chunks = list(client.chat.completions.create(messages=messages, stream=True, **options, **greedy))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+    assert text == choice.message.content, (text, choice.message.content)
+    assert chunks[-1].usage.completion_tokens == 12 and chunks[-2].choices[0].finish_reason == "length"
+    # The answer goes back as the client has it.
+    turn = [*messages, choice.message, {"role": "user", "content": "And then?"}]
+    assert client.chat.completions.create(messages=turn, max_tokens=3, **greedy).usage.completion_tokens == 3
+    stop = text[8:12]
+    with client.chat.completions.stream(messages=messages, max_tokens=12, stop=[stop], **greedy) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.content == text[: text.find(stop)]
+
+
+def completions():
+    whole = client.completions.create(prompt="The bear", max_tokens=20, **greedy).choices[0].text
+    chunks = client.completions.create(prompt="The bear", max_tokens=20, stream=True, **greedy)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole
+    cut = client.completions.create(prompt="The bear", max_tokens=20, stop=whole[8:12], **greedy).choices[0]
+    assert (cut.text, cut.finish_reason) == (whole[: whole.find(whole[8:12])], "stop"), (whole, cut)
+    ban = client.completions.create(prompt="The bear", max_tokens=4, logit_bias={"2047": 100}, **greedy).choices[0]
+    assert (ban.text, ban.finish_reason) == ("", "stop"), ban
+    more = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2}
+    several = client.completions.create(model=model, prompt=["Once", "The bear"], n=2, seed=3, max_tokens=5, extra_body=more)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+
+
+def errors():
+    wrong = openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0)
+    fails(openai.AuthenticationError, 401, "API key", wrong.models.list)
+    fails(openai.NotFoundError, 404, "gpt-5", lambda: client.completions.create(model="gpt-5", prompt="Hi"))
+    create = client.chat.completions.create
+    e = fails(openai.BadRequestError, 400, "temperature", lambda: create(model=model, messages=messages, temperature=9))
+    assert (e.param, e.type) == ("temperature", "invalid_request_error"), e.body
+    e = fails(openai.BadRequestError, 400, "room for", lambda: client.completions.create(model=model, prompt="tale " * 2000))
+    assert e.code == "context_length_exceeded", e.body
+    fails(openai.BadRequestError, 400, "tools", lambda: create(model=model, messages=messages, tools=[{"type": "function", "function": {"name": "f"}}]))
+    fails(openai.APIStatusError, 413, "bytes", lambda: client.completions.create(model=model, prompt="x" * (5 << 20)))
+
+
+async def many():
+    """More clients than slots, of which some leave in the middle: each has what it has alone. The queue has an end, and the client tries again."""
+    alone = {n: client.completions.create(prompt="The bear", max_tokens=9 + n, **greedy).choices[0].text for n in range(4)}
+    several = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=20)
+
+    async def one(n):
+        stream = await several.completions.create(prompt="The bear", max_tokens=9 + n % 4, stream=True, **greedy)
+        text = ""
+        async for chunk in stream:
+            text += chunk.choices[0].text
+            if n % 5 == 4:
+                await stream.close()
+                return
+        assert text == alone[n % 4], (n, text)
+
+    await asyncio.gather(*(one(n) for n in range(16)))
+
+
+models()
+conversations()
+completions()
+errors()
+asyncio.run(many())
+print(f"openai {openai.__version__}: all as it should be")

@@ -1,0 +1,347 @@
+//! The thread of a batch: prompts come to slots of a session, are computed piece by piece, and their sequences step together until each ends.
+
+use super::{
+    mailbox::Sender,
+    sequence::{Sequence, Token, step},
+    session::Session,
+    stop::Stop,
+    worker::{stopped, yield_now},
+};
+use crate::error::{Error, Result};
+use std::{
+    cmp::Reverse,
+    collections::VecDeque,
+    convert::Infallible,
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Poll, Waker},
+};
+
+/// A common beginning of fewer tokens is no reason to take a slot, whose tokens may be of more use to somebody else.
+const WORTH_KEEPING: usize = 16;
+
+/// A prompt to be continued, and where its tokens go.
+pub(super) struct Request {
+    pub sequence: Sequence,
+    pub tokens: Sender<Item>,
+    /// Where it is said how many of the prompt's tokens its slot had.
+    pub cached: Arc<AtomicUsize>,
+}
+
+/// A token, and why it was the last if it was.
+pub(super) type Item = Result<(Token, Option<Stop>)>;
+
+/// Where requests wait for the thread.
+#[derive(Default)]
+pub(super) struct Desk(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    /// Sequences in slots.
+    running: usize,
+    /// The thread's, while it has nothing to do.
+    waker: Option<Waker>,
+    /// Why the thread ended, if it did; none inside if nobody knows.
+    ended: Option<Option<Arc<Error>>>,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.requests.retain(|request| !request.tokens.is_abandoned());
+        waiting
+    }
+
+    /// Sequences that run, and requests that wait.
+    pub fn counts(&self) -> (usize, usize) {
+        let waiting = self.lock();
+        (waiting.running, waiting.requests.len())
+    }
+
+    /// Why the thread ended.
+    pub fn cause(&self) -> Error {
+        self.lock().ended.clone().flatten().map_or_else(stopped, Error::BatchEnded)
+    }
+
+    /// Has a request wait for one of `slots` slots, among at most `queue` others.
+    pub fn enter(&self, request: Request, slots: usize, queue: usize) -> Result<()> {
+        let mut waiting = self.lock();
+        if waiting.ended.is_some() {
+            drop(waiting);
+            return Err(self.cause());
+        }
+        let all = waiting.running + waiting.requests.len();
+        if all >= slots.saturating_add(queue) {
+            return Err(Error::Busy { running: waiting.running, waiting: waiting.requests.len(), slots, queue });
+        }
+        waiting.requests.push_back(request);
+        let waker = waiting.waker.take();
+        drop(waiting);
+        waker.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+}
+
+/// A session whose sequences are of different requests.
+pub(super) struct Slots {
+    session: Session,
+    slots: Vec<Slot>,
+    desk: Arc<Desk>,
+    /// Tokens of prompts that are computed between two steps.
+    piece: usize,
+    /// How many requests there were.
+    count: u64,
+    /// Does the engine know how to choose?
+    told: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    request: Option<Request>,
+    /// The number of the request that had it last.
+    last: u64,
+}
+
+impl Slot {
+    /// A sequence whose prompt is computed has a token at least.
+    fn steps(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.sequence.chooser.generated() > 0)
+    }
+}
+
+impl Slots {
+    pub fn new(session: Session, desk: Arc<Desk>, piece: usize) -> Self {
+        let slots = (0..session.options().sequences).map(|_| Slot::default()).collect();
+        Self { session, slots, desk, piece, count: 0, told: false }
+    }
+
+    /// Serves requests until it is dropped. What a device reports ends it, and is told to all.
+    pub async fn run(mut self) {
+        let Err(error) = self.turns().await;
+        let cause = Arc::new(error);
+        let mut waiting = self.desk.lock();
+        waiting.ended = Some(Some(cause.clone()));
+        let requests: Vec<_> = waiting.requests.drain(..).chain(self.slots.iter_mut().filter_map(|slot| slot.request.take())).collect();
+        drop(waiting);
+        requests.iter().for_each(|request| request.tokens.send(Err(Error::BatchEnded(cause.clone()))));
+    }
+
+    async fn turns(&mut self) -> Result<Infallible> {
+        loop {
+            self.admit().await;
+            self.prefill().await?;
+            self.step().await?;
+            yield_now().await;
+        }
+    }
+
+    /// Brings waiting requests to free slots; waits while there is nothing to do.
+    async fn admit(&mut self) {
+        let desk = self.desk.clone();
+        poll_fn(|cx| {
+            let mut waiting = desk.lock();
+            for slot in &mut self.slots {
+                slot.request.take_if(|request| request.tokens.is_abandoned());
+            }
+            while self.slots.iter().any(|slot| slot.request.is_none())
+                && let Some(request) = waiting.requests.pop_front()
+            {
+                self.place(request);
+            }
+            waiting.running = self.slots.iter().filter(|slot| slot.request.is_some()).count();
+            if waiting.running > 0 {
+                return Poll::Ready(());
+            }
+            waiting.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Gives a request the free slot that has most of its prompt already; else that which was free for longest.
+    fn place(&mut self, request: Request) {
+        let prompt = request.sequence.chooser.tokens();
+        let common = |slot: usize| Some(self.session.common(slot, prompt)).filter(|&common| common >= WORTH_KEEPING).unwrap_or(0);
+        let free = (0..self.slots.len()).filter(|&slot| self.slots[slot].request.is_none());
+        let Some(slot) = free.max_by_key(|&slot| (common(slot), Reverse(self.slots[slot].last))) else { return };
+        request.cached.store(self.session.keep_common(slot, prompt), Ordering::Relaxed);
+        self.count += 1;
+        self.slots[slot] = Slot { request: Some(request), last: self.count };
+    }
+
+    /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those that came first before others.
+    async fn prefill(&mut self) -> Result<()> {
+        let mut budget = self.piece;
+        loop {
+            let waits = |slot: &usize| self.slots[*slot].request.is_some() && !self.slots[*slot].steps();
+            let mut slots: Vec<usize> = (0..self.slots.len()).filter(waits).collect();
+            slots.sort_by_key(|&slot| self.slots[slot].last);
+            slots.truncate(budget);
+            let left: Vec<&[u32]> = slots.iter().map(|&slot| self.left(slot)).collect();
+            let Some(shortest) = left.iter().map(|left| left.len()).min() else { return Ok(()) };
+            let run = shortest.min(budget / slots.len());
+            let tokens: Vec<u32> = left.iter().flat_map(|left| &left[..run]).copied().collect();
+            let complete: Vec<bool> = left.iter().map(|left| left.len() == run).collect();
+            budget -= tokens.len();
+            let mut logits = self.session.extend(&slots, &tokens, usize::from(complete.contains(&true))).await?;
+            for (n, &slot) in slots.iter().enumerate().filter(|(n, _)| complete[*n]) {
+                let vocab = self.session.vocab();
+                self.take(slot, |sequence| sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab]));
+                self.told = false;
+            }
+        }
+    }
+
+    /// What of a prompt is not computed yet.
+    fn left(&self, slot: usize) -> &[u32] {
+        let tokens = self.slots[slot].request.as_ref().map_or(&[][..], |request| request.sequence.chooser.tokens());
+        &tokens[self.session.len(slot)..]
+    }
+
+    /// A token for every sequence whose prompt is computed.
+    async fn step(&mut self) -> Result<()> {
+        let (mut live, mut places) = (Vec::new(), Vec::new());
+        for (n, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.steps()) {
+            live.extend(slot.request.as_mut().map(|request| (n, &mut request.sequence)));
+            places.push(n);
+        }
+        if live.is_empty() {
+            return Ok(());
+        }
+        let chosen = step(&mut self.session, &mut live, &mut self.told).await?;
+        for (slot, chosen) in places.into_iter().zip(chosen) {
+            self.take(slot, |_| chosen);
+        }
+        Ok(())
+    }
+
+    /// Hands on a token that was chosen, or why there is none. The slot of a sequence that has ended is free, and keeps its tokens.
+    fn take(&mut self, slot: usize, choose: impl FnOnce(&mut Sequence) -> Result<u32>) {
+        let full = self.session.len(slot) == self.session.options().capacity;
+        let Some(Request { sequence, tokens, .. }) = &mut self.slots[slot].request else { return };
+        let item = choose(sequence).and_then(|_| Ok((sequence.take(full)?, sequence.stop)));
+        let ended = item.as_ref().map_or(true, |(_, stop)| stop.is_some());
+        tokens.send(item);
+        if ended {
+            self.slots[slot].request = None;
+        }
+    }
+}
+
+/// However it ended: what still waits is told, and nobody waits in vain after it.
+impl Drop for Slots {
+    fn drop(&mut self) {
+        let mut waiting = self.desk.lock();
+        waiting.ended.get_or_insert(None);
+        waiting.running = 0;
+        let requests = std::mem::take(&mut waiting.requests);
+        drop(waiting);
+        drop(requests);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            engine::{Choice, EngineSession, Pending, SessionOptions},
+            loaded::Model,
+            mailbox::{Receiver, mailbox},
+            options::GenerateOptions,
+        },
+        *,
+    };
+    use crate::{
+        error::ErrorKind,
+        gpu::{recording::Recording, tensor::Tensor},
+        ops::transformer::HostKvCache,
+    };
+
+    /// An engine whose device is lost after some calls.
+    struct Lost(Box<dyn EngineSession>, usize);
+
+    impl Lost {
+        fn call(&mut self) -> Result<()> {
+            self.1 = self.1.checked_sub(1).ok_or_else(|| Error::Readback("the device was lost".into()))?;
+            Ok(())
+        }
+    }
+
+    impl EngineSession for Lost {
+        fn len(&self, sequence: usize) -> usize {
+            self.0.len(sequence)
+        }
+        fn truncate(&mut self, sequence: usize, tokens: usize) {
+            self.0.truncate(sequence, tokens)
+        }
+        fn fork(&self) -> Result<Box<dyn EngineSession>> {
+            self.0.fork()
+        }
+        fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
+            self.0.read()
+        }
+        fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
+            self.0.write(layers)
+        }
+        fn batch(&self) -> usize {
+            self.0.batch()
+        }
+        fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+            self.call()?;
+            self.0.extend(sequences, tokens, rows)
+        }
+        fn choose_by(&mut self, choice: Choice) -> Result<()> {
+            self.0.choose_by(choice)
+        }
+        fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+            self.call()?;
+            self.0.step_next(sequences, tokens)
+        }
+        fn steps_ahead(&self) -> usize {
+            self.0.steps_ahead()
+        }
+        fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
+            self.0.layer_output(layer, hidden)
+        }
+        fn record(&self, ids: &[u32]) -> Result<(Recording, Tensor<f32>)> {
+            self.0.record(ids)
+        }
+        fn record_step(&mut self, past: usize) -> Result<Recording> {
+            self.0.record_step(past)
+        }
+    }
+
+    fn next(tokens: &Receiver<Item>) -> Option<Item> {
+        pollster::block_on(poll_fn(|cx| tokens.poll_next(cx)))
+    }
+
+    #[test]
+    fn what_a_device_reports_is_told_to_all() {
+        let model = Model::load_cpu("assets/tales-22m").unwrap();
+        let session = model.session(SessionOptions::new(2, 64)).unwrap();
+        // Two prompts in one piece, a step for both, and no more.
+        let session = session.with_state(|state| Box::new(Lost(state, 2)));
+        let (desk, options) = (Arc::<Desk>::default(), GenerateOptions::default().ignore_eos(true));
+        let enter = || {
+            let (tokens, taken) = mailbox();
+            let request = Request { sequence: model.sequence(0, &[5, 6], &options).unwrap(), tokens, cached: Arc::default() };
+            desk.enter(request, 2, 1).map(|()| taken)
+        };
+        let streams: Vec<_> = (0..3).map(|_| enter().unwrap()).collect();
+        assert!(matches!(enter(), Err(Error::Busy { running: 0, waiting: 3, slots: 2, queue: 1 })));
+        pollster::block_on(Slots::new(session, desk.clone(), 16).run());
+        for (stream, tokens) in streams.iter().zip([2, 2, 0]) {
+            (0..tokens).for_each(|_| assert!(next(stream).unwrap().is_ok()));
+            let error = next(stream).unwrap().unwrap_err();
+            assert!(matches!(&error, Error::BatchEnded(_)) && error.to_string().contains("was lost"), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Lost);
+            assert!(next(stream).is_none());
+        }
+        assert!(matches!(enter().map(drop), Err(Error::BatchEnded(_))));
+        assert_eq!(desk.counts(), (0, 0));
+    }
+}
