@@ -52,6 +52,5 @@ kernel void matmul(
     right.words = params.words;
     right.groups = params.groups;
     right.group_words = params.group_words;
-    const Params all = params;
-    multiply<float>(all, left, right, y, a_tile, b_tile, block, group, local, lane, subgroup);
+    multiply<float>(params, left, right, y, a_tile, b_tile, block, group, local, lane, subgroup);
 }

@@ -29,6 +29,5 @@ kernel void matmul(
     right.lines = right.along_k ? params.n : params.k;
     right.length = right.along_k ? params.k : params.n;
     right.start = group.z * params.b_batch;
-    const Params all = params;
-    multiply<X>(all, left, right, y, a_tile, b_tile, block, group, local, lane, subgroup);
+    multiply<X>(params, left, right, y, a_tile, b_tile, block, group, local, lane, subgroup);
 }

@@ -25,7 +25,7 @@ static inline X4 quad(Floats side, uint line, uint at) {
 // Makes the tile of a threadgroup, with tiles of T.
 template <typename T, typename Problem, typename Right>
 static inline void multiply(
-    Problem params, Floats left, Right right, device Y* y,
+    constant Problem& params, Floats left, Right right, device Y* y,
     threadgroup T* a_tile, threadgroup T* b_tile, threadgroup float* block,
     uint3 group, uint local, uint lane, uint subgroup)
 {
