@@ -39,6 +39,8 @@
 
 extern crate self as bitnet_wgpu;
 
+#[cfg(feature = "models")]
+mod cpu;
 mod element;
 mod error;
 #[cfg(feature = "formats")]

@@ -2,27 +2,32 @@
 
 use super::{
     engine::{Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
-    layers::{HostEnds, HostLayer},
+    layers::HostEnds,
     worker::on_all_cores,
 };
 use crate::{
+    cpu,
     error::{Error, Result},
-    formats::ModelConfig,
+    formats::{ModelConfig, tensors::Layer},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     ops::{
         bitnet,
         transformer::{self, HostKvCache},
     },
+    weights::ternary::interleaved::InterleavedTernary,
 };
 use std::{future::ready, sync::Arc};
 
 /// Tokens of a prompt that are computed between two points at which the work can be given up.
 const BATCH: usize = 16;
 
+/// A decoder layer as the kernels for processors read it.
+pub(super) type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
+
 pub(super) struct CpuModel {
     pub config: ModelConfig,
     pub ends: HostEnds,
-    pub layers: Vec<HostLayer>,
+    pub layers: Vec<CpuLayer>,
 }
 
 struct CpuSession {
@@ -54,23 +59,23 @@ impl Engine for CpuModel {
 }
 
 impl CpuModel {
-    fn layer(&self, layer: &HostLayer, x: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
+    fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
         let c = &self.config;
         let tokens = x.len() / c.hidden;
         let normed = bitnet::rms_norm_quantize_cpu(x, tokens, &layer.input_norm, c.eps)?;
-        let mut qkv = bitnet::bitlinear_quantized_cpu(&normed, &layer.qkv)?;
+        let mut qkv = cpu::ternary::bitlinear(&normed, &layer.qkv)?;
         transformer::rope_cpu(&mut qkv, angles, cache)?;
         let attended = transformer::attention_cpu(&qkv, cache)?;
         let attended = match &layer.attention_norm {
             Some(gain) => bitnet::rms_norm_quantize_cpu(&attended, tokens, gain, c.eps)?,
             None => bitnet::quantize_activations_cpu(&attended, tokens, c.heads * c.head_dim)?,
         };
-        add(x, &bitnet::bitlinear_quantized_cpu(&attended, &layer.output)?);
+        add(x, &cpu::ternary::bitlinear(&attended, &layer.output)?);
         let normed = bitnet::rms_norm_quantize_cpu(x, tokens, &layer.post_norm, c.eps)?;
-        let gate_up = bitnet::bitlinear_quantized_cpu(&normed, &layer.gate_up)?;
+        let gate_up = cpu::ternary::bitlinear(&normed, &layer.gate_up)?;
         let norm = layer.gated_norm.as_ref().map(|gain| (gain.as_slice(), c.eps));
         let gated = bitnet::gate_quantize_cpu(&gate_up, c.intermediate, c.gate(), norm)?;
-        add(x, &bitnet::bitlinear_quantized_cpu(&gated, &layer.down)?);
+        add(x, &cpu::ternary::bitlinear(&gated, &layer.down)?);
         Ok(())
     }
 

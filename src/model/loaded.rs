@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
+    weights::ternary::interleaved::InterleavedTernary,
 };
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
@@ -126,7 +127,10 @@ impl Model {
         });
         let engine: Arc<dyn Engine> = match context {
             Some(context) => Arc::new(GpuModel::new(context, config, ends, layers)?),
-            None => Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends }),
+            None => {
+                let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
+                Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends })
+            }
         };
         progress(count);
         Ok(Self { engine, tokenizer, workers: Arc::default(), print, weight_bytes })

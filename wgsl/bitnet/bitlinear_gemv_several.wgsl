@@ -27,6 +27,13 @@ fn dot_rows(w: vec4<u32>, token: u32, i: u32, acc: vec4<Acc>) -> vec4<Acc> {
     return vec4<Acc>(dot_word(w.x, a, acc.x), dot_word(w.y, a, acc.y), dot_word(w.z, a, acc.z), dot_word(w.w, a, acc.w));
 }
 
+// Multiplies word c of a group of four rows with all tokens. Where this is in a loop over c, lavapipe 26.1 crashes: it reads x through a pointer that
+// SIMD groups without an active lane do not have.
+fn dot_tokens(w: Rows, c: u32, token0: u32, i: u32, acc: ptr<function, array<vec4<Acc>, TILE_Y>>) {
+    let v = vec4<u32>(word(w.r0, c), word(w.r1, c), word(w.r2, c), word(w.r3, c));
+    for (var t = 0u; t < TILE_Y; t += 1u) { (*acc)[t] = dot_rows(v, token0 + t, i * WORDS + c, (*acc)[t]); }
+}
+
 // Multiplies groups first, first + lanes, .. of four rows, TURNS of them. `guarded`, a constant where this is called, says that some may not exist.
 fn take_turns(
     first: u32, lanes: u32, guarded: bool, token0: u32, row_start: vec4<u32>, acc: ptr<function, array<vec4<Acc>, TILE_Y>>
@@ -42,10 +49,8 @@ fn take_turns(
     for (var u = 0u; u < TURNS; u += 1u) {
         let i = first + u * lanes;
         if !guarded || i < groups {
-            for (var c = 0u; c < WORDS; c += 1u) {
-                let v = vec4<u32>(word(w[u].r0, c), word(w[u].r1, c), word(w[u].r2, c), word(w[u].r3, c));
-                for (var t = 0u; t < TILE_Y; t += 1u) { (*acc)[t] = dot_rows(v, token0 + t, i * WORDS + c, (*acc)[t]); }
-            }
+            dot_tokens(w[u], 0u, token0, i, acc);
+            if WORDS > 1u { dot_tokens(w[u], WORDS - 1u, token0, i, acc); }
         }
     }
 }

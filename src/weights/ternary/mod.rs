@@ -1,5 +1,7 @@
 //! Ternary matrices: their layout in memory, on the host and on the GPU.
 
+#[cfg(feature = "models")]
+pub(crate) mod interleaved;
 pub(crate) mod layout;
 pub(crate) mod matrix;
 pub(crate) mod packed;

@@ -1,0 +1,438 @@
+//! Ternary matrices times quantised activations: the bits of [`bitlinear_quantized_cpu`](crate::bitnet::bitlinear_quantized_cpu).
+//!
+//! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is a code a byte, and meets four activations that
+//! are the same for all rows. Codes are value + 1, so the sum of the activations is taken off at the end. Several tokens share what is loaded.
+
+use super::isa::Isa;
+use crate::{
+    error::{Error, Result},
+    ops::bitnet::{HostActivations, MAX_FEATURES},
+    weights::ternary::{
+        interleaved::{InterleavedTernary, LANES, Lanes},
+        layout::CODES_PER_WORD,
+    },
+};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// The activations that meet a word.
+type Column = [i8; CODES_PER_WORD];
+
+/// Tokens that are multiplied at once.
+const TILE: usize = 8;
+
+/// Bytes of weights that are worth being given to another thread.
+const TASK_BYTES: usize = 32 << 10;
+
+/// Activations as the kernels read them.
+struct Tokens {
+    /// `[tokens, stride]`.
+    codes: Vec<Column>,
+    stride: usize,
+    /// `[tokens, groups]`.
+    sums: Vec<i32>,
+    groups: usize,
+    scales: Vec<f32>,
+}
+
+impl Tokens {
+    fn of(x: &HostActivations, w: &InterleavedTernary) -> Self {
+        // No two tokens a multiple of a page apart, where they would share lines of a cache.
+        let stride = w.row_words() + 4;
+        let groups = w.groups();
+        let mut codes = vec![[0; CODES_PER_WORD]; x.tokens * stride];
+        let mut sums = Vec::with_capacity(x.tokens * groups);
+        for (token, codes) in codes.chunks_exact_mut(stride).enumerate() {
+            codes.as_flattened_mut()[..x.features].copy_from_slice(x.row(token));
+            sums.extend((0..groups).map(|group| sum(&codes[w.group_range(group)])));
+        }
+        Self { codes, stride, sums, groups, scales: x.scales.clone() }
+    }
+
+    fn len(&self) -> usize {
+        self.scales.len()
+    }
+
+    fn row(&self, token: usize, words: &Range<usize>) -> &[Column] {
+        &self.codes[token * self.stride..][words.clone()]
+    }
+}
+
+#[multiversion::multiversion(targets = "simd")]
+fn sum(codes: &[Column]) -> i32 {
+    codes.as_flattened().iter().map(|&code| i32::from(code)).sum()
+}
+
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`.
+pub fn bitlinear(x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
+    bitlinear_with(Isa::best(), x, w)
+}
+
+fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
+    let (m, n, k) = (x.tokens, w.rows(), w.columns());
+    if x.features != k {
+        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[m, {k}]"), found: [m, x.features].into() });
+    }
+    if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
+        return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
+    }
+    if k > MAX_FEATURES {
+        let what = format!("{k} input features; integer sums are exact in f32 up to {MAX_FEATURES}");
+        return Err(Error::Invalid { op: "bitlinear", what });
+    }
+    if m == 0 {
+        return Ok(Vec::new());
+    }
+    let x = Tokens::of(x, w);
+    // Blocks of rows are the tasks; each has its outputs together, a token after another.
+    let blocks = (TASK_BYTES / (w.row_words() * size_of::<Lanes>()).max(1)).clamp(1, w.blocks().max(1));
+    let mut by_task = vec![0f32; w.blocks() * LANES * m];
+    by_task.par_chunks_mut(blocks * LANES * m).enumerate().for_each(|(task, y)| {
+        let first = task * blocks;
+        multiply(isa, &x, w, first..first + y.len() / (LANES * m), y);
+    });
+    if m == 1 {
+        by_task.truncate(n);
+        return Ok(by_task);
+    }
+    let mut y = vec![0f32; m * n];
+    y.par_chunks_exact_mut(n.max(1)).enumerate().for_each(|(token, y)| {
+        for (y, task) in y.chunks_mut(blocks * LANES).zip(by_task.chunks(blocks * LANES * m)) {
+            y.copy_from_slice(&task[token * (task.len() / m)..][..y.len()]);
+        }
+    });
+    Ok(y)
+}
+
+/// Some blocks of rows times all tokens: `[tokens, 16 rows a block]`.
+#[allow(unsafe_code)]
+fn multiply(isa: Isa, x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
+    match isa {
+        // SAFETY: an `Isa` is made of what the processor has.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => unsafe { avx512_vnni::multiply(x, w, blocks, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => unsafe { avx_vnni::multiply(x, w, blocks, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::multiply(x, w, blocks, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => unsafe { neon_dot::multiply(x, w, blocks, y) },
+        Isa::Portable => portable::multiply(x, w, blocks, y),
+    }
+}
+
+/// What every instruction set does around its `sums(words, x)`: the integers of sixteen rows times T tokens.
+macro_rules! multiply {
+    ($($attribute:meta)?) => {
+        $(#[$attribute])?
+        pub(super) fn multiply(x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
+            let mut token = 0;
+            while token + TILE <= x.len() {
+                tile::<TILE>(x, w, &blocks, token, y);
+                token += TILE;
+            }
+            while token + 2 <= x.len() {
+                tile::<2>(x, w, &blocks, token, y);
+                token += 2;
+            }
+            if token < x.len() {
+                tile::<1>(x, w, &blocks, token, y);
+            }
+        }
+
+        $(#[$attribute])?
+        fn tile<const T: usize>(x: &Tokens, w: &InterleavedTernary, blocks: &Range<usize>, token: usize, y: &mut [f32]) {
+            let width = blocks.len() * LANES;
+            for (i, block) in blocks.clone().enumerate() {
+                let (words, scales) = w.block(block);
+                // A sum of no numbers is -0.
+                let mut all = [[-0.0; LANES]; T];
+                for (group, scales) in scales.iter().enumerate() {
+                    let range = w.group_range(group);
+                    let sums = sums::<T>(&words[range.clone()], std::array::from_fn(|t| x.row(token + t, &range)));
+                    for (t, (all, sums)) in all.iter_mut().zip(&sums).enumerate() {
+                        let own = x.sums[(token + t) * x.groups + group];
+                        for lane in 0..LANES {
+                            all[lane] += (sums[lane] - own) as f32 * scales[lane];
+                        }
+                    }
+                }
+                for (t, all) in all.iter().enumerate() {
+                    let y = &mut y[(token + t) * width + i * LANES..][..LANES];
+                    y.iter_mut().zip(all).for_each(|(y, sum)| *y = sum / x.scales[token + t]);
+                }
+            }
+        }
+    };
+}
+
+/// Four activations as the dword that meets a field.
+#[inline(always)]
+fn dword(x: &Column, field: usize) -> i32 {
+    i32::from_le_bytes([x[4 * field], x[4 * field + 1], x[4 * field + 2], x[4 * field + 3]].map(|code| code as u8))
+}
+
+mod portable {
+    use super::*;
+
+    multiply!();
+
+    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let mut sums = [[0; LANES]; T];
+        for (j, word) in words.iter().enumerate() {
+            for f in 0..4 {
+                let codes = word.0.map(|word| word >> (2 * f) & 0x0303_0303);
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    let x: [i32; 4] = std::array::from_fn(|i| i32::from(x[j][4 * f + i]));
+                    for (sum, codes) in sums.iter_mut().zip(codes) {
+                        *sum += (0..4).map(|i| (codes >> (8 * i) & 3) as i32 * x[i]).sum::<i32>();
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512_vnni {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    multiply!(target_feature(enable = "avx512f,avx512bw,avx512vnni"));
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let x = x.map(|x| &x[..words.len()]);
+        if T == 1 {
+            return [single(words, x[0]); T];
+        }
+        let mask = _mm512_set1_epi8(3);
+        let mut acc = [_mm512_setzero_si512(); T];
+        for (j, word) in words.iter().enumerate() {
+            let word: __m512i = bytemuck::cast(word.0);
+            let fields = [
+                _mm512_and_si512(word, mask),
+                _mm512_and_si512(_mm512_srli_epi16::<2>(word), mask),
+                _mm512_and_si512(_mm512_srli_epi16::<4>(word), mask),
+                _mm512_and_si512(_mm512_srli_epi16::<6>(word), mask),
+            ];
+            for (acc, x) in acc.iter_mut().zip(&x) {
+                for (f, &field) in fields.iter().enumerate() {
+                    *acc = _mm512_dpbusd_epi32(*acc, field, _mm512_set1_epi32(dword(&x[j], f)));
+                }
+            }
+        }
+        acc.map(bytemuck::cast)
+    }
+
+    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
+        let masks = [3, 12, 48, -64].map(|mask| _mm512_set1_epi8(mask));
+        let mut acc = [[_mm512_setzero_si512(); 4]; 2];
+        let step = |acc: &mut [__m512i; 4], word: &Lanes, x: &Column| {
+            let word: __m512i = bytemuck::cast(word.0);
+            for f in 0..4 {
+                acc[f] = _mm512_dpbusd_epi32(acc[f], _mm512_and_si512(word, masks[f]), _mm512_set1_epi32(dword(x, f)));
+            }
+        };
+        let (pairs, last) = words.as_chunks::<2>();
+        let (x_pairs, x_last) = x.as_chunks::<2>();
+        for (words, x) in pairs.iter().zip(x_pairs) {
+            step(&mut acc[0], &words[0], &x[0]);
+            step(&mut acc[1], &words[1], &x[1]);
+        }
+        for (word, x) in last.iter().zip(x_last) {
+            step(&mut acc[0], word, x);
+        }
+        let [a, b, c, d] = std::array::from_fn(|f| _mm512_add_epi32(acc[0][f], acc[1][f]));
+        let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
+        bytemuck::cast(_mm512_add_epi32(low, _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d))))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    multiply!(target_feature(enable = "avx2,avxvnni"));
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let x = x.map(|x| &x[..words.len()]);
+        let mask = _mm256_set1_epi8(3);
+        let mut acc = [[_mm256_setzero_si256(); 2]; T];
+        // Eight rows at a time: sums of eight tokens are half of the registers.
+        for half in 0..2 {
+            for (j, word) in words.iter().enumerate() {
+                let word = bytemuck::cast::<_, [__m256i; 2]>(word.0)[half];
+                let fields = [
+                    _mm256_and_si256(word, mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<2>(word), mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<4>(word), mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<6>(word), mask),
+                ];
+                for (acc, x) in acc.iter_mut().zip(&x) {
+                    for (f, &field) in fields.iter().enumerate() {
+                        acc[half] = _mm256_dpbusd_avx_epi32(acc[half], field, _mm256_set1_epi32(dword(&x[j], f)));
+                    }
+                }
+            }
+        }
+        acc.map(bytemuck::cast)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    multiply!(target_feature(enable = "avx2"));
+
+    /// Words whose products a 16-bit number holds: eight of at most 2 · 128 each come to 2048 a word.
+    const SHORT: usize = 15;
+
+    #[target_feature(enable = "avx2")]
+    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let x = x.map(|x| &x[..words.len()]);
+        let (mask, ones) = (_mm256_set1_epi8(3), _mm256_set1_epi16(1));
+        let mut acc = [[_mm256_setzero_si256(); 2]; T];
+        for half in 0..2 {
+            for first in (0..words.len()).step_by(SHORT) {
+                let mut short = [_mm256_setzero_si256(); T];
+                for j in first..words.len().min(first + SHORT) {
+                    let word = bytemuck::cast::<_, [__m256i; 2]>(words[j].0)[half];
+                    let fields = [
+                        _mm256_and_si256(word, mask),
+                        _mm256_and_si256(_mm256_srli_epi16::<2>(word), mask),
+                        _mm256_and_si256(_mm256_srli_epi16::<4>(word), mask),
+                        _mm256_and_si256(_mm256_srli_epi16::<6>(word), mask),
+                    ];
+                    for (short, x) in short.iter_mut().zip(&x) {
+                        let product = |f: usize| _mm256_maddubs_epi16(fields[f], _mm256_set1_epi32(dword(&x[j], f)));
+                        let (low, high) = (_mm256_add_epi16(product(0), product(1)), _mm256_add_epi16(product(2), product(3)));
+                        *short = _mm256_add_epi16(*short, _mm256_add_epi16(low, high));
+                    }
+                }
+                for (acc, short) in acc.iter_mut().zip(short) {
+                    acc[half] = _mm256_add_epi32(acc[half], _mm256_madd_epi16(short, ones));
+                }
+            }
+        }
+        acc.map(bytemuck::cast)
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon_dot {
+    use super::*;
+    use std::arch::{aarch64::*, asm};
+
+    multiply!(target_feature(enable = "neon,dotprod"));
+
+    /// sdot, which has no stable intrinsic: sixteen products of signed bytes, added to four sums.
+    #[allow(unsafe_code)]
+    #[target_feature(enable = "neon,dotprod")]
+    fn dot(mut acc: int32x4_t, a: uint8x16_t, b: int32x4_t) -> int32x4_t {
+        // SAFETY: registers alone, and the instruction is there where this function may be called.
+        unsafe {
+            asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) acc, in(vreg) a, in(vreg) b, options(pure, nomem, nostack, preserves_flags));
+        }
+        acc
+    }
+
+    #[target_feature(enable = "neon,dotprod")]
+    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let x = x.map(|x| &x[..words.len()]);
+        let mask = vdupq_n_u8(3);
+        let mut acc = [[vdupq_n_s32(0); 4]; T];
+        // Four rows at a time: sums of eight tokens and four fields are 12 of 32 registers.
+        for quarter in 0..4 {
+            for (j, word) in words.iter().enumerate() {
+                let word = bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[quarter];
+                let fields = [
+                    vandq_u8(word, mask),
+                    vandq_u8(vshrq_n_u8::<2>(word), mask),
+                    vandq_u8(vshrq_n_u8::<4>(word), mask),
+                    vshrq_n_u8::<6>(word),
+                ];
+                for (acc, x) in acc.iter_mut().zip(&x) {
+                    for (f, &field) in fields.iter().enumerate() {
+                        acc[quarter] = dot(acc[quarter], field, vdupq_n_s32(dword(&x[j], f)));
+                    }
+                }
+            }
+        }
+        acc.map(bytemuck::cast)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ops::bitnet::bitlinear_quantized_cpu,
+        weights::ternary::{packed::PackedTernary, scales::Scales},
+    };
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    fn check(rng: &mut StdRng, [m, n, k]: [usize; 3], group: Option<usize>, extreme: bool) {
+        let values: Vec<i8> = (0..n * k).map(|_| if extreme { 1 } else { rng.random_range(-1..=1) }).collect();
+        let scales = match group {
+            Some(size) => Scales::Groups { size, scales: (0..n * k.div_ceil(size)).map(|_| rng.random_range(0.5..2.0)).collect() },
+            None => Scales::Segments((0..n).map(|_| (1, rng.random_range(0.5..2.0))).collect()),
+        };
+        let w = PackedTernary::from_values(n, k, &values, scales).unwrap();
+        let codes = (0..m * k).map(|_| if extreme { -128 } else { rng.random_range(-128..=127) }).collect();
+        let scales = (0..m).map(|_| rng.random_range(1.0..100.0)).collect();
+        let x = HostActivations { tokens: m, features: k, codes, scales };
+        let expected: Vec<u32> = bitlinear_quantized_cpu(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
+        let w = InterleavedTernary::of(&w);
+        for isa in Isa::all() {
+            let found: Vec<u32> = bitlinear_with(isa, &x, &w).unwrap().into_iter().map(f32::to_bits).collect();
+            assert_eq!(found, expected, "{isa:?}, {m} tokens, {n} × {k}, groups of {group:?}");
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_the_twin() {
+        let mut rng = StdRng::seed_from_u64(1);
+        for m in [0, 1, 2, 3, 7, 8, 9, 17, 25] {
+            for [n, k] in [[1, 1], [16, 64], [17, 63], [48, 65], [5, 0], [0, 5], [100, 640], [33, 1000], [640, 128]] {
+                check(&mut rng, [m, n, k], None, false);
+            }
+            for ([n, k], size) in [([17, 128], 128), ([40, 300], 32), ([16, 1000], 128), ([3, 50], 64), ([20, 130], 16)] {
+                check(&mut rng, [m, n, k], Some(size), false);
+            }
+        }
+        for _ in 0..40 {
+            let shape = [rng.random_range(1..20), rng.random_range(1..90), rng.random_range(1..700)];
+            check(&mut rng, shape, None, false);
+            let size = 16 * rng.random_range(1..20);
+            check(&mut rng, shape, Some(size), false);
+        }
+    }
+
+    #[test]
+    fn the_largest_sums_are_exact() {
+        let mut rng = StdRng::seed_from_u64(2);
+        for m in [1, 2, 8] {
+            check(&mut rng, [m, 17, 6912], None, true);
+            check(&mut rng, [m, 1, MAX_FEATURES], None, true);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let w = InterleavedTernary::of(&PackedTernary::from_values(2, 3, &[0; 6], Scales::Tensor(1.0)).unwrap());
+        let x = |features, len: usize| HostActivations { tokens: 1, features, codes: vec![0; len], scales: vec![1.0] };
+        assert!(matches!(bitlinear(&x(4, 4), &w), Err(Error::Shape { what: "x", .. })));
+        assert!(matches!(bitlinear(&x(3, 4), &w), Err(Error::Length { found: 4, .. })));
+    }
+}

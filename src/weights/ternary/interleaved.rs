@@ -1,0 +1,86 @@
+//! Ternary matrices as processors read them.
+
+use super::{
+    layout::{CODES_PER_WORD, ZEROS, row_words},
+    packed::PackedTernary,
+    scales::groups,
+};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Rows whose words lie in turn.
+pub const LANES: usize = 16;
+
+/// A word of each of [`LANES`] rows: a cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub struct Lanes(pub [u32; LANES]);
+
+/// A ternary matrix whose rows are interleaved by words: the first words of sixteen rows, their second words, and so on. A vector instruction
+/// has sixteen rows before it that all meet the same activations, so nothing is added up across a vector, and weights are read in order.
+pub struct InterleavedTernary {
+    rows: usize,
+    columns: usize,
+    group: Option<usize>,
+    /// `[ceil(rows / 16), words of a row]`; rows that do not exist are zeros.
+    words: Vec<Lanes>,
+    /// `[ceil(rows / 16), groups of a row]`.
+    scales: Vec<[f32; LANES]>,
+}
+
+impl InterleavedTernary {
+    /// The matrix in this order.
+    pub fn of(w: &PackedTernary) -> Self {
+        let (rows, stride, groups) = (w.rows(), w.row_words(), groups(w.columns(), w.group()));
+        let blocks = rows.div_ceil(LANES);
+        let mut words = vec![Lanes([ZEROS; LANES]); blocks * stride];
+        words.par_chunks_mut(stride.max(1)).enumerate().for_each(|(block, words)| {
+            for lane in 0..LANES.min(rows - block * LANES) {
+                words.iter_mut().zip(w.row(block * LANES + lane)).for_each(|(to, &word)| to.0[lane] = word);
+            }
+        });
+        let mut scales = vec![[1.0; LANES]; blocks * groups];
+        for (at, scale) in w.row_scales().into_iter().enumerate() {
+            let (row, group) = (at / groups, at % groups);
+            scales[row / LANES * groups + group][row % LANES] = scale;
+        }
+        Self { rows, columns: w.columns(), group: w.group(), words, scales }
+    }
+
+    /// Output features.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input features.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Words in a row.
+    pub fn row_words(&self) -> usize {
+        row_words(self.columns)
+    }
+
+    /// Scales in a row.
+    pub fn groups(&self) -> usize {
+        groups(self.columns, self.group)
+    }
+
+    /// The words of a row that share its scale of this number.
+    pub fn group_range(&self, group: usize) -> Range<usize> {
+        let words = self.group.map_or(self.row_words(), |size| size / CODES_PER_WORD);
+        group * words..((group + 1) * words).min(self.row_words())
+    }
+
+    /// Blocks of sixteen rows.
+    pub fn blocks(&self) -> usize {
+        self.rows.div_ceil(LANES)
+    }
+
+    /// The words of a block, and its scales by group.
+    pub fn block(&self, block: usize) -> (&[Lanes], &[[f32; LANES]]) {
+        let groups = self.groups();
+        (&self.words[block * self.row_words()..][..self.row_words()], &self.scales[block * groups..][..groups])
+    }
+}
