@@ -6,7 +6,7 @@ use super::{
     worker::on_all_cores,
 };
 use crate::{
-    cpu,
+    cpu::{self, attention::KvCache},
     error::{Error, Result},
     formats::{ModelConfig, tensors::Layer},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
@@ -33,7 +33,7 @@ pub(super) struct CpuModel {
 struct CpuSession {
     model: Arc<CpuModel>,
     /// Of every sequence, by layer.
-    caches: Vec<Vec<HostKvCache>>,
+    caches: Vec<Vec<KvCache>>,
     capacity: usize,
     /// The cosine and sine of every rotary angle, for as many positions as there have been: a context may have millions.
     angles: Vec<f32>,
@@ -52,20 +52,20 @@ impl Engine for CpuModel {
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let cache = HostKvCache::new(self.config.attention())?;
+        let cache = KvCache::new(self.config.attention())?;
         let caches = vec![vec![cache; self.config.layers]; options.sequences];
         Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), choice: None, next: Vec::new() }))
     }
 }
 
 impl CpuModel {
-    fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], cache: &mut HostKvCache) -> Result<()> {
+    fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], cache: &mut KvCache) -> Result<()> {
         let c = &self.config;
         let tokens = x.len() / c.hidden;
         let normed = bitnet::rms_norm_quantize_cpu(x, tokens, &layer.input_norm, c.eps)?;
         let mut qkv = cpu::ternary::bitlinear(&normed, &layer.qkv)?;
-        transformer::rope_cpu(&mut qkv, angles, cache)?;
-        let attended = transformer::attention_cpu(&qkv, cache)?;
+        cpu::attention::rope(&mut qkv, angles, cache);
+        let attended = cpu::attention::attention(&qkv, cache);
         let attended = match &layer.attention_norm {
             Some(gain) => bitnet::rms_norm_quantize_cpu(&attended, tokens, gain, c.eps)?,
             None => bitnet::quantize_activations_cpu(&attended, tokens, c.heads * c.head_dim)?,
@@ -132,7 +132,7 @@ fn done<T: Send + 'static>(result: T) -> Result<Pending<T>> {
 
 impl EngineSession for CpuSession {
     fn len(&self, sequence: usize) -> usize {
-        self.caches[sequence].first().map_or(0, HostKvCache::len)
+        self.caches[sequence].first().map_or(0, KvCache::len)
     }
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
@@ -145,13 +145,15 @@ impl EngineSession for CpuSession {
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
-        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].clone()).collect();
-        done((0..self.model.config.layers).map(layer).collect())
+        let layer = |l: usize| self.caches.iter().map(|sequence| sequence[l].to_host()).collect();
+        done((0..self.model.config.layers).map(layer).collect::<Result<_>>()?)
     }
 
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
         for (l, layer) in layers.into_iter().enumerate() {
-            self.caches.iter_mut().zip(layer).for_each(|(sequence, cache)| sequence[l] = cache);
+            for (sequence, host) in self.caches.iter_mut().zip(layer) {
+                sequence[l] = KvCache::from_host(&host)?;
+            }
         }
         Ok(())
     }
@@ -191,7 +193,7 @@ impl EngineSession for CpuSession {
 
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
-        let mut cache = HostKvCache::new(self.model.config.attention())?;
+        let mut cache = KvCache::new(self.model.config.attention())?;
         self.prepare(hidden.len() / self.model.config.hidden);
         on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut cache))?;
         done(x)

@@ -11,6 +11,7 @@ macro_rules! family {
 }
 
 pub mod bitnet;
+pub(crate) mod exp;
 mod frames;
 pub mod linear_algebra;
 pub mod measure;

@@ -2,18 +2,35 @@
 
 /// 1 / sqrt(mean(v²) + eps); NaN for a row that is not finite. Squares are scaled so that the largest is 2^28 to 2^30, rounded to integers and added
 /// exactly, so that order does not matter. The sum of n squares is off by n / 2 units at most, and by about sqrt(n) / 4 where roundings are random.
-pub(super) fn inverse_rms(row: impl Iterator<Item = f32> + Clone, eps: f32) -> f32 {
-    let (features, largest) = row.clone().fold((0u32, 0), |(count, bits), v| (count + 1, v.abs().to_bits().max(bits)));
+pub(super) fn inverse_rms(row: &[f32], eps: f32) -> f32 {
+    let largest = largest_bits(row);
     if largest >= f32::INFINITY.to_bits() {
         return f32::NAN;
     }
     let exponent = (largest >> 23).max(15);
     let scale = f32::from_bits((268 - exponent) << 23);
-    let total: u64 = row.map(|v| v * scale).map(|u| (u * u).round_ties_even() as u64).sum();
-    let (nearest, lacks) = round(total);
+    let (nearest, lacks) = round(sum_squares(row, scale));
     let back = f32::from_bits((exponent - 14) << 23);
-    let mean = nearest / features as f32 * f32::from_bits(((127 + lacks) as u32) << 23) * back * back;
+    let mean = nearest / row.len() as f32 * f32::from_bits(((127 + lacks) as u32) << 23) * back * back;
     1.0 / (mean + eps).sqrt()
+}
+
+/// The bits of the largest magnitude of a row, 0 of an empty one. They order like integers, with NaN above infinity; `f32::max` would lose a NaN.
+#[multiversion::multiversion(targets = "simd")]
+pub(super) fn largest_bits(row: &[f32]) -> u32 {
+    row.iter().fold(0, |bits, v| v.abs().to_bits().max(bits))
+}
+
+/// Σ (v·scale)² of integers below 2^31.
+#[multiversion::multiversion(targets = "simd")]
+fn sum_squares(row: &[f32], scale: f32) -> u64 {
+    row.iter().map(|v| v * scale).map(|u| (u * u).round_ties_even() as i32 as u64).sum()
+}
+
+/// Multiplies a row by what [`inverse_rms`] gave, and by its gain.
+#[multiversion::multiversion(targets = "simd")]
+pub(super) fn normalize(row: &mut [f32], gain: &[f32], inverse: f32) {
+    row.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
 }
 
 /// The nearest float in [2^23, 2^24], halves up, and the exponent of two that it lacks.
@@ -34,17 +51,17 @@ mod tests {
         for row in rows {
             let squares: f64 = row.iter().map(|&v: &f32| f64::from(v * v)).sum();
             let mean = squares as f32 / row.len() as f32;
-            assert_eq!(inverse_rms(row.iter().copied(), 1e-5), 1.0 / (mean + 1e-5).sqrt(), "{} numbers", row.len());
+            assert_eq!(inverse_rms(&row, 1e-5), 1.0 / (mean + 1e-5).sqrt(), "{} numbers", row.len());
         }
     }
 
     #[test]
     fn extremes() {
         // A mean that is no float, as in transformers; squares alone may be none.
-        assert_eq!(inverse_rms([1.0, -3e38].into_iter(), 1e-5), 0.0);
-        assert!((inverse_rms([0.0, 2e19f32].into_iter(), 1e-5) * 2e19f32 / 2f32.sqrt() - 1.0).abs() < 1e-6);
-        assert_eq!(inverse_rms([1e-40f32].into_iter(), 1e-6), 1.0 / 1e-6f32.sqrt());
-        assert!(inverse_rms([1.0, f32::NAN].into_iter(), 1e-5).is_nan());
-        assert!(inverse_rms([1.0, f32::INFINITY].into_iter(), 1e-5).is_nan());
+        assert_eq!(inverse_rms(&[1.0, -3e38], 1e-5), 0.0);
+        assert!((inverse_rms(&[0.0, 2e19f32], 1e-5) * 2e19f32 / 2f32.sqrt() - 1.0).abs() < 1e-6);
+        assert_eq!(inverse_rms(&[1e-40f32], 1e-6), 1.0 / 1e-6f32.sqrt());
+        assert!(inverse_rms(&[1.0, f32::NAN], 1e-5).is_nan());
+        assert!(inverse_rms(&[1.0, f32::INFINITY], 1e-5).is_nan());
     }
 }

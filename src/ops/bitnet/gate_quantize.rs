@@ -4,7 +4,7 @@
 use super::{
     activations::{HostActivations, QuantizedActivations},
     plan::layout_on,
-    quantize_activations::quantize_row,
+    quantize_activations::quantize_rows,
     row_quantizer::row_quantizer,
 };
 use crate::{
@@ -15,7 +15,10 @@ use crate::{
         declaration::Kernel,
         source::{REDUCE, Work},
     },
-    ops::rms::inverse_rms,
+    ops::{
+        exp::exp,
+        rms::{inverse_rms, normalize},
+    },
     params,
     weights::ternary::layout::row_words,
 };
@@ -132,19 +135,30 @@ pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, 
         return Err(Error::Length { shape: [features].into(), found: gain.len() });
     }
     let tokens = x.len() / columns;
-    let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len() / 2), scales: Vec::with_capacity(tokens) };
-    for row in x.chunks_exact(columns) {
-        let (gates, ups) = row.split_at(features);
-        let activate = |(gate_value, up): (&f32, &f32)| match gate {
-            Gate::Relu2 => gate_value.max(0.0) * gate_value.max(0.0) * up,
-            Gate::Silu => gate_value / (1.0 + (-gate_value).exp()) * up,
-        };
-        let mut gated: Vec<f32> = gates.iter().zip(ups).map(activate).collect();
-        if let Some((gain, eps)) = norm {
-            let inverse = inverse_rms(gated.iter().copied(), eps);
-            gated.iter_mut().zip(gain).for_each(|(v, g)| *v = *v * inverse * g);
+    let row = |token: usize| {
+        let (gates, ups) = x[token * columns..][..2 * features].split_at(features);
+        let mut gated = gates.to_vec();
+        match gate {
+            Gate::Relu2 => relu2(&mut gated, ups),
+            Gate::Silu => silu(&mut gated, ups),
         }
-        quantize_row(gated.iter().copied(), &mut quantized);
-    }
-    Ok(quantized)
+        if let Some((gain, eps)) = norm {
+            let inverse = inverse_rms(&gated, eps);
+            normalize(&mut gated, gain, inverse);
+        }
+        gated
+    };
+    Ok(quantize_rows(tokens, features, row))
+}
+
+/// Gates to gated numbers: max(g, 0)² · u.
+#[multiversion::multiversion(targets = "simd")]
+fn relu2(gates: &mut [f32], ups: &[f32]) {
+    gates.iter_mut().zip(ups).for_each(|(g, u)| *g = g.max(0.0) * g.max(0.0) * u);
+}
+
+/// Gates to gated numbers: g / (1 + e^-g) · u.
+#[multiversion::multiversion(targets = "simd")]
+fn silu(gates: &mut [f32], ups: &[f32]) {
+    gates.iter_mut().zip(ups).for_each(|(g, u)| *g = *g / (1.0 + exp(-*g)) * u);
 }

@@ -14,9 +14,11 @@ use crate::{
         declaration::Kernel,
         source::{REDUCE, Work},
     },
+    ops::rms::largest_bits,
     params,
     weights::ternary::layout::row_words,
 };
+use rayon::prelude::*;
 
 params! { struct Params { tokens: u32, features: u32, words: u32 } }
 
@@ -62,12 +64,7 @@ pub fn quantize_activations_cpu<T: Float>(x: &[T], tokens: usize, features: usiz
     if tokens.checked_mul(features) != Some(x.len()) {
         return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
     }
-    let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(tokens) };
-    for token in 0..tokens {
-        let row = x[token * features..][..features].iter().map(|&v| v.into());
-        quantize_row(row, &mut quantized);
-    }
-    Ok(quantized)
+    Ok(quantize_rows(tokens, features, |token| x[token * features..][..features].iter().map(|&v| v.into()).collect()))
 }
 
 const TWO_TO_126: f32 = f32::from_bits((126 + 127) << 23);
@@ -89,10 +86,30 @@ pub(super) fn absmax_scale(largest: f32, levels: f32) -> f32 {
     1.0 / (t * shrink) * levels * shrink
 }
 
-/// Quantises one row and appends it.
-pub(super) fn quantize_row(row: impl Iterator<Item = f32> + Clone, out: &mut HostActivations) {
-    let scale = absmax_scale(largest_magnitude(row.clone()), 127.0);
-    let code = |v: f32| if scale.is_nan() { 0 } else { (v * scale).round_ties_even().clamp(-128.0, 127.0) as i8 };
-    out.codes.extend(row.map(code));
-    out.scales.push(scale);
+/// Quantises the rows that `row(token)` gives, in parallel where it is worth it.
+pub(super) fn quantize_rows(tokens: usize, features: usize, row: impl Fn(usize) -> Vec<f32> + Sync) -> HostActivations {
+    const WORTH_THREADS: usize = 1 << 14;
+    let (mut codes, mut scales) = (vec![0; tokens * features], vec![0.0; tokens]);
+    let quantize = |token: usize, codes: &mut [i8], scale: &mut f32| {
+        let row = row(token);
+        *scale = absmax_scale(f32::from_bits(largest_bits(&row)), 127.0);
+        // Of a row that is not finite, zeros.
+        if !scale.is_nan() {
+            round_codes(&row, *scale, codes);
+        }
+    };
+    if codes.len() < WORTH_THREADS || features == 0 {
+        (0..tokens).for_each(|token| quantize(token, &mut codes[token * features..][..features], &mut scales[token]));
+    } else {
+        let rows = codes.par_chunks_exact_mut(features).zip(&mut scales);
+        rows.enumerate().for_each(|(token, (codes, scale))| quantize(token, codes, scale));
+    }
+    HostActivations { tokens, features, codes, scales }
+}
+
+/// What the numbers of a row round to.
+#[multiversion::multiversion(targets = "simd")]
+fn round_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
+    let code = |v: f32| (v * scale).round_ties_even().clamp(-128.0, 127.0) as i32 as i8;
+    codes.iter_mut().zip(row).for_each(|(to, &v)| *to = code(v));
 }

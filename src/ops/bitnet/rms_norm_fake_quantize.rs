@@ -112,7 +112,7 @@ pub fn rms_norm_fake_quantize_cpu<T: Float>(x: &[T], tokens: usize, gain: &[f32]
     let rounded = rms_norm_quantize_cpu(x, tokens, gain, eps)?.dequantize();
     let normed = x.chunks(gain.len().max(1)).flat_map(|row| {
         let row: Vec<f32> = row.iter().map(|&v| v.into()).collect();
-        let inverse = inverse_rms(row.iter().copied(), eps);
+        let inverse = inverse_rms(&row, eps);
         row.into_iter().zip(gain).map(move |(v, gain)| v * inverse * gain)
     });
     Ok(normed.zip(rounded).map(|(n, rounded)| warmed(n, rounded, lambda)).collect())

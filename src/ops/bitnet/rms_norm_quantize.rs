@@ -4,7 +4,7 @@
 use super::{
     activations::{HostActivations, QuantizedActivations},
     plan::layout_on,
-    quantize_activations::quantize_row,
+    quantize_activations::quantize_rows,
     row_quantizer::row_quantizer,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         declaration::Kernel,
         source::{REDUCE, Work},
     },
-    ops::rms::inverse_rms,
+    ops::rms::{inverse_rms, normalize},
     params,
     weights::ternary::layout::row_words,
 };
@@ -78,11 +78,11 @@ pub fn rms_norm_quantize_cpu<T: Float>(x: &[T], tokens: usize, gain: &[f32], eps
     if tokens.checked_mul(features) != Some(x.len()) {
         return Err(Error::Length { shape: [tokens, features].into(), found: x.len() });
     }
-    let mut quantized = HostActivations { tokens, features, codes: Vec::with_capacity(x.len()), scales: Vec::with_capacity(tokens) };
-    for token in 0..tokens {
-        let row = x[token * features..][..features].iter().map(|&v| -> f32 { v.into() });
-        let inverse = inverse_rms(row.clone(), eps);
-        quantize_row(row.zip(gain).map(|(v, g)| v * inverse * g), &mut quantized);
-    }
-    Ok(quantized)
+    let row = |token: usize| {
+        let mut row: Vec<f32> = x[token * features..][..features].iter().map(|&v| v.into()).collect();
+        let inverse = inverse_rms(&row, eps);
+        normalize(&mut row, gain, inverse);
+        row
+    };
+    Ok(quantize_rows(tokens, features, row))
 }

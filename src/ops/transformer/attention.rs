@@ -15,7 +15,9 @@ use crate::{
         source::{CELLS, HOLE, Part, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
-    msl, params, wgsl,
+    msl,
+    ops::exp::exp,
+    params, wgsl,
 };
 use rayon::prelude::*;
 
@@ -292,7 +294,7 @@ pub fn attention_cpu(qkv: &[f32], cache: &HostKvCache) -> Result<Vec<f32>> {
         let seen = past + token + 1;
         let mut weights: Vec<f32> = (0..seen).map(|p| dot(&q, &cache.keys[of(&cache.keys, p)])).collect();
         let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        weights.iter_mut().for_each(|w| *w = (*w - largest).exp());
+        weights.iter_mut().for_each(|w| *w = exp(*w - largest));
         let total: f32 = weights.iter().sum();
         for (p, w) in weights.iter().enumerate() {
             let v = &cache.values[of(&cache.values, p)];

@@ -11,7 +11,7 @@ use crate::{
     },
     msl,
     ops::{
-        rms::inverse_rms,
+        rms::{inverse_rms, normalize},
         tensor::layer_norm::{Norm, norm_rows_backward},
     },
     params, wgsl,
@@ -125,8 +125,9 @@ pub fn rms_norm_cpu(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
         return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
     }
     let normal = |row: &[f32]| {
-        let inverse = inverse_rms(row.iter().copied(), eps);
-        row.iter().zip(gain).map(move |(v, g)| v * inverse * g).collect::<Vec<_>>()
+        let mut normed = row.to_vec();
+        normalize(&mut normed, gain, inverse_rms(row, eps));
+        normed
     };
     Ok(x.chunks_exact(k).flat_map(normal).collect())
 }
