@@ -9,8 +9,8 @@ use crate::{
 };
 use rayon::prelude::*;
 
-/// Positions whose keys lie together.
-const BLOCK: usize = 16;
+/// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of them.
+const BLOCK: usize = 64;
 
 /// Running sums of a score, as the twin has them.
 const SUMS: usize = 8;
@@ -23,7 +23,7 @@ pub struct KvCache {
     heads: Vec<KeyHead>,
 }
 
-/// Keys `[position / 16, head_dim, 16]`, so that a vector has sixteen positions, each with its own sum, and nothing is added up across a vector; values
+/// Keys `[position / 64, head_dim, 64]`, so that a vector has positions side by side, each with its own sum, and nothing is added up across a vector; values
 /// `[position, head_dim]`.
 #[derive(Clone, Default)]
 struct KeyHead {
@@ -152,31 +152,28 @@ fn attend(q: &[f32], head: &KeyHead, seen: usize, dim: usize, y: &mut [f32]) {
     }
 }
 
-/// The scores of sixteen positions. As in the twin, product i goes to running sum i % 8 where there are eight more, and the rest is added at the end.
+/// The scores of a block of positions. As in the twin, product i goes to running sum i % 8 where there are eight more, and the rest is added at the end.
 #[inline(always)]
 fn scores(q: &[f32], keys: &[[f32; BLOCK]]) -> [f32; BLOCK] {
-    let mut sums = [[0f32; BLOCK]; SUMS];
     let (whole, rest) = q.as_chunks::<SUMS>();
     let (whole_keys, rest_keys) = keys.as_chunks::<SUMS>();
-    for (q, keys) in whole.iter().zip(whole_keys) {
-        for i in 0..SUMS {
-            for p in 0..BLOCK {
-                sums[i][p] += q[i] * keys[i][p];
-            }
-        }
-    }
     // A sum of no numbers is -0.
-    let (mut tail, mut all) = ([-0.0; BLOCK], [-0.0; BLOCK]);
+    let (mut all, mut tail) = ([-0.0; BLOCK], [-0.0; BLOCK]);
+    // One sum after another: compilers keep one vector in a register, but not eight.
+    for i in 0..SUMS {
+        let mut sum = [0f32; BLOCK];
+        for (q, keys) in whole.iter().zip(whole_keys) {
+            (0..BLOCK).for_each(|p| sum[p] += q[i] * keys[i][p]);
+        }
+        (0..BLOCK).for_each(|p| all[p] += sum[p]);
+    }
     for (q, keys) in rest.iter().zip(rest_keys) {
         (0..BLOCK).for_each(|p| tail[p] += q * keys[p]);
-    }
-    for sum in &sums {
-        (0..BLOCK).for_each(|p| all[p] += sum[p]);
     }
     std::array::from_fn(|p| all[p] + tail[p])
 }
 
-/// The largest, of sixteen running ones.
+/// The largest, of running ones side by side.
 #[inline(always)]
 fn largest(weights: &[f32]) -> f32 {
     let (whole, rest) = weights.as_chunks::<BLOCK>();
