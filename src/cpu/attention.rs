@@ -23,12 +23,19 @@ pub struct KvCache {
     heads: Vec<KeyHead>,
 }
 
-/// Keys `[position / 64, head_dim, 64]`, so that a vector has positions side by side, each with its own sum, and nothing is added up across a vector; values
+/// Keys `[position / 64, head_dim, 64]`, the dimensions in the order of [`place`], so that a vector has positions side by side, each with its own sum, and nothing is added up across a vector; values
 /// `[position, head_dim]`.
 #[derive(Clone, Default)]
 struct KeyHead {
     keys: Vec<[f32; BLOCK]>,
     values: Vec<f32>,
+}
+
+/// Where dimension d lies in a block of keys: those of one running sum after another, so that keys are read in their order.
+#[inline(always)]
+fn place(d: usize, dim: usize) -> usize {
+    let whole = dim / SUMS;
+    if d < whole * SUMS { d % SUMS * whole + d / SUMS } else { d }
 }
 
 impl KvCache {
@@ -61,7 +68,8 @@ impl KvCache {
                 head.keys.resize(head.keys.len() + dim, [0.0; BLOCK]);
             }
             let first = head.keys.len() - dim;
-            head.keys[first..].iter_mut().zip(keys).for_each(|(to, &key)| to[lane] = key);
+            let block = &mut head.keys[first..];
+            keys.iter().enumerate().for_each(|(d, &key)| block[place(d, dim)][lane] = key);
             head.values.extend_from_slice(values);
         }
         self.len += 1;
@@ -73,7 +81,8 @@ impl KvCache {
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for position in 0..self.len {
             for head in &self.heads {
-                keys.extend(head.keys[position / BLOCK * dim..][..dim].iter().map(|block| block[position % BLOCK]));
+                let block = &head.keys[position / BLOCK * dim..][..dim];
+                keys.extend((0..dim).map(|d| block[place(d, dim)][position % BLOCK]));
                 values.extend_from_slice(&head.values[position * dim..][..dim]);
             }
         }
@@ -156,14 +165,14 @@ fn attend(q: &[f32], head: &KeyHead, seen: usize, dim: usize, y: &mut [f32]) {
 #[inline(always)]
 fn scores(q: &[f32], keys: &[[f32; BLOCK]]) -> [f32; BLOCK] {
     let (whole, rest) = q.as_chunks::<SUMS>();
-    let (whole_keys, rest_keys) = keys.as_chunks::<SUMS>();
+    let (whole_keys, rest_keys) = keys.split_at(whole.len() * SUMS);
     // A sum of no numbers is -0.
     let (mut all, mut tail) = ([-0.0; BLOCK], [-0.0; BLOCK]);
     // One sum after another: compilers keep one vector in a register, but not eight.
     for i in 0..SUMS {
         let mut sum = [0f32; BLOCK];
-        for (q, keys) in whole.iter().zip(whole_keys) {
-            (0..BLOCK).for_each(|p| sum[p] += q[i] * keys[i][p]);
+        for (q, keys) in whole.iter().zip(&whole_keys[i * whole.len()..]) {
+            (0..BLOCK).for_each(|p| sum[p] += q[i] * keys[p]);
         }
         (0..BLOCK).for_each(|p| all[p] += sum[p]);
     }
