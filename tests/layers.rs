@@ -88,9 +88,25 @@ impl<'a> Visit<'a> for Paths {
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 
     fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
-        if !item.attrs.iter().any(|attribute| attribute.path().is_ident("cfg")) {
-            visit::visit_item_mod(self, item);
+        if item
+            .attrs
+            .iter()
+            .any(|attribute| attribute.path().is_ident("cfg") && attribute.parse_args::<syn::Ident>().is_ok_and(|cfg| cfg == "test"))
+        {
+            return;
         }
+        let mut inner = Self::default();
+        visit::visit_item_mod(&mut inner, item);
+        // What a module inside a file calls `super` is the file.
+        let outside = |mut path: Vec<String>| {
+            let own = path[0] == "super";
+            if own {
+                path.remove(0);
+            }
+            (!own || path.first().is_some_and(|first| first == "super")).then_some(path)
+        };
+        self.uses.extend(inner.uses.into_iter().filter_map(outside));
+        self.others.extend(inner.others.into_iter().filter_map(outside));
     }
 }
 

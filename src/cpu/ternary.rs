@@ -18,9 +18,6 @@ use std::ops::Range;
 /// The activations that meet a word.
 type Column = [i8; CODES_PER_WORD];
 
-/// Tokens that are multiplied at once.
-const TILE: usize = 8;
-
 /// Bytes of weights that are worth being given to another thread.
 const TASK_BYTES: usize = 32 << 10;
 
@@ -130,21 +127,20 @@ macro_rules! multiply {
         $(#[$attribute])?
         pub(super) fn multiply(x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
             let mut token = 0;
-            while token + TILE <= x.len() {
-                tile::<TILE>(x, w, &blocks, token, y);
-                token += TILE;
-            }
-            while token + 2 <= x.len() {
-                tile::<2>(x, w, &blocks, token, y);
-                token += 2;
-            }
-            if token < x.len() {
-                tile::<1>(x, w, &blocks, token, y);
+            while token < x.len() {
+                let tile = match x.len() - token {
+                    1 => tile::<1>,
+                    2 | 3 => tile::<2>,
+                    4..8 => tile::<4>,
+                    _ => tile::<8>,
+                };
+                token += tile(x, w, &blocks, token, y);
             }
         }
 
+        /// T tokens.
         $(#[$attribute])?
-        fn tile<const T: usize>(x: &Tokens, w: &InterleavedTernary, blocks: &Range<usize>, token: usize, y: &mut [f32]) {
+        fn tile<const T: usize>(x: &Tokens, w: &InterleavedTernary, blocks: &Range<usize>, token: usize, y: &mut [f32]) -> usize {
             let width = blocks.len() * LANES;
             for (i, block) in blocks.clone().enumerate() {
                 let (words, scales) = w.block(block);
@@ -165,11 +161,13 @@ macro_rules! multiply {
                     y.iter_mut().zip(all).for_each(|(y, sum)| *y = sum / x.scales[token + t]);
                 }
             }
+            T
         }
     };
 }
 
 /// Four activations as the dword that meets a field.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn dword(x: &Column, field: usize) -> i32 {
     i32::from_le_bytes([x[4 * field], x[4 * field + 1], x[4 * field + 2], x[4 * field + 3]].map(|code| code as u8))
@@ -229,6 +227,19 @@ mod avx512_vnni {
         acc.map(bytemuck::cast)
     }
 
+    /// Has the two vectors a page further on brought near: the processor's own prefetcher ends at every page. (A token alone waits for nothing but
+    /// memory.)
+    #[allow(unsafe_code, unused_unsafe)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn prefetch(words: &[Lanes; 2]) {
+        let ahead = words.as_ptr().wrapping_byte_add(4096).cast();
+        // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later compilers know that it is safe.)
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(ahead);
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_byte_add(64));
+        }
+    }
+
     /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
@@ -243,6 +254,7 @@ mod avx512_vnni {
         let (pairs, last) = words.as_chunks::<2>();
         let (x_pairs, x_last) = x.as_chunks::<2>();
         for (words, x) in pairs.iter().zip(x_pairs) {
+            prefetch(words);
             step(&mut acc[0], &words[0], &x[0]);
             step(&mut acc[1], &words[1], &x[1]);
         }
@@ -336,13 +348,22 @@ mod neon_dot {
 
     multiply!(target_feature(enable = "neon,dotprod"));
 
-    /// sdot, which has no stable intrinsic: sixteen products of signed bytes, added to four sums.
+    /// Four rows' sums, with the products of four fields and their activations added: sdot, which has no stable intrinsic, adds four products of
+    /// signed bytes to each of four sums.
     #[allow(unsafe_code)]
+    #[inline]
     #[target_feature(enable = "neon,dotprod")]
-    fn dot(mut acc: int32x4_t, a: uint8x16_t, b: int32x4_t) -> int32x4_t {
+    fn dot(mut acc: int32x4_t, [a, b, c, d]: [uint8x16_t; 4], x: int8x16_t) -> int32x4_t {
         // SAFETY: registers alone, and the instruction is there where this function may be called.
         unsafe {
-            asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) acc, in(vreg) a, in(vreg) b, options(pure, nomem, nostack, preserves_flags));
+            asm!(
+                "sdot {0:v}.4s, {1:v}.16b, {5:v}.4b[0]",
+                "sdot {0:v}.4s, {2:v}.16b, {5:v}.4b[1]",
+                "sdot {0:v}.4s, {3:v}.16b, {5:v}.4b[2]",
+                "sdot {0:v}.4s, {4:v}.16b, {5:v}.4b[3]",
+                inout(vreg) acc, in(vreg) a, in(vreg) b, in(vreg) c, in(vreg) d, in(vreg) x,
+                options(pure, nomem, nostack, preserves_flags)
+            );
         }
         acc
     }
@@ -354,6 +375,7 @@ mod neon_dot {
         let mut acc = [[vdupq_n_s32(0); 4]; T];
         // Four rows at a time: sums of eight tokens and four fields are 12 of 32 registers.
         for quarter in 0..4 {
+            let mut sums = [vdupq_n_s32(0); T];
             for (j, word) in words.iter().enumerate() {
                 let word = bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[quarter];
                 let fields = [
@@ -362,12 +384,11 @@ mod neon_dot {
                     vandq_u8(vshrq_n_u8::<4>(word), mask),
                     vshrq_n_u8::<6>(word),
                 ];
-                for (acc, x) in acc.iter_mut().zip(&x) {
-                    for (f, &field) in fields.iter().enumerate() {
-                        acc[quarter] = dot(acc[quarter], field, vdupq_n_s32(dword(&x[j], f)));
-                    }
+                for (sums, x) in sums.iter_mut().zip(&x) {
+                    *sums = dot(*sums, fields, bytemuck::cast(x[j]));
                 }
             }
+            acc.iter_mut().zip(sums).for_each(|(acc, sum)| acc[quarter] = sum);
         }
         acc.map(bytemuck::cast)
     }

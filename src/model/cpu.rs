@@ -16,10 +16,11 @@ use crate::{
     },
     weights::ternary::interleaved::InterleavedTernary,
 };
+use rayon::prelude::*;
 use std::{future::ready, sync::Arc};
 
 /// Tokens of a prompt that are computed between two points at which the work can be given up.
-const BATCH: usize = 16;
+const BATCH: usize = 64;
 
 /// A decoder layer as the kernels for processors read it.
 pub(super) type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
@@ -59,13 +60,19 @@ impl Engine for CpuModel {
 }
 
 impl CpuModel {
-    fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], cache: &mut KvCache) -> Result<()> {
+    /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which each continues its cache.
+    fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], caches: &mut [&mut KvCache]) -> Result<()> {
         let c = &self.config;
         let tokens = x.len() / c.hidden;
         let normed = bitnet::rms_norm_quantize_cpu(x, tokens, &layer.input_norm, c.eps)?;
         let mut qkv = cpu::ternary::bitlinear(&normed, &layer.qkv)?;
-        cpu::attention::rope(&mut qkv, angles, cache);
-        let attended = cpu::attention::attention(&qkv, cache);
+        let (run, width) = ((tokens / caches.len().max(1)).max(1), c.heads * c.head_dim);
+        let mut attended = vec![0f32; tokens * width];
+        let sequences = qkv.par_chunks_exact_mut(run * c.attention().row()).zip(caches).zip(attended.par_chunks_exact_mut(run * width));
+        sequences.for_each(|((qkv, cache), attended)| {
+            cpu::attention::rope(qkv, angles, cache);
+            attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
+        });
         let attended = match &layer.attention_norm {
             Some(gain) => bitnet::rms_norm_quantize_cpu(&attended, tokens, gain, c.eps)?,
             None => bitnet::quantize_activations_cpu(&attended, tokens, c.heads * c.head_dim)?,
@@ -90,11 +97,6 @@ fn add(x: &mut [f32], y: &[f32]) {
 }
 
 impl CpuSession {
-    /// Appends tokens to a sequence; gives the logits after the last `rows` of them.
-    fn logits(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Vec<f32>> {
-        on_all_cores(|| self.compute(sequence, ids, rows))
-    }
-
     /// Has the angles of so many positions ready.
     fn prepare(&mut self, positions: usize) {
         let config = &self.model.config;
@@ -104,24 +106,28 @@ impl CpuSession {
         }
     }
 
-    fn compute(&mut self, sequence: usize, ids: &[u32], rows: usize) -> Result<Vec<f32>> {
-        self.prepare(self.len(sequence) + ids.len());
-        let model = &self.model;
-        let mut x = transformer::embed_cpu(ids, &model.ends.embedding)?;
-        for (layer, cache) in model.layers.iter().zip(&mut self.caches[sequence]) {
-            model.layer(layer, &mut x, &self.angles, cache)?;
+    /// Appends `tokens` `[sequences, run]` to these sequences; gives the logits after the last `rows` of each.
+    fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+        on_all_cores(|| self.compute(sequences, tokens, rows))
+    }
+
+    fn compute(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+        let run = tokens.len() / sequences.len().max(1);
+        self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
+        let (model, hidden) = (&self.model, self.model.config.hidden);
+        let mut x = transformer::embed_cpu(tokens, &model.ends.embedding)?;
+        // Each sequence's caches, in the order in which the sequences are named.
+        let mut all: Vec<_> = self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
+        let mut caches: Vec<_> = sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();
+        for layer in &model.layers {
+            let mut caches: Vec<_> = caches.iter_mut().filter_map(Iterator::next).collect();
+            model.layer(layer, &mut x, &self.angles, &mut caches)?;
         }
         if rows == 0 {
             return Ok(Vec::new());
         }
-        model.logits(&x[(ids.len() - rows) * model.config.hidden..])
-    }
-
-    /// Appends `tokens` `[sequences, run]`; gives the logits after the last `rows` of each sequence.
-    fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
-        let run = tokens.len() / sequences.len().max(1);
-        let logits = sequences.iter().zip(tokens.chunks(run.max(1))).map(|(&sequence, ids)| self.logits(sequence, ids, rows));
-        Ok(logits.collect::<Result<Vec<_>>>()?.concat())
+        let last = x.chunks_exact(run * hidden).flat_map(|x| &x[(run - rows) * hidden..]).copied().collect::<Vec<_>>();
+        model.logits(&last)
     }
 }
 
@@ -174,14 +180,13 @@ impl EngineSession for CpuSession {
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
         let run = tokens.len() / sequences.len().max(1);
+        let mut logits = self.append(sequences, &tokens, run)?;
         let mut next = Vec::with_capacity(tokens.len());
-        for (&sequence, ids) in sequences.iter().zip(tokens.chunks(run.max(1))) {
-            let past = self.len(sequence);
-            let mut logits = self.logits(sequence, ids, run)?;
+        for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
+            let sequence = sequences[i / run];
+            let past = self.len(sequence) - run + i % run;
             let choice = self.choice.as_mut().ok_or_else(unchosen)?;
-            for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
-                next.push(choice.next(sequence, ids[i], past + i, row)?);
-            }
+            next.push(choice.next(sequence, tokens[i], past, row)?);
         }
         self.next.clone_from(&next);
         done(next)
@@ -195,7 +200,7 @@ impl EngineSession for CpuSession {
         let mut x = hidden.to_vec();
         let mut cache = KvCache::new(self.model.config.attention())?;
         self.prepare(hidden.len() / self.model.config.hidden);
-        on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut cache))?;
+        on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut [&mut cache]))?;
         done(x)
     }
 

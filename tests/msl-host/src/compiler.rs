@@ -132,7 +132,11 @@ impl Compiler {
         if std::is_x86_feature_detected!("f16c") {
             exact.push("-mf16c");
         }
-        Ok(Self { path, program: flags(&exact, &variable("MSL_HOST_FLAGS")), runtime: flags(&["-O2"], &variable("MSL_HOST_RUNTIME_FLAGS")) })
+        Ok(Self {
+            path,
+            program: flags(&exact, &variable("MSL_HOST_FLAGS")),
+            runtime: flags(&["-O2"], &variable("MSL_HOST_RUNTIME_FLAGS")),
+        })
     }
 
     fn command(&self) -> Command {
