@@ -128,17 +128,16 @@ macro_rules! multiply {
         pub(super) fn multiply(x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
             let mut token = 0;
             while token < x.len() {
-                let tile = match x.len() - token {
-                    1 => tile::<1>,
-                    2 | 3 => tile::<2>,
-                    4..8 => tile::<4>,
-                    _ => tile::<8>,
+                token += match x.len() - token {
+                    1 => tile::<1>(x, w, &blocks, token, y),
+                    2 | 3 => tile::<2>(x, w, &blocks, token, y),
+                    4..8 => tile::<4>(x, w, &blocks, token, y),
+                    _ => tile::<8>(x, w, &blocks, token, y),
                 };
-                token += tile(x, w, &blocks, token, y);
             }
         }
 
-        /// T tokens.
+        /// Does so for T tokens, and gives T.
         $(#[$attribute])?
         fn tile<const T: usize>(x: &Tokens, w: &InterleavedTernary, blocks: &Range<usize>, token: usize, y: &mut [f32]) -> usize {
             let width = blocks.len() * LANES;

@@ -157,16 +157,25 @@ by_rows!(by_int8, i8, f32::from);
 fn by_rows<T: Copy>(rows: &[T], x: &[f32], k: usize, y: &mut [f32], wide: impl Fn(T) -> f32 + Copy) {
     let m = x.len() / k;
     let padded = rows.len() / (y.len() / m);
+    let mut wider = vec![0f32; if m > 2 { ROWS * k } else { 0 }];
     for (rows, y) in rows.chunks(ROWS * padded).zip(y.chunks_mut(ROWS * m)) {
-        for (token, x) in x.chunks_exact(k).enumerate() {
-            if y.len() == ROWS * m {
-                let products = dots::<T, ROWS>(std::array::from_fn(|r| &rows[r * padded..][..k]), x, wide);
-                products.iter().enumerate().for_each(|(r, product)| y[r * m + token] = *product);
-            } else {
-                for (r, row) in rows.chunks_exact(padded).enumerate() {
-                    y[r * m + token] = dots([&row[..k]], x, wide)[0];
-                }
+        if y.len() < ROWS * m {
+            for (r, row) in rows.chunks_exact(padded).enumerate() {
+                x.chunks_exact(k).enumerate().for_each(|(token, x)| y[r * m + token] = dots([&row[..k]], x, wide)[0]);
             }
+            continue;
+        }
+        // For more than two tokens, it pays to convert the rows first.
+        for (wider, row) in wider.chunks_exact_mut(k).zip(rows.chunks_exact(padded)) {
+            wider.iter_mut().zip(row).for_each(|(to, &v)| *to = wide(v));
+        }
+        for (token, x) in x.chunks_exact(k).enumerate() {
+            let products: [f32; ROWS] = if m > 2 {
+                dots(std::array::from_fn(|r| &wider[r * k..][..k]), x, |v| v)
+            } else {
+                dots(std::array::from_fn(|r| &rows[r * padded..][..k]), x, wide)
+            };
+            products.iter().enumerate().for_each(|(r, product)| y[r * m + token] = *product);
         }
     }
 }
