@@ -5,8 +5,8 @@
 
 use super::isa::Isa;
 use crate::{
-    error::{Error, Result},
-    ops::bitnet::{HostActivations, MAX_FEATURES},
+    error::Result,
+    ops::bitnet::HostActivations,
     weights::ternary::{
         interleaved::{InterleavedTernary, LANES, Lanes},
         layout::CODES_PER_WORD,
@@ -66,17 +66,8 @@ pub fn bitlinear(x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>
 }
 
 fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
-    let (m, n, k) = (x.tokens, w.rows(), w.columns());
-    if x.features != k {
-        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[m, {k}]"), found: [m, x.features].into() });
-    }
-    if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
-        return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
-    }
-    if k > MAX_FEATURES {
-        let what = format!("{k} input features; integer sums are exact in f32 up to {MAX_FEATURES}");
-        return Err(Error::Invalid { op: "bitlinear", what });
-    }
+    x.check_bitlinear(w.columns())?;
+    let (m, n) = (x.tokens, w.rows());
     if m == 0 {
         return Ok(Vec::new());
     }
@@ -105,7 +96,7 @@ fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Resu
 #[allow(unsafe_code)]
 fn multiply(isa: Isa, x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
     match isa {
-        // SAFETY: an `Isa` is made of what the processor has.
+        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => unsafe { avx512_vnni::multiply(x, w, blocks, y) },
         // SAFETY: as above.
@@ -397,7 +388,8 @@ mod neon_dot {
 mod tests {
     use super::*;
     use crate::{
-        ops::bitnet::bitlinear_quantized_cpu,
+        error::Error,
+        ops::bitnet::{MAX_FEATURES, bitlinear_quantized_cpu},
         weights::ternary::{packed::PackedTernary, scales::Scales},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};

@@ -21,7 +21,7 @@ pub(super) fn largest_bits(row: &[f32]) -> u32 {
     row.iter().fold(0, |bits, v| v.abs().to_bits().max(bits))
 }
 
-/// Σ (v·scale)² of integers below 2^31.
+/// Σ (v·scale)², each rounded to an integer of at most 2^30.
 #[multiversion::multiversion(targets = "simd")]
 fn sum_squares(row: &[f32], scale: f32) -> u64 {
     row.iter().map(|v| v * scale).map(|u| (u * u).round_ties_even() as i32 as u64).sum()

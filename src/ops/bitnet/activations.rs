@@ -157,6 +157,22 @@ pub struct HostActivations {
 }
 
 impl HostActivations {
+    /// What products with a matrix of so many columns refuse.
+    pub(crate) fn check_bitlinear(&self, columns: usize) -> Result<()> {
+        let (op, m) = ("bitlinear", self.tokens);
+        if self.features != columns {
+            return Err(Error::Shape { op, what: "x", expected: format!("[m, {columns}]"), found: [m, self.features].into() });
+        }
+        if m.checked_mul(columns) != Some(self.codes.len()) || self.scales.len() != m {
+            return Err(Error::Length { shape: [m, columns].into(), found: self.codes.len() });
+        }
+        if columns > MAX_FEATURES {
+            let what = format!("{columns} input features; integer sums are exact in f32 up to {MAX_FEATURES}");
+            return Err(Error::Invalid { op, what });
+        }
+        Ok(())
+    }
+
     /// The codes of one token.
     pub fn row(&self, token: usize) -> &[i8] {
         &self.codes[token * self.features..][..self.features]

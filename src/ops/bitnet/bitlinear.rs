@@ -5,7 +5,7 @@
 //! true value.
 
 use super::{
-    activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations},
+    activations::{HostActivations, Layout, QuantizedActivations},
     bitlinear_kernels::{self, GroupedParams, Params},
     plan::plan,
     quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into},
@@ -139,17 +139,8 @@ fn by_rows<R: Copy + Default + Send>(
     w: &PackedTernary,
     output: impl Fn(usize, usize, &dyn Fn(usize) -> i32) -> R + Sync,
 ) -> Result<Vec<R>> {
-    let (m, n, k) = (x.tokens, w.rows(), w.columns());
-    if x.features != k {
-        return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[m, {k}]"), found: [m, x.features].into() });
-    }
-    if m.checked_mul(k) != Some(x.codes.len()) || x.scales.len() != m {
-        return Err(Error::Length { shape: [m, k].into(), found: x.codes.len() });
-    }
-    if k > MAX_FEATURES {
-        let what = format!("{k} input features; integer sums are exact in f32 up to {}", MAX_FEATURES);
-        return Err(Error::Invalid { op: "bitlinear", what });
-    }
+    x.check_bitlinear(w.columns())?;
+    let (m, n) = (x.tokens, w.rows());
     // Four codes a byte.
     let group_bytes = w.group().map_or(w.row_words() * 4, |size| size / 4).max(1);
     let tokens: Vec<_> = (0..m).map(|token| Fields::of(x.row(token), w.row_words(), group_bytes)).collect();
