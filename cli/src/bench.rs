@@ -51,7 +51,7 @@ pub struct BenchArgs {
     /// Decode with drafts from the text itself too, and compare tokens
     #[arg(long)]
     pub speculate: bool,
-    /// Time a decoding step kernel by kernel, and what the host does for it
+    /// Time a decoding step kernel by kernel, and what the host does for it; with --sequences, one of each of these too
     #[arg(long)]
     pub profile: bool,
     #[command(flatten)]
@@ -235,6 +235,9 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         let rate = sequences as f64 / time_batch(&model, sequences, args.tokens, cache)?;
         show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
         batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));
+        if args.profile && context.is_some() {
+            show(Profile::of(&model, sequences, 1)?.to_string())?;
+        }
     }
     if !batches.is_empty() {
         object["batches"] = batches.into();
@@ -246,7 +249,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         // The first context that was timed, for its arrivals.
         let timed = decodes.first().map(|d| (d["context"].as_u64().unwrap_or(0) as usize, d["tokens_per_second"].as_f64().unwrap_or(0.0)));
         let (past, rate) = timed.context("--profile needs a context of --contexts that fits")?;
-        let profile = Profile::of(&model, past)?;
+        let profile = Profile::of(&model, 1, past)?;
         show(profile.to_string())?;
         show(format!("arrival  {:8.1} µs a token", 1e6 / rate))?;
         profile.put(&mut object);

@@ -9,8 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A step of one sequence, in microseconds.
+/// A step of some sequences, in microseconds.
 pub struct Profile {
+    sequences: usize,
     past: usize,
     clock: Clock,
     dispatches: usize,
@@ -30,10 +31,10 @@ struct Kernel {
 }
 
 impl Profile {
-    /// Of a step after `past` tokens. The model has run before.
-    pub fn of(model: &Model, past: usize) -> Result<Self> {
+    /// Of a step of so many sequences, after `past` tokens of each. The model has run before.
+    pub fn of(model: &Model, sequences: usize, past: usize) -> Result<Self> {
         const TIMES: u32 = 16;
-        let step = model.record_step(1, past)?;
+        let step = model.record_step(sequences, past)?;
         // A device is at its clock after a while of work.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(500) {
@@ -63,7 +64,7 @@ impl Profile {
             }
         }
         kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
-        Ok(Self { past, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels })
+        Ok(Self { sequences, past, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels })
     }
 
     /// Adds it to the object that `--json` prints.
@@ -90,7 +91,8 @@ fn us(time: Duration) -> f64 {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "a step after {} tokens, by the {:?} clock; what a pass costs is taken off", self.past, self.clock)?;
+        let Self { sequences, past, clock, .. } = self;
+        writeln!(f, "a step of {sequences} after {past} tokens, by the {clock:?} clock; what a pass costs is taken off")?;
         for Kernel { name, count, us } in &self.kernels {
             writeln!(f, "{us:>9.1} µs  {count:>4} × {:>6.1} µs  {name}", us / *count as f64)?;
         }
