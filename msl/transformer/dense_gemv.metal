@@ -1,7 +1,13 @@
 // y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes,
-// which dense_*.metal unpacks; x has as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A threadgroup computes TILE_X
-// rows × TILE_Y tokens, a SIMD-group ROWS rows: each lane takes every 32nd block of them.
+// which dense_*.metal unpacks; x has as many elements per row, padded with zeros as the table is, and lies as wgsl/transformer/dense_gemv.wgsl says; y is
+// [tokens, rows]. A threadgroup computes TILE_X rows × TILE_Y tokens, a SIMD-group ROWS rows: each lane takes every 32nd block of them.
 struct Params { uint rows, tokens, blocks, add; };
+
+// Tokens that do not exist are read as the last one, and not written.
+static inline uint x_quad(constant Params& params, uint token, uint block, uint q) {
+    const uint t = min(token, params.tokens - 1u);
+    return TILE_Y == 1 ? (t * params.blocks + block) * QUADS + q : (t * QUADS + q) * params.blocks + block;
+}
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void dense_gemv(
@@ -24,11 +30,12 @@ kernel void dense_gemv(
         // Rows that do not exist are read as the last one, and not written.
         uint4 w[ROWS];
         for (uint r = 0; r < ROWS; ++r) w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i];
-        for (uint c = 0; c < TILE_Y; ++c) {
-            if (token0 + c >= params.tokens) continue;
-            for (uint q = 0; q < QUADS; ++q) {
-                const float4 a = x[((token0 + c) * params.blocks + i) * QUADS + q];
-                for (uint r = 0; r < ROWS; ++r) acc[r][c] += dot(quad(w[r], q), a);
+        for (uint q = 0; q < QUADS; ++q) {
+            float4 own[ROWS];
+            for (uint r = 0; r < ROWS; ++r) own[r] = quad(w[r], q);
+            for (uint c = 0; c < TILE_Y; ++c) {
+                const float4 a = x[x_quad(params, token0 + c, i, q)];
+                for (uint r = 0; r < ROWS; ++r) acc[r][c] += dot(own[r], a);
             }
         }
     }

@@ -7,13 +7,26 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> x_scale: array<f32>;
 @group(0) @binding(3) var<storage, read_write> x_sum: array<vec2<i32>>;
 
-fn value(token: u32, i: u32) -> f32 {
-    let gate_index = token * 2u * params.features + i;
-    return combine(source[gate_index], source[gate_index + params.features]);
+struct Fetched { gate: vec4<f32>, up: vec4<f32> }
+fn source_quad(at: u32, i: u32) -> vec4<f32> {
+    return vec4<f32>(source[at + within(i)], source[at + within(i + 1u)], source[at + within(i + 2u)], source[at + within(i + 3u)]);
 }
+fn fetch(token: u32, quad: u32) -> Fetched {
+    let gates = token * 2u * params.features;
+    return Fetched(source_quad(gates, 4u * quad), source_quad(gates + params.features, 4u * quad));
+}
+fn numbers(v: Fetched, quad: u32) -> vec4<f32> {
+    let gated = vec4<f32>(combine(v.gate.x, v.up.x), combine(v.gate.y, v.up.y), combine(v.gate.z, v.up.z), combine(v.gate.w, v.up.w));
+    return cut(gated, quad);
+}
+fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return v; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn gate_quantize(group: Group, ids: Ids) {
     let token = flat_group(group);
-    if token < params.tokens { quantize_row(token, ids); }
+    if token < params.tokens {
+        clear_cells(ids);
+        hold_row(token, ids);
+        quantize_row(token, ids);
+    }
 }

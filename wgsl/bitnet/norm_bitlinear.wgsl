@@ -60,9 +60,7 @@ fn quantise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) -> Quantise
     var total = 0;
     for (var q = 0u; q < QUADS; q += 1u) {
         // Beyond the row, numbers and codes are 0.
-        let limited = clamp((*v)[q] * scale, vec4<f32>(-128.0), vec4<f32>(127.0));
-        // 1.5·2^23 leaves no bits for fractions, and ties go to even, as round has it; what is clamped is a product that no compiler fuses with a sum.
-        let codes = bitcast<vec4<i32>>(select(vec4<f32>(), limited, finite) + vec4<f32>(12582912.0)) - vec4<i32>(0x4b400000);
+        let codes = codes_of(select(vec4<f32>(), (*v)[q], finite), scale);
         store(ids.local + q * THREADS, codes, ids);
         total += (codes.x + codes.y) + (codes.z + codes.w);
     }

@@ -7,10 +7,21 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> x_scale: array<f32>;
 @group(0) @binding(3) var<storage, read_write> x_sum: array<vec2<i32>>;
 
-fn value(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]); }
+alias Fetched = vec4<f32>;
+fn fetch(token: u32, quad: u32) -> vec4<f32> {
+    let at = token * params.features;
+    let i = 4u * quad;
+    return vec4<f32>(f32(source[at + within(i)]), f32(source[at + within(i + 1u)]), f32(source[at + within(i + 2u)]), f32(source[at + within(i + 3u)]));
+}
+fn numbers(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v, quad); }
+fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return v; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn quantize_activations(group: Group, ids: Ids) {
     let token = flat_group(group);
-    if token < params.tokens { quantize_row(token, ids); }
+    if token < params.tokens {
+        clear_cells(ids);
+        hold_row(token, ids);
+        quantize_row(token, ids);
+    }
 }

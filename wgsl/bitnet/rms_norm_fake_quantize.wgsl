@@ -5,24 +5,36 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<X>;
 
-fn element(token: u32, i: u32) -> f32 { return f32(x[token * params.features + i]); }
+alias Fetched = vec4<f32>;
+fn fetch(token: u32, quad: u32) -> vec4<f32> {
+    let at = token * params.features;
+    let i = 4u * quad;
+    return vec4<f32>(f32(x[at + within(i)]), f32(x[at + within(i + 1u)]), f32(x[at + within(i + 2u)]), f32(x[at + within(i + 3u)]));
+}
+fn numbers(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v, quad); }
+
+fn put(token: u32, quad: u32, v: vec4<f32>, scale: f32, finite: bool) {
+    for (var j = 0u; j < 4u; j += 1u) {
+        if 4u * quad + j < params.features {
+            let at = token * params.features + 4u * quad + j;
+            let quantized = fake_quantize(v[j], scale, finite);
+            if params.add != 0u { y[at] = X(f32(y[at]) + quantized); } else { y[at] = X(quantized); }
+        }
+    }
+}
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm_fake_quantize(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token >= params.tokens { return; }
-    let inverse = exact_inverse_rms(token, ids);
-    // The bits of floats >= 0 are ordered as the floats are, with NaN above infinity.
-    var bits = 0u;
-    for (var i = ids.local; i < params.features; i += THREADS) {
-        bits = max(bits, bitcast<u32>(element(token, i) * inverse * gain[i]) & 0x7fffffffu);
-    }
-    bits = group_max_u32(bits, ids);
+    clear_cells(ids);
+    hold_row(token, ids);
+    normalize_row(token, ids);
+    let bits = largest_of_row(token, ids);
     let finite = bits < 0x7f800000u;
     let scale = absmax_scale(bitcast<f32>(select(0u, bits, finite)), 127.0);
-    for (var i = ids.local; i < params.features; i += THREADS) {
-        let at = token * params.features + i;
-        let v = fake_quantize(element(token, i) * inverse * gain[i], scale, finite);
-        if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
+    for (var h = 0u; h < HELD; h += 1u) { put(token, ids.local + h * THREADS, held[h], scale, finite); }
+    for (var quad = beyond(ids); 4u * quad < params.features; quad += THREADS) {
+        put(token, quad, finished(fetched_numbers(token, quad), quad), scale, finite);
     }
 }

@@ -1,11 +1,29 @@
-// rms.wgsl for a row in memory. A kernel that includes this defines `params.features`, `params.eps`, and `element(token, i)`, the i-th number of the
-// row. All threads of the workgroup must call this together.
-fn exact_inverse_rms(token: u32, ids: Ids) -> f32 {
+// rms.wgsl for a row as row.wgsl has it; then every number is v · inverse · gain. All threads of the workgroup must call normalize_row together, after
+// clear_cells; `gain` is the kernel's.
+var<private> inverse: f32;
+
+fn gain_quad(quad: u32) -> vec4<f32> {
+    let i = 4u * quad;
+    return vec4<f32>(gain[within(i)], gain[within(i + 1u)], gain[within(i + 2u)], gain[within(i + 3u)]);
+}
+
+// Beyond the row, `inverse` or `gain` could make something else of 0.
+fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v * inverse * gain_quad(quad), quad); }
+
+fn normalize_row(token: u32, ids: Ids) {
+    var gains = array<vec4<f32>, HELD>();
+    for (var h = 0u; h < HELD; h += 1u) {
+        let quad = ids.local + h * THREADS;
+        if 4u * quad < params.features { gains[h] = gain_quad(quad); }
+    }
     var largest = 0u;
-    for (var i = ids.local; i < params.features; i += THREADS) { largest = max(largest, bitcast<u32>(element(token, i)) & 0x7fffffffu); }
-    largest = group_max_u32(largest, ids);
+    for (var h = 0u; h < HELD; h += 1u) { largest = max(largest, magnitude(held[h])); }
+    for (var quad = beyond(ids); 4u * quad < params.features; quad += THREADS) { largest = max(largest, magnitude(fetched_numbers(token, quad))); }
+    largest = cell_max(0u, largest, ids);
     let scale = square_scale(row_exponent(largest));
     var sums = vec2<u32>();
-    for (var i = ids.local; i < params.features; i += THREADS) { sums += limbs(square(element(token, i) * scale)); }
-    return inverse_rms(largest, group_sum2_u32(sums, ids), params.features, params.eps);
+    for (var h = 0u; h < HELD; h += 1u) { sums += quad_limbs(held[h] * scale); }
+    for (var quad = beyond(ids); 4u * quad < params.features; quad += THREADS) { sums += quad_limbs(fetched_numbers(token, quad) * scale); }
+    inverse = inverse_rms(largest, cell_sum2(1u, sums, ids), params.features, params.eps);
+    for (var h = 0u; h < HELD; h += 1u) { held[h] = cut(held[h] * inverse * gains[h], ids.local + h * THREADS); }
 }

@@ -1,12 +1,29 @@
 // y[t, r] = Σ_k x[t, k]·table[r, k] · table_scale[r] for few tokens t, on top of y if `add` is not 0. table is [rows, blocks] blocks of 16 bytes,
-// which dense_*.wgsl unpacks; x has as many elements per row, padded with zeros as the table is; y is [tokens, rows]. A workgroup computes TILE_X rows
-// × TILE_Y tokens, a team of at least eight lanes ROWS rows at a time: each lane takes every lanes-th block of them.
+// which dense_*.wgsl unpacks into QUADS of four; x has as many elements per row, padded with zeros as the table is; y is [tokens, rows]. For one token x
+// is as it comes; for several it is [tokens, QUADS, blocks] quads, so that neighbouring lanes read neighbouring ones. A workgroup computes TILE_X rows
+// × TILE_Y tokens, a team of at least eight lanes four rows at a time: each lane takes every lanes-th block of them. A product is the same bits
+// whatever TILE_Y.
 struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> table_scale: array<f32>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
+
+// For row_sums.wgsl.
+alias Acc = f32;
+fn exchange(v: f32, mask: u32, ids: Ids) -> f32 { return bitcast<f32>(team_exchange(bitcast<u32>(v), mask, ids)); }
+fn team_sum(v: f32, ids: Ids) -> f32 { return team_sum_f32(v, ids); }
+
+// Tokens that do not exist are read as the last one, and not written.
+fn x_quad(token: u32, block: u32, q: u32) -> vec4<f32> {
+    let t = min(token, params.tokens - 1u);
+    if TILE_Y == 1u { return x[(t * params.blocks + block) * QUADS + q]; }
+    return x[(t * QUADS + q) * params.blocks + block];
+}
+
+// So are rows.
+fn block_of(row: u32, block: u32) -> vec4<u32> { return table[min(row, params.rows - 1u) * params.blocks + block]; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn dense_gemv(group: Group, ids: Ids) {
@@ -15,36 +32,34 @@ fn dense_gemv(group: Group, ids: Ids) {
     for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
         let first = turn + team_offset(ids) * ROWS;
         let row0 = group.id.x * TILE_X + first;
-        var acc = array<array<f32, TILE_Y>, ROWS>();
+        // Of four rows, since compilers may put arrays of more numbers into memory instead of registers.
+        var acc = array<vec4<f32>, TILE_Y>();
         if first < TILE_X {
             for (var i = lane; i < params.blocks; i += team_lanes(ids)) {
-                // Rows that do not exist are read as the last one, and not written.
-                var w = array<vec4<u32>, ROWS>();
-                for (var r = 0u; r < ROWS; r += 1u) { w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i]; }
-                for (var c = 0u; c < TILE_Y; c += 1u) {
-                    if token0 + c < params.tokens {
-                        for (var q = 0u; q < QUADS; q += 1u) {
-                            let a = x[((token0 + c) * params.blocks + i) * QUADS + q];
-                            for (var r = 0u; r < ROWS; r += 1u) { acc[r][c] += dot(quad(w[r], q), a); }
-                        }
+                let w0 = block_of(row0, i);
+                let w1 = block_of(row0 + 1u, i);
+                let w2 = block_of(row0 + 2u, i);
+                let w3 = block_of(row0 + 3u, i);
+                for (var q = 0u; q < QUADS; q += 1u) {
+                    let q0 = quad(w0, q);
+                    let q1 = quad(w1, q);
+                    let q2 = quad(w2, q);
+                    let q3 = quad(w3, q);
+                    for (var c = 0u; c < TILE_Y; c += 1u) {
+                        let a = x_quad(token0 + c, i, q);
+                        acc[c] += vec4<f32>(dot(q0, a), dot(q1, a), dot(q2, a), dot(q3, a));
                     }
                 }
             }
         }
         for (var c = 0u; c < TILE_Y; c += 1u) {
-            if token0 + c < params.tokens {
-                // Lane r takes the sum of row r, so that all rows are written, or added to, at once.
-                var own = 0.0;
-                for (var r = 0u; r < ROWS; r += 1u) {
-                    let sum = team_sum_f32(acc[r][c], ids);
-                    if lane == r { own = sum; }
-                }
-                let row = row0 + lane;
-                if lane < ROWS && first < TILE_X && row < params.rows {
-                    let at = (token0 + c) * params.rows + row;
-                    let product = own * table_scale[row];
-                    if params.add != 0u { y[at] += product; } else { y[at] = product; }
-                }
+            var rows = array<Acc, ROWS>(acc[c].x, acc[c].y, acc[c].z, acc[c].w);
+            let sum = row_sum(&rows, ids);
+            let row = row0 + lane;
+            if lane < ROWS && first < TILE_X && row < params.rows && token0 + c < params.tokens {
+                let at = (token0 + c) * params.rows + row;
+                let product = sum * table_scale[row];
+                if params.add != 0u { y[at] += product; } else { y[at] = product; }
             }
         }
     }

@@ -6,16 +6,30 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
-fn element(token: u32, i: u32) -> f32 { return x[(params.first + token) * params.features + i]; }
+alias Fetched = vec4<f32>;
+fn fetch(token: u32, quad: u32) -> vec4<f32> {
+    let at = (params.first + token) * params.features;
+    let i = 4u * quad;
+    return vec4<f32>(x[at + within(i)], x[at + within(i + 1u)], x[at + within(i + 2u)], x[at + within(i + 3u)]);
+}
+fn numbers(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v, quad); }
+
+fn put(token: u32, quad: u32, v: vec4<f32>) {
+    for (var j = 0u; j < 4u; j += 1u) {
+        if 4u * quad + j < params.features {
+            let at = token * params.features + 4u * quad + j;
+            if params.add != 0u { y[at] += v[j]; } else { y[at] = v[j]; }
+        }
+    }
+}
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm(group: Group, ids: Ids) {
     let token = flat_group(group);
     if token >= params.tokens { return; }
-    let inverse = exact_inverse_rms(token, ids);
-    for (var i = ids.local; i < params.features; i += THREADS) {
-        let at = token * params.features + i;
-        let v = element(token, i) * inverse * gain[i];
-        if params.add != 0u { y[at] += v; } else { y[at] = v; }
-    }
+    clear_cells(ids);
+    hold_row(token, ids);
+    normalize_row(token, ids);
+    for (var h = 0u; h < HELD; h += 1u) { put(token, ids.local + h * THREADS, held[h]); }
+    for (var quad = beyond(ids); 4u * quad < params.features; quad += THREADS) { put(token, quad, finished(fetched_numbers(token, quad), quad)); }
 }

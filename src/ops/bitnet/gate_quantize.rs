@@ -13,7 +13,7 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        source::{REDUCE, Work},
+        source::{CELLS, REDUCE, Work},
     },
     ops::{
         exp::exp,

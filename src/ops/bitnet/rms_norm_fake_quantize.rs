@@ -12,7 +12,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{REDUCE, Source, Work},
+        source::{CELLS, REDUCE, Source, Work},
     },
     msl,
     ops::rms::inverse_rms,
@@ -28,8 +28,10 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
     &[
         Source::wgsl(wgsl![
             REDUCE,
+            CELLS,
             "shared/exact",
             "bitnet/absmax_scale",
+            "shared/row",
             "shared/rms",
             "shared/rms_row",
             "shared/flat",
@@ -38,7 +40,8 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
         ])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
-        .workgroup_bytes(1024)
+        .constants(&[("HELD", 8)])
+        .workgroup_bytes(1056)
         .work(Work::new(1, "elements", 8, 5)),
         Source::msl(msl![
             "shared/prelude",

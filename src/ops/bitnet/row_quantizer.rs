@@ -15,10 +15,12 @@ macro_rules! row_quantizer {
             $bindings,
             &[
                 $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, "shared/exact", "bitnet/absmax_scale", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
+                    REDUCE, CELLS, "shared/exact", "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1]).workgroup_bytes(1024)
+                .tile([1, 1, 1])
+                .constants(&[("HELD", 8)])
+                .workgroup_bytes(1056)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
                     "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
@@ -36,10 +38,12 @@ macro_rules! row_quantizer {
             $bindings,
             &[
                 $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, "shared/exact", "bitnet/absmax_scale", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
+                    REDUCE, CELLS, "shared/exact", "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1]).workgroup_bytes(1024)
+                .tile([1, 1, 1])
+                .constants(&[("HELD", 8)])
+                .workgroup_bytes(1056)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
                     "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file

@@ -9,7 +9,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{REDUCE, Source, Work},
+        source::{Part, REDUCE, Source, Work},
     },
     msl,
     ops::tensor::pad_rows::pad_rows,
@@ -21,47 +21,71 @@ use rayon::prelude::*;
 
 params! { struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 } }
 
-const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv")
+params! { struct QuadsParams { tokens: u32, blocks: u32, quads: u32 } }
+
+const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
+
+/// The kernels of an element: for one token, for four at a time, and for eight.
+type Family = [Kernel; 3];
+
+/// Declares a [`Family`]; `$part` unpacks 16 bytes, `$elements` of them.
+macro_rules! family_of {
+    ($family:ident, $name:literal, $part:literal, $elements:literal) => {
+        static $family: Family = {
+            const WGSL: &[Part] = wgsl![REDUCE, "bitnet/row_sums", $part, "transformer/dense_gemv"];
+            const METAL: &[Part] = msl!["shared/prelude", $part, "transformer/dense_gemv"];
+            /// 32 lanes make four rows; a turn of the loop takes 16 bytes of each row.
+            const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
+                Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv")
+            }
+            const fn gemv(source: Source, tokens: u32) -> Source {
+                let (products, bytes) = (4 * tokens * $elements, 4 * 16 + 4 * tokens * $elements);
+                let source = source.workgroup_size([256, 1, 1]).tile([32, tokens, 1]).constants(&[("ROWS", 4)]);
+                source.work(Work::new(products, "products", bytes, 2 * products))
+            }
+            const fn wgsl(tokens: u32) -> Source {
+                gemv(Source::wgsl(WGSL), tokens).workgroup_bytes(1024)
+            }
+            const fn metal(tokens: u32) -> Source {
+                gemv(Source::msl(METAL), tokens)
+            }
+            [
+                kernel(concat!("dense_gemv_", $name), &[wgsl(1), metal(1)]),
+                kernel(concat!("dense_gemv_", $name, "_4"), &[wgsl(4), metal(4)]),
+                kernel(concat!("dense_gemv_", $name, "_8"), &[wgsl(8), metal(8)]),
+            ]
+        };
+    };
 }
 
-pub(super) const KERNELS: &[&Kernel] = &[&DENSE_GEMV_F32, &DENSE_GEMV_F16, &DENSE_GEMV_BF16, &DENSE_GEMV_INT8];
+family_of!(OF_F32, "f32", "transformer/dense_f32", 4);
+family_of!(OF_F16, "f16", "transformer/dense_f16", 8);
+family_of!(OF_BF16, "bf16", "transformer/dense_bf16", 8);
+family_of!(OF_INT8, "int8", "transformer/dense_int8", 16);
 
-/// 32 lanes make four rows, for four tokens at a time; a turn of the loop takes 16 bytes of each row, `elements` of them.
-const fn gemv(source: Source, elements: u32) -> Source {
-    let work = Work::new(16 * elements, "products", 4 * 16 + 4 * 4 * elements, 32 * elements);
-    source.workgroup_size([256, 1, 1]).tile([32, 4, 1]).constants(&[("ROWS", 4)]).work(work)
-}
+static QUADS_BY_PLACE: Kernel = Kernel::trusted(
+    "quads_by_place",
+    QuadsParams::FIELDS,
+    &[read("x", F32), read_write("y", F32)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/quads_by_place"])],
+)
+.flat();
 
-static DENSE_GEMV_F32: Kernel = kernel(
-    "dense_gemv_f32",
-    &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f32", "transformer/dense_gemv"]), 4).workgroup_bytes(1024),
-        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f32", "transformer/dense_gemv"]), 4),
-    ],
-);
-static DENSE_GEMV_F16: Kernel = kernel(
-    "dense_gemv_f16",
-    &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_f16", "transformer/dense_gemv"]), 8).workgroup_bytes(1024),
-        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_f16", "transformer/dense_gemv"]), 8),
-    ],
-);
-static DENSE_GEMV_BF16: Kernel = kernel(
-    "dense_gemv_bf16",
-    &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_bf16", "transformer/dense_gemv"]), 8).workgroup_bytes(1024),
-        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_bf16", "transformer/dense_gemv"]), 8),
-    ],
-);
-static DENSE_GEMV_INT8: Kernel = kernel(
-    "dense_gemv_int8",
-    &[
-        gemv(Source::wgsl(wgsl![REDUCE, "transformer/dense_int8", "transformer/dense_gemv"]), 16).workgroup_bytes(1024),
-        gemv(Source::msl(msl!["shared/prelude", "transformer/dense_int8", "transformer/dense_gemv"]), 16),
-    ],
-);
+pub(super) const KERNELS: &[&Kernel] = &[
+    &OF_F32[0],
+    &OF_F32[1],
+    &OF_F32[2],
+    &OF_F16[0],
+    &OF_F16[1],
+    &OF_F16[2],
+    &OF_BF16[0],
+    &OF_BF16[1],
+    &OF_BF16[2],
+    &OF_INT8[0],
+    &OF_INT8[1],
+    &OF_INT8[2],
+    &QUADS_BY_PLACE,
+];
 
 /// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`.
 ///
@@ -73,7 +97,8 @@ pub fn dense_gemv(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatrix) -> Re
     Ok(y)
 }
 
-/// [`dense_gemv`] into a tensor of the caller, `[m, n]`. Where rows of `w` are not whole groups of 16 bytes, a dispatch more pads `x` as `w` is.
+/// [`dense_gemv`] into a tensor of the caller, `[m, n]`. Where rows of `w` are not whole groups of 16 bytes, a dispatch more pads `x` as `w` is; for
+/// several tokens, one more lays `x` out. On a device, a token's products are the same bits alone and in company.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit.
@@ -85,14 +110,29 @@ pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatr
     }
     y.check(op, m, w.rows())?;
     let x = if k == w.padded() { x.clone() } else { pad_rows(encoder, x, w.padded())? };
-    let kernel = match w.element() {
-        DenseElement::F32 => &DENSE_GEMV_F32,
-        DenseElement::F16 => &DENSE_GEMV_F16,
-        DenseElement::Bf16 => &DENSE_GEMV_BF16,
-        DenseElement::Int8 => &DENSE_GEMV_INT8,
+    let family = match w.element() {
+        DenseElement::F32 => &OF_F32,
+        DenseElement::F16 => &OF_F16,
+        DenseElement::Bf16 => &OF_BF16,
+        DenseElement::Int8 => &OF_INT8,
     };
-    let params = Params { rows: w.rows() as u32, tokens: m as u32, blocks: w.blocks() as u32, add: y.adds().into() };
+    let (tokens, blocks) = (m as u32, w.blocks() as u32);
+    let (kernel, x) = match m {
+        0..=1 => (&family[0], x),
+        2..=4 => (&family[1], by_place(encoder, &x, blocks)?),
+        _ => (&family[2], by_place(encoder, &x, blocks)?),
+    };
+    let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };
     encoder.dispatch(kernel, &params, &[&w.words, &w.scales, &x, y.tensor()], [w.rows(), m, 1])
+}
+
+/// `x` as the kernels for several tokens have it: quads of equal places in their blocks lie side by side.
+fn by_place(encoder: &mut Encoder, x: &Tensor<f32>, blocks: u32) -> Result<Tensor<f32>> {
+    let (tokens, columns) = x.shape().as_matrix();
+    let quads = columns as u32 / 4 / blocks.max(1);
+    let y = Tensor::uninit(encoder.context(), [tokens, columns])?;
+    encoder.dispatch(&QUADS_BY_PLACE, &QuadsParams { tokens: tokens as u32, blocks, quads }, &[x, &y], [tokens * columns / 4, 1, 1])?;
+    Ok(y)
 }
 
 /// The CPU twin, on all cores: equal but for the order of a float sum.

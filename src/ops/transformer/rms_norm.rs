@@ -7,7 +7,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{REDUCE, Source},
+        source::{CELLS, REDUCE, Source},
     },
     msl,
     ops::{
@@ -24,10 +24,20 @@ static RMS_NORM: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("x", F32), read("gain", F32), read_write("y", F32)],
     &[
-        Source::wgsl(wgsl![REDUCE, "shared/exact", "shared/rms", "shared/rms_row", "shared/flat", "transformer/rms_norm"])
-            .workgroup_size([256, 1, 1])
-            .tile([1, 1, 1])
-            .workgroup_bytes(1024),
+        Source::wgsl(wgsl![
+            REDUCE,
+            CELLS,
+            "shared/exact",
+            "shared/row",
+            "shared/rms",
+            "shared/rms_row",
+            "shared/flat",
+            "transformer/rms_norm"
+        ])
+        .workgroup_size([256, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("HELD", 8)])
+        .workgroup_bytes(1056),
         Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "shared/rms_row", "transformer/rms_norm"])
             .workgroup_size([256, 1, 1])
             .tile([1, 1, 1])
