@@ -1,8 +1,10 @@
 //! The thread of a batch: prompts come to slots of a session, are computed piece by piece, and their sequences step together until each ends.
 
 use super::{
+    choice::Chooser,
+    engine::Pending,
     mailbox::Sender,
-    sequence::{Sequence, Token, step},
+    sequence::{Sequence, Token, choose_by, step},
     session::Session,
     stop::Stop,
     worker::{stopped, yield_now},
@@ -97,6 +99,16 @@ pub(super) struct Slots {
     count: u64,
     /// Does the engine know how to choose?
     told: bool,
+    ahead: Ahead,
+}
+
+/// Steps that are submitted and not yet awaited. All are awaited: those after the last token of a sequence are in vain for it alone, and no request comes to a
+/// slot while there are any.
+#[derive(Default)]
+struct Ahead {
+    /// Whose steps these are.
+    slots: Vec<usize>,
+    steps: VecDeque<Pending<Vec<u32>>>,
 }
 
 #[derive(Default)]
@@ -116,7 +128,7 @@ impl Slot {
 impl Slots {
     pub fn new(session: Session, desk: Arc<Desk>, piece: usize) -> Self {
         let slots = (0..session.options().sequences).map(|_| Slot::default()).collect();
-        Self { session, slots, desk, piece, count: 0, told: false }
+        Self { session, slots, desk, piece, count: 0, told: false, ahead: Ahead::default() }
     }
 
     /// Serves requests until it is dropped. What a device reports ends it, and is told to all.
@@ -144,10 +156,16 @@ impl Slots {
         let desk = self.desk.clone();
         poll_fn(|cx| {
             let mut waiting = desk.lock();
-            for slot in &mut self.slots {
-                slot.request.take_if(|request| request.tokens.is_abandoned());
+            for slot in 0..self.slots.len() {
+                if self.slots[slot].request.as_ref().is_some_and(|request| request.tokens.is_abandoned()) {
+                    self.free(slot);
+                }
             }
-            while self.slots.iter().any(|slot| slot.request.is_none())
+            if self.slots.iter().all(|slot| slot.request.is_none()) {
+                self.ahead.steps.clear();
+            }
+            while self.ahead.steps.is_empty()
+                && self.slots.iter().any(|slot| slot.request.is_none())
                 && let Some(request) = waiting.requests.pop_front()
             {
                 self.place(request);
@@ -204,32 +222,82 @@ impl Slots {
 
     /// A token for every sequence whose prompt is computed.
     async fn step(&mut self) -> Result<()> {
-        let (mut live, mut places) = (Vec::new(), Vec::new());
-        for (n, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.steps()) {
-            live.extend(slot.request.as_mut().map(|request| (n, &mut request.sequence)));
-            places.push(n);
+        if self.ahead.steps.is_empty() {
+            let mut live = live(&mut self.slots);
+            let slots: Vec<usize> = live.iter().map(|(slot, _)| *slot).collect();
+            if slots.is_empty() {
+                return Ok(());
+            }
+            if !Chooser::are_for_engine(live.iter().map(|(_, sequence)| &sequence.chooser)) {
+                let chosen = step(&mut self.session, &mut live, &mut self.told).await?;
+                slots.into_iter().zip(chosen).for_each(|(slot, chosen)| self.take(slot, |_| chosen));
+                return Ok(());
+            }
+            if !std::mem::replace(&mut self.told, true) {
+                choose_by(&mut self.session, &live)?;
+            }
+            let last: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
+            let first = self.session.submit_next(&slots, Some(&last))?;
+            self.ahead = Ahead { slots, steps: VecDeque::from([first]) };
         }
-        if live.is_empty() {
+        self.run_ahead()?;
+        let Some(first) = self.ahead.steps.pop_front() else { return Ok(()) };
+        let next = first.await?;
+        for (slot, id) in self.ahead.slots.clone().into_iter().zip(next) {
+            self.take(slot, |sequence| sequence.chooser.of_engine(id));
+        }
+        Ok(())
+    }
+
+    /// Submits steps beyond the one that is awaited, while nobody waits for a slot that is free, or for a prompt.
+    fn run_ahead(&mut self) -> Result<()> {
+        let free = self.slots.iter().any(|slot| slot.request.is_none());
+        if free && self.desk.counts().1 > 0 {
             return Ok(());
         }
-        let chosen = step(&mut self.session, &mut live, &mut self.told).await?;
-        for (slot, chosen) in places.into_iter().zip(chosen) {
-            self.take(slot, |_| chosen);
+        let requests = self.slots.iter().enumerate().filter_map(|(n, slot)| Some((n, slot.request.as_ref()?)));
+        let (slots, left): (Vec<usize>, Vec<usize>) = requests.map(|(n, request)| (n, request.sequence.left())).unzip();
+        if slots != self.ahead.slots {
+            return Ok(());
+        }
+        // None goes on after its last token.
+        let most = left.into_iter().min().unwrap_or(0).min(1 + self.session.steps_ahead());
+        while self.ahead.steps.len() < most && slots.iter().all(|&slot| self.session.room(slot) > 0) {
+            self.ahead.steps.push_back(self.session.submit_next(&slots, None)?);
         }
         Ok(())
     }
 
     /// Hands on a token that was chosen, or why there is none. The slot of a sequence that has ended is free, and keeps its tokens.
     fn take(&mut self, slot: usize, choose: impl FnOnce(&mut Sequence) -> Result<u32>) {
-        let full = self.session.len(slot) == self.session.options().capacity;
+        let capacity = self.session.options().capacity;
+        // It may have ended, or been given up, while steps were ahead.
         let Some(Request { sequence, tokens, .. }) = &mut self.slots[slot].request else { return };
-        let item = choose(sequence).and_then(|_| Ok((sequence.take(full)?, sequence.stop)));
+        let item = choose(sequence).and_then(|_| {
+            let full = sequence.chooser.tokens().len() > capacity;
+            Ok((sequence.take(full)?, sequence.stop))
+        });
         let ended = item.as_ref().map_or(true, |(_, stop)| stop.is_some());
         tokens.send(item);
         if ended {
-            self.slots[slot].request = None;
+            self.free(slot);
         }
     }
+
+    /// Has a slot free again. It keeps the tokens of its sequence but for the last, which was chosen and not appended.
+    fn free(&mut self, slot: usize) {
+        let Some(Request { sequence, .. }) = self.slots[slot].request.take() else { return };
+        let known = sequence.chooser.tokens();
+        if sequence.chooser.generated() > 0 {
+            self.session.settle(slot, 0, &known[..known.len() - 1]);
+        }
+    }
+}
+
+/// The sequences whose prompts are computed, by their slots.
+fn live(slots: &mut [Slot]) -> Vec<(usize, &mut Sequence)> {
+    let steps = slots.iter_mut().enumerate().filter(|(_, slot)| slot.steps());
+    steps.filter_map(|(n, slot)| slot.request.as_mut().map(|request| (n, &mut request.sequence))).collect()
 }
 
 /// However it ended: what still waits is told, and nobody waits in vain after it.
