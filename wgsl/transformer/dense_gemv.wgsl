@@ -25,6 +25,18 @@ fn x_quad(token: u32, block: u32, q: u32) -> vec4<f32> {
 // So are rows.
 fn block_of(row: u32, block: u32) -> vec4<u32> { return table[min(row, params.rows - 1u) * params.blocks + block]; }
 
+// Brings the lanes' sums of four rows together; lane r writes, or adds to, row r.
+fn finish(token: u32, row0: u32, sums: vec4<f32>, exists: bool, ids: Ids) {
+    var rows = array<Acc, ROWS>(sums.x, sums.y, sums.z, sums.w);
+    let sum = row_sum(&rows, ids);
+    if exists && token < params.tokens {
+        let row = row0 + team_lane(ids);
+        let at = token * params.rows + row;
+        let product = sum * table_scale[row];
+        if params.add != 0u { y[at] += product; } else { y[at] = product; }
+    }
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn dense_gemv(group: Group, ids: Ids) {
     let token0 = group.id.y * TILE_Y;
@@ -32,8 +44,8 @@ fn dense_gemv(group: Group, ids: Ids) {
     for (var turn = team_first(ids) * ROWS; turn < TILE_X; turn += team_count(ids) * ROWS) {
         let first = turn + team_offset(ids) * ROWS;
         let row0 = group.id.x * TILE_X + first;
-        // Of four rows, since compilers may put arrays of more numbers into memory instead of registers.
-        var acc = array<vec4<f32>, TILE_Y>();
+        // Of four rows and up to eight tokens. Indices are constants, since compilers may put an array into memory instead of registers.
+        var acc = array<vec4<f32>, 8>();
         if first < TILE_X {
             for (var i = lane; i < params.blocks; i += team_lanes(ids)) {
                 let w0 = block_of(row0, i);
@@ -52,15 +64,18 @@ fn dense_gemv(group: Group, ids: Ids) {
                 }
             }
         }
-        for (var c = 0u; c < TILE_Y; c += 1u) {
-            var rows = array<Acc, ROWS>(acc[c].x, acc[c].y, acc[c].z, acc[c].w);
-            let sum = row_sum(&rows, ids);
-            let row = row0 + lane;
-            if lane < ROWS && first < TILE_X && row < params.rows && token0 + c < params.tokens {
-                let at = (token0 + c) * params.rows + row;
-                let product = sum * table_scale[row];
-                if params.add != 0u { y[at] += product; } else { y[at] = product; }
-            }
+        let exists = first < TILE_X && lane < ROWS && row0 + lane < params.rows;
+        finish(token0, row0, acc[0], exists, ids);
+        if TILE_Y > 1u {
+            finish(token0 + 1u, row0, acc[1], exists, ids);
+            finish(token0 + 2u, row0, acc[2], exists, ids);
+            finish(token0 + 3u, row0, acc[3], exists, ids);
+        }
+        if TILE_Y > 4u {
+            finish(token0 + 4u, row0, acc[4], exists, ids);
+            finish(token0 + 5u, row0, acc[5], exists, ids);
+            finish(token0 + 6u, row0, acc[6], exists, ids);
+            finish(token0 + 7u, row0, acc[7], exists, ids);
         }
     }
 }

@@ -40,7 +40,7 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
         ])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
-        .constants(&[("HELD", 8)])
+        .constants(&[("HELD", 3)])
         .workgroup_bytes(1056)
         .work(Work::new(1, "elements", 8, 5)),
         Source::msl(msl![

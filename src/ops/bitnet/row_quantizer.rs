@@ -1,11 +1,11 @@
 //! What the ops that end by quantising rows share: a kernel for each layout of activations, one workgroup per row.
 
 /// Declares the kernels `INT8` and `HALF` of an op: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides
-/// those of the quantiser.
+/// those of the quantiser. A thread holds `$held` quads of a row; in instructions, more cost more than they save where rows are shorter.
 macro_rules! row_quantizer {
     (
         $(#[$meta:meta])* $int8:ident = $int8_name:literal, $half:ident = $half_name:literal, $entry:literal in $file:literal,
-        $params:ty, $bindings:expr, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
+        $params:ty, $bindings:expr, $held:literal, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
     ) => {
         $(#[$meta])*
         static $int8: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
@@ -19,7 +19,7 @@ macro_rules! row_quantizer {
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1])
-                .constants(&[("HELD", 8)])
+                .constants(&[("HELD", $held)])
                 .workgroup_bytes(1056)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![
@@ -42,7 +42,7 @@ macro_rules! row_quantizer {
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1])
-                .constants(&[("HELD", 8)])
+                .constants(&[("HELD", $held)])
                 .workgroup_bytes(1056)
                 .work($work),
                 $crate::kernel::source::Source::msl($crate::msl![

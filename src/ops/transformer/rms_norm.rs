@@ -36,7 +36,7 @@ static RMS_NORM: Kernel = Kernel::trusted(
         ])
         .workgroup_size([256, 1, 1])
         .tile([1, 1, 1])
-        .constants(&[("HELD", 8)])
+        .constants(&[("HELD", 3)])
         .workgroup_bytes(1056),
         Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "shared/rms_row", "transformer/rms_norm"])
             .workgroup_size([256, 1, 1])
