@@ -134,6 +134,26 @@ fn those_alike_keep_their_seeds_and_their_counts() {
     }
 }
 
+/// Steps are submitted before the end of a sequence is known: they are not the next one's.
+#[test]
+fn who_waits_gets_nothing_of_who_ended_before() {
+    for (engine, model) in models() {
+        let prompts: Vec<Vec<u32>> = (0..6).map(|n| ids(&model, 20 + n, 4)).collect();
+        // Each but the first ends in its middle, at a text that it has there.
+        let ends = |prompt: &Vec<u32>| {
+            let mut tokens = model.generate_ids(prompt, &greedy(24)).unwrap().into_iter().map(Result::unwrap).skip(5);
+            tokens.find(|token| token.text.trim().len() > 1).unwrap().text
+        };
+        let options = |n: usize| if n == 0 { greedy(60) } else { greedy(24).stop([ends(&prompts[n])]) };
+        let options: Vec<_> = (0..prompts.len()).map(options).collect();
+        let batch = batch(&model, 2, 8);
+        let streams: Vec<_> = prompts.iter().zip(&options).map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap()).collect();
+        for (n, stream) in streams.into_iter().enumerate() {
+            assert_eq!(all(stream), alone(&model, &prompts[n], &options[n]), "{engine}: request {n}");
+        }
+    }
+}
+
 #[test]
 fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
     for (engine, model) in models() {

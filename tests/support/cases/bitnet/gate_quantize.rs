@@ -29,7 +29,7 @@ pub fn with_norm() -> Vec<Case> {
 
 fn of_shapes(normed: bool) -> Vec<Case> {
     let mut cases = Vec::new();
-    let wide = [(rng(33), (2, 0, 1280)), (rng(34), (50, 0, 9))];
+    let wide = [(rng(33), (2, 0, 1280)), (rng(34), (50, 0, 9)), (rng(35), (2, 0, 7183))];
     for (mut rng, (tokens, _, features)) in shapes("gate_quantize").chain(wide) {
         let gain = normed.then(|| floats(&mut rng, features, 2.0));
         // No squares that overflow, and exponents for which the error of exp is small.

@@ -21,6 +21,9 @@ pub fn cases() -> Vec<Case> {
     let mut rng = rng(13);
     let x: Vec<f32> = (0..20_000).map(|_| f32::from_bits(rng.random_range(0x3000_0000..0x7f00_0000))).collect();
     cases.extend([case::<f32>(&x, x.len(), 1, Layout::Int8).device_only(), case::<f32>(&x[..100], 100, 1, Layout::Int8)]);
+    // More than threads hold of a row.
+    let x = wild_activations(&mut rng, 2, 3087);
+    cases.extend(LAYOUTS.map(|layout| case::<f32>(&x, 2, 3087, layout)));
     // More rows than a dimension of a grid has workgroups.
     let x: Vec<f32> = (0..70_000).map(|_| rng.random_range(-3.0..3.0)).collect();
     cases.extend(LAYOUTS.map(|layout| case::<f32>(&x, x.len(), 1, layout).device_only()));

@@ -10,7 +10,7 @@ use bitnet_wgpu::{
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let wide = [(rng(14), (3, 0, 1280)), (rng(15), (1, 0, 6912)), (rng(16), (2, 0, 1031))];
+    let wide = [(rng(14), (3, 0, 1280)), (rng(15), (1, 0, 6912)), (rng(16), (2, 0, 1031)), (rng(17), (2, 0, 3087))];
     for (mut rng, (tokens, _, features)) in shapes("rms_norm_quantize").chain(wide) {
         let (x, gain) = (activations(&mut rng, tokens, features), floats(&mut rng, features, 2.0));
         for layout in LAYOUTS {

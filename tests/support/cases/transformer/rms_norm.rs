@@ -10,7 +10,7 @@ const EPS: f32 = 1e-5;
 type Shape = (usize, usize, usize, usize);
 
 pub fn cases() -> Vec<Case> {
-    let fixed: [Shape; 11] = [
+    let fixed: [Shape; 12] = [
         (1, 1, 0, 1),
         (2, 31, 1, 1),
         (9, 257, 2, 7),
@@ -22,6 +22,8 @@ pub fn cases() -> Vec<Case> {
         (7, 33, 3, 2),
         (3, 2560, 0, 3),
         (45, 19, 4, 40),
+        // More than threads hold of a row.
+        (3, 3087, 1, 2),
     ];
     let mut cases: Vec<_> = (0u64..).zip(fixed).flat_map(|(i, shape)| [case(&mut rng(i), shape), adding(&mut rng(i), shape)]).collect();
     for (i, (m, _, k)) in (0..).zip(random_shapes("rms_norm")) {
