@@ -2,7 +2,6 @@
 // wgsl/transformer/attention_share.wgsl.
 struct Params { uint run, sequences, heads, kv_heads, head_dim, capacity, longest, rotate, add; float scale; };
 
-#define SPAN (THREADS / 4u)
 #define QUADS (MAX_QUADS / (THREADS / 8u))
 // Below every score. Finite, since some compilers assume that infinities do not occur.
 #define LOWEST (-1e30f)

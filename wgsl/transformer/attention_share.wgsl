@@ -1,19 +1,10 @@
-// The attention of TILE_X rows to a share: SPAN neighbouring positions of a key head, whatever the context, the batch, and what else a workgroup does.
-// A key head serves heads / kv_heads query heads; these times the new tokens of a sequence are its rows. Every sum has one order, and products are
-// fused with sums in one way, so that a row's share is the same bits in every kernel that includes this. qkv and the caches are as in rope.wgsl.
-struct Params {
-    run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
-}
-var<immediate> params: Params;
+// The attention of TILE_X rows to a share, four threads a position. Every sum has one order, and products are fused with sums in one way, so that a
+// row's share is the same bits in every kernel that includes this, and in attention_many.wgsl.
 
-// Four threads a position.
-const SPAN: u32 = THREADS / 4u;
 // Quads of a head that a thread adds values of: of all quads, every 32nd.
 const QUADS: u32 = MAX_QUADS / (THREADS / 8u);
 // Quads of a key that a thread loads before it multiplies the first.
 const AHEAD: u32 = 8u;
-// Below every score. Finite, since some compilers assume that infinities do not occur.
-const LOWEST: f32 = -1e30;
 
 var<workgroup> queries: array<vec4<f32>, TILE_X * MAX_QUADS>;
 // By row and position: e^(score - largest).
@@ -25,36 +16,6 @@ fn to_ordered(v: f32) -> u32 {
     return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
 }
 fn from_ordered(v: u32) -> f32 { return bitcast<f32>(select(~v, v & 0x7fffffffu, v >= 0x80000000u)); }
-
-// Where the rows of a workgroup are, and what they see.
-struct Rows {
-    sequence: u32,
-    // Of the new tokens in qkv, the sequence's first.
-    token: u32,
-    kv_head: u32,
-    first: u32,
-    count: u32,
-    sharing: u32,
-    // Tokens that the sequence has had before.
-    past: u32,
-    // Positions that the last row sees.
-    visible: u32,
-    quads: u32,
-}
-
-fn rows_of(x: u32, kv_head: u32, z: u32) -> Rows {
-    let sharing = params.heads / params.kv_heads;
-    let count = params.run * sharing;
-    let past = runs[z].y;
-    let visible = min(past + (min((x + 1u) * TILE_X, count) - 1u) / sharing + 1u, params.longest);
-    let quads = (params.head_dim + 3u) / 4u;
-    return Rows(min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, quads);
-}
-
-// The row of the output, and of queries in units of a head: token · heads + head.
-fn head_of(rows: Rows, row: u32, heads: u32) -> u32 {
-    return (rows.token + row / rows.sharing) * heads + rows.kv_head * rows.sharing + row % rows.sharing;
-}
 
 // Has the scaled queries of the rows in workgroup memory; a barrier must follow. `head_quad(start, quad, rotates, position)` is elements 4·quad .. of the
 // head that begins at qkv[start].

@@ -28,9 +28,8 @@ params! {
 }
 params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 } }
 
-/// Positions of a share: four threads each.
-const SPAN: usize = THREADS as usize / 4;
-const THREADS: u32 = 256;
+/// Positions of a share.
+const SPAN: usize = 64;
 
 const FEW_BINDINGS: &[Binding] = &[
     read("runs", U32),
@@ -56,7 +55,8 @@ const MANY_BINDINGS: &[Binding] =
     &[read("runs", U32), read("qkv", F32), read("keys", Float("C")), read("values", Float("C")), read_write("y", F32)];
 
 /// What the kernels differ in comes last.
-const WGSL: &[Part] = wgsl![REDUCE, CELLS, "shared/exp", "transformer/attention_share", "transformer/attention_merge", HOLE];
+const WGSL: &[Part] =
+    wgsl![REDUCE, CELLS, "shared/exp", "transformer/attention_rows", "transformer/attention_share", "transformer/attention_merge", HOLE];
 const LEFT: &[Part] = wgsl!["transformer/turned", "transformer/attention_left", "transformer/attention_few"];
 const JOINED: &[Part] = wgsl!["transformer/turned", "transformer/attention_joined", "transformer/attention_few"];
 const FEW_MSL: &[Part] = msl![
@@ -67,15 +67,17 @@ const FEW_MSL: &[Part] = msl![
     "transformer/attention_merge",
     "transformer/attention_few"
 ];
+const MANY_WGSL: &[Part] =
+    wgsl!["shared/ids", "shared/exp", "transformer/attention_rows", "transformer/attention_merge", "transformer/attention_many"];
 
-/// `rows` heads and tokens with the same keys a workgroup; the dearest turn is that of scores.
+/// `rows` heads and tokens with the same keys a workgroup, four threads a position; the dearest turn is that of scores.
 const fn rows(source: Source, rows: u32, bytes: u32) -> Source {
-    source.workgroup_size([THREADS, 1, 1]).tile([rows, 1, 1]).constants(&[("MAX_QUADS", 64)]).workgroup_bytes(bytes).work(Work::new(
-        rows * 4,
-        "products",
-        16,
-        rows * 8,
-    ))
+    source
+        .workgroup_size([4 * SPAN as u32, 1, 1])
+        .tile([rows, 1, 1])
+        .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64)])
+        .workgroup_bytes(bytes)
+        .work(Work::new(rows * 4, "products", 16, rows * 8))
 }
 
 const fn few(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
@@ -92,26 +94,30 @@ static FEW_8: Kernel =
 static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6192)]).fill(JOINED);
 static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_312)]).fill(JOINED);
 
-static MANY: Kernel = Kernel::trusted(
-    "attention_many",
-    Params::FIELDS,
-    MANY_BINDINGS,
-    &[
-        rows(Source::wgsl(WGSL), 8, 11_296),
-        rows(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exp",
-                "transformer/attention_share",
-                "transformer/attention_merge",
-                "transformer/attention_many"
-            ]),
-            8,
-            10_240,
-        ),
-    ],
-)
-.fill(wgsl!["transformer/attention_many"]);
+/// Tiles of 32 rows. A WGSL text has registers for so many quads of a row.
+const fn many(name: &'static str, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, MANY_BINDINGS, sources).entry("attention_many")
+}
+
+const fn tiles(constants: &'static [(&'static str, u32)]) -> Source {
+    let source = Source::wgsl(MANY_WGSL).workgroup_size([128, 1, 1]).tile([32, 1, 1]);
+    source.constants(constants).workgroup_bytes(16_384).work(Work::new(256, "products", 0, 512))
+}
+
+const MANY_MSL: Source = rows(
+    Source::msl(msl![
+        "shared/prelude",
+        "shared/exp",
+        "transformer/attention_share",
+        "transformer/attention_merge",
+        "transformer/attention_many"
+    ]),
+    8,
+    10_240,
+);
+
+static MANY_128: Kernel = many("attention_many_128", &[tiles(&[("SPAN", SPAN as u32), ("MAX_QUADS", 32)]), MANY_MSL]);
+static MANY_256: Kernel = many("attention_many_256", &[tiles(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64)]), MANY_MSL]);
 
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
@@ -128,7 +134,7 @@ static COMBINE: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY, &COMBINE];
+pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY_128, &MANY_256, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
 /// `[m, heads·D]`. No token may see more than `longest` positions, itself included; those beyond are not seen.
@@ -242,7 +248,8 @@ fn record(
     // What rotates inside must be of few.
     let Plan::Shares(shares) = plan else {
         let bindings: [&dyn Bind; 5] = [runs, qkv, keys, values, y];
-        return encoder.dispatch(&MANY, &params, &bindings, [rows, shape.kv_heads, sequences]);
+        let kernel = if shape.head_dim <= 128 { &MANY_128 } else { &MANY_256 };
+        return encoder.dispatch(kernel, &params, &bindings, [rows, shape.kv_heads, sequences]);
     };
     let context = encoder.context();
     // Of a single share, nothing is left.
