@@ -22,6 +22,11 @@ const LARGEST: u32 = QUERIES + 4u * STEP * DOWN;
 const BESIDE: u32 = SPAN * DOWN;
 var<workgroup> staged: array<vec4<f32>, BESIDE + HALF * 16u>;
 
+// Of four positions, numbers of four rows each; or of four rows, a quad each.
+struct Tile { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
+
+fn added(s: Tile, t: Tile) -> Tile { return Tile(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
+
 // Where a thread is in its workgroup. Neighbours in a subgroup are 8 across and 4 down, so that they read few vectors of each kind at a time.
 struct Place { across: u32, down: u32 }
 
@@ -36,6 +41,16 @@ fn queries_of(rows: Rows, row: u32) -> u32 { return head_of(rows, row_of(rows, r
 fn end_of(rows: Rows, row: u32) -> u32 { return min(rows.past + row_of(rows, row) / rows.sharing + 1u, rows.visible); }
 
 fn exp_negatives(x: vec4<f32>) -> vec4<f32> { return vec4<f32>(exp_negative(x.x), exp_negative(x.y), exp_negative(x.z), exp_negative(x.w)); }
+
+// Numbers of four rows that end at these positions, where they see one.
+fn seen(position: u32, ends: vec4<u32>, v: vec4<f32>, otherwise: f32) -> vec4<f32> {
+    return vec4<f32>(
+        select(otherwise, v.x, position < ends.x),
+        select(otherwise, v.y, position < ends.y),
+        select(otherwise, v.z, position < ends.z),
+        select(otherwise, v.w, position < ends.w),
+    );
+}
 
 // Stages quads of queries and of keys from `first` on. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken again.
 fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: u32) {
@@ -62,18 +77,18 @@ fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: 
 }
 
 // Four positions' scores of four rows, to which the products of a quad are added.
-fn add_products(quad: u32, place: Place, sums: mat4x4<f32>) -> mat4x4<f32> {
+fn add_products(quad: u32, place: Place, sums: Tile) -> Tile {
     let q = QUERIES + 4u * quad * DOWN + place.down;
     let q0 = staged[q];
     let q1 = staged[q + DOWN];
     let q2 = staged[q + 2u * DOWN];
     let q3 = staged[q + 3u * DOWN];
     let k = quad * SPAN + place.across;
-    return mat4x4<f32>(
-        dot_rows(q0, q1, q2, q3, staged[k], sums[0]),
-        dot_rows(q0, q1, q2, q3, staged[k + 16u], sums[1]),
-        dot_rows(q0, q1, q2, q3, staged[k + 32u], sums[2]),
-        dot_rows(q0, q1, q2, q3, staged[k + 48u], sums[3]),
+    return Tile(
+        dot_rows(q0, q1, q2, q3, staged[k], sums.a),
+        dot_rows(q0, q1, q2, q3, staged[k + 16u], sums.b),
+        dot_rows(q0, q1, q2, q3, staged[k + 32u], sums.c),
+        dot_rows(q0, q1, q2, q3, staged[k + 48u], sums.d),
     );
 }
 
@@ -98,15 +113,15 @@ fn stage_values(rows: Rows, start: u32, pass_: u32, half_: u32, local: u32) {
 }
 
 // One of the eight sums of weighted values over a share: for four rows, a quad each.
-fn weighted(half_: u32, chain: u32, place: Place) -> mat4x4<f32> {
-    var sums = mat4x4<f32>();
+fn weighted(half_: u32, chain: u32, place: Place) -> Tile {
+    var sums = Tile();
     for (var i = 0u; i < SPAN / 8u; i += 1u) {
         let weight = staged[(8u * i + 4u * half_ + chain) * DOWN + place.down];
         let value = staged[BESIDE + (4u * i + chain) * 16u + place.across];
-        sums[0] = fma(vec4<f32>(weight.x), value, sums[0]);
-        sums[1] = fma(vec4<f32>(weight.y), value, sums[1]);
-        sums[2] = fma(vec4<f32>(weight.z), value, sums[2]);
-        sums[3] = fma(vec4<f32>(weight.w), value, sums[3]);
+        sums.a = fma(vec4<f32>(weight.x), value, sums.a);
+        sums.b = fma(vec4<f32>(weight.y), value, sums.b);
+        sums.c = fma(vec4<f32>(weight.z), value, sums.c);
+        sums.d = fma(vec4<f32>(weight.w), value, sums.d);
     }
     return sums;
 }
@@ -127,13 +142,13 @@ fn attention_many(group: Group, ids: Ids) {
 
     var largest = vec4<f32>(LOWEST);
     var total = vec4<f32>();
-    var so_far = array<mat4x4<f32>, PASSES>();
+    var so_far = array<Tile, PASSES>();
     for (var start = 0u; start < rows.visible; start += SPAN) {
         // Four sums for every score: of quads 0, 4, .., of quads 1, 5, .., and so on.
-        var sums0 = mat4x4<f32>();
-        var sums1 = mat4x4<f32>();
-        var sums2 = mat4x4<f32>();
-        var sums3 = mat4x4<f32>();
+        var sums0 = Tile();
+        var sums1 = Tile();
+        var sums2 = Tile();
+        var sums3 = Tile();
         for (var first = 0u; first < rows.quads; first += STEP) {
             stage_products(rows, starts, start, first, ids.local);
             for (var quad = 0u; quad < min(STEP, rows.quads - first); quad += 4u) {
@@ -144,24 +159,20 @@ fn attention_many(group: Group, ids: Ids) {
             }
         }
         let position = start + place.across;
-        let seen0 = vec4<u32>(position) < ends;
-        let seen1 = vec4<u32>(position + 16u) < ends;
-        let seen2 = vec4<u32>(position + 32u) < ends;
-        let seen3 = vec4<u32>(position + 48u) < ends;
-        let scores = (sums0 + sums1) + (sums2 + sums3);
-        let score0 = select(vec4<f32>(LOWEST), scores[0], seen0);
-        let score1 = select(vec4<f32>(LOWEST), scores[1], seen1);
-        let score2 = select(vec4<f32>(LOWEST), scores[2], seen2);
-        let score3 = select(vec4<f32>(LOWEST), scores[3], seen3);
+        let scores = added(added(sums0, sums1), added(sums2, sums3));
+        let score0 = seen(position, ends, scores.a, LOWEST);
+        let score1 = seen(position + 16u, ends, scores.b, LOWEST);
+        let score2 = seen(position + 32u, ends, scores.c, LOWEST);
+        let score3 = seen(position + 48u, ends, scores.d, LOWEST);
         staged[LARGEST + place.across * DOWN + place.down] = max(max(score0, score1), max(score2, score3));
         workgroupBarrier();
         var most = staged[LARGEST + place.down];
         for (var i = 1u; i < 16u; i += 1u) { most = max(most, staged[LARGEST + i * DOWN + place.down]); }
         let weights = place.across * DOWN + place.down;
-        staged[weights] = select(vec4<f32>(), exp_negatives(score0 - most), seen0);
-        staged[weights + 16u * DOWN] = select(vec4<f32>(), exp_negatives(score1 - most), seen1);
-        staged[weights + 32u * DOWN] = select(vec4<f32>(), exp_negatives(score2 - most), seen2);
-        staged[weights + 48u * DOWN] = select(vec4<f32>(), exp_negatives(score3 - most), seen3);
+        staged[weights] = seen(position, ends, exp_negatives(score0 - most), 0.0);
+        staged[weights + 16u * DOWN] = seen(position + 16u, ends, exp_negatives(score1 - most), 0.0);
+        staged[weights + 32u * DOWN] = seen(position + 32u, ends, exp_negatives(score2 - most), 0.0);
+        staged[weights + 48u * DOWN] = seen(position + 48u, ends, exp_negatives(score3 - most), 0.0);
         workgroupBarrier();
 
         // Every eighth weight of four rows.
@@ -183,24 +194,25 @@ fn attention_many(group: Group, ids: Ids) {
         total = fma(share_total, grow, total * shrink);
         for (var p = 0u; p < PASSES; p += 1u) {
             if p * 16u < rows.quads {
-                var sum = mat4x4<f32>();
+                var sum = Tile();
                 for (var h = 0u; h < 2u; h += 1u) {
                     stage_values(rows, start, p, h, ids.local);
-                    let part = (weighted(h, 0u, place) + weighted(h, 1u, place)) + (weighted(h, 2u, place) + weighted(h, 3u, place));
-                    if h == 0u { sum = part; } else { sum += part; }
+                    let front = added(weighted(h, 0u, place), weighted(h, 1u, place));
+                    let part = added(front, added(weighted(h, 2u, place), weighted(h, 3u, place)));
+                    if h == 0u { sum = part; } else { sum = added(sum, part); }
                 }
-                so_far[p][0] = fma(sum[0], vec4<f32>(grow.x), so_far[p][0] * shrink.x);
-                so_far[p][1] = fma(sum[1], vec4<f32>(grow.y), so_far[p][1] * shrink.y);
-                so_far[p][2] = fma(sum[2], vec4<f32>(grow.z), so_far[p][2] * shrink.z);
-                so_far[p][3] = fma(sum[3], vec4<f32>(grow.w), so_far[p][3] * shrink.w);
+                so_far[p].a = fma(sum.a, vec4<f32>(grow.x), so_far[p].a * shrink.x);
+                so_far[p].b = fma(sum.b, vec4<f32>(grow.y), so_far[p].b * shrink.y);
+                so_far[p].c = fma(sum.c, vec4<f32>(grow.z), so_far[p].c * shrink.z);
+                so_far[p].d = fma(sum.d, vec4<f32>(grow.w), so_far[p].d * shrink.w);
             }
         }
     }
     for (var p = 0u; p < PASSES; p += 1u) {
         let quad = p * 16u + place.across;
-        write_row(rows, row, quad, total.x, so_far[p][0]);
-        write_row(rows, row + 1u, quad, total.y, so_far[p][1]);
-        write_row(rows, row + 2u, quad, total.z, so_far[p][2]);
-        write_row(rows, row + 3u, quad, total.w, so_far[p][3]);
+        write_row(rows, row, quad, total.x, so_far[p].a);
+        write_row(rows, row + 1u, quad, total.y, so_far[p].b);
+        write_row(rows, row + 2u, quad, total.z, so_far[p].c);
+        write_row(rows, row + 3u, quad, total.w, so_far[p].d);
     }
 }
