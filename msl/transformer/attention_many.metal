@@ -27,7 +27,10 @@ kernel void attention_many(
 {
     threadgroup float4 queries[TILE_X * MAX_QUADS];
     threadgroup float4 weights[TILE_X * 16];
-    const Rows rows = rows_of(params, runs, group.x, group.y, group.z);
+    // The grid has a threadgroup for every COLUMNS of a row; here, the first makes all of them.
+    const uint strips = (params.head_dim + COLUMNS - 1u) / COLUMNS;
+    if (group.y % strips != 0u) return;
+    const Rows rows = rows_of(params, runs, group.x, group.y / strips, group.z);
     load_queries(params, rows, Query{qkv, params.head_dim}, queries, local);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     Merged so_far[QUADS];

@@ -1,6 +1,6 @@
 // Causal attention of many new tokens, after rope.wgsl: y as in attention_few.wgsl, and the same bits. A workgroup goes through all shares that its TILE_X
-// rows see. 16 threads (across) by TILE_X / 4 (down): a thread makes scores and outputs of four rows, 4·down to 4·down + 3, of a share's positions across,
-// across + 16, .. and of every 16th quad of a head. A vector of `staged` that is not a quad of a head has a number of each of four rows.
+// rows see, and makes up to COLUMNS columns of their output. Its threads are 16 across by TILE_X / 4 down. A thread has four rows, 4·down to 4·down + 3: of
+// scores those of the positions across, across + 16, .. of a share, and of the output every 16th quad.
 @group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> qkv: array<vec2<f32>>;
 @group(0) @binding(2) var<storage, read> keys: array<vec4<C>>;
@@ -8,53 +8,47 @@
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 const DOWN: u32 = TILE_X / 4u;
-// Quads of a head whose products are added between two barriers.
+// Every fourth quad of a head is in one sum of a score. So many quads of a sum are added between two barriers.
 const STEP: u32 = 8u;
-// A thread makes so many quads of a row, one after another.
-const PASSES: u32 = MAX_QUADS / 16u;
-// Positions whose values are added between two barriers: four of the eight sums over a share.
+// Every eighth position of a share is in one sum of values. Those of four sums are added between two barriers.
 const HALF: u32 = SPAN / 2u;
+// Quads of a row that a thread makes, one after another.
+const PASSES: u32 = COLUMNS / 64u;
 
-// What is in `staged`, by turns: keys [STEP, SPAN] beside queries [4·STEP, DOWN]; weights [SPAN, DOWN], e^(score - largest), beside sums of them [8, DOWN],
-// and then beside values [HALF, 16].
+// What workgroup memory has by turns: keys [STEP, SPAN], queries [4·STEP, DOWN] and the largest scores [16, DOWN]; weights [SPAN, DOWN], e^(score -
+// largest), and sums of them [8, DOWN]; weights and values [HALF, 16]. Keys and values are quads of a position, all else is numbers of four rows.
 const QUERIES: u32 = STEP * SPAN;
 const LARGEST: u32 = QUERIES + 4u * STEP * DOWN;
 const BESIDE: u32 = SPAN * DOWN;
 var<workgroup> staged: array<vec4<f32>, BESIDE + HALF * 16u>;
+
+// Where the numbers of four rows are in a column of such. Neighbouring columns begin with different ones, so that writing a row meets all banks.
+fn slot(column: u32, down: u32) -> u32 { return column * DOWN + (down ^ (column % DOWN)); }
+
+// Where a thread is in its workgroup. Neighbours are 8 across and 4 down, so that they read few vectors at a time.
+struct Place { local: u32, across: u32, down: u32 }
+
+fn place_of(local: u32) -> Place { return Place(local, local % 8u + local / 32u % 2u * 8u, local / 8u % 4u + local / 64u * 4u); }
 
 // Of four positions, numbers of four rows each; or of four rows, a quad each.
 struct Tile { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
 
 fn added(s: Tile, t: Tile) -> Tile { return Tile(s.a + t.a, s.b + t.b, s.c + t.c, s.d + t.d); }
 
-// Where a thread is in its workgroup. Neighbours in a subgroup are 8 across and 4 down, so that they read few vectors of each kind at a time.
-struct Place { across: u32, down: u32 }
-
-fn place_of(local: u32) -> Place { return Place(local % 8u + local / 32u % 2u * 8u, local / 8u % 4u + local / 64u * 4u); }
-
+// Rows that do not exist are read as the last one, and not written.
 fn row_of(rows: Rows, row: u32) -> u32 { return min(rows.first + row, rows.count - 1u); }
 
-// Where the queries of a row begin, in pairs. Rows that do not exist are read as the last one, and not written.
+// Where the queries of a row begin, in pairs.
 fn queries_of(rows: Rows, row: u32) -> u32 { return head_of(rows, row_of(rows, row), params.heads + 2u * params.kv_heads) * (params.head_dim / 2u); }
 
 // The positions that a row sees end here.
 fn end_of(rows: Rows, row: u32) -> u32 { return min(rows.past + row_of(rows, row) / rows.sharing + 1u, rows.visible); }
 
-fn exp_negatives(x: vec4<f32>) -> vec4<f32> { return vec4<f32>(exp_negative(x.x), exp_negative(x.y), exp_negative(x.z), exp_negative(x.w)); }
-
-// Numbers of four rows that end at these positions, where they see one.
-fn seen(position: u32, ends: vec4<u32>, v: vec4<f32>, otherwise: f32) -> vec4<f32> {
-    return vec4<f32>(
-        select(otherwise, v.x, position < ends.x),
-        select(otherwise, v.y, position < ends.y),
-        select(otherwise, v.z, position < ends.z),
-        select(otherwise, v.w, position < ends.w),
-    );
-}
-
-// Stages quads of queries and of keys from `first` on. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken again.
+// Stages quads `first`, first + 4, .. of queries and of keys. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken
+// again. All loads are on their way before the barrier.
 fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: u32) {
-    let pair = 2u * first + local / DOWN;
+    let column = local % 16u;
+    let pair = 2u * first + column / 2u * 8u + column % 2u;
     let at = starts + min(pair, params.head_dim / 2u - 1u);
     let a = qkv[at.x];
     let b = qkv[at.y];
@@ -64,25 +58,28 @@ fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: 
     var k = array<vec4<C>, STEP * SPAN / THREADS>();
     for (var n = 0u; n < STEP * SPAN / THREADS; n += 1u) {
         let i = local + n * THREADS;
-        let quad = min(first + i / SPAN, rows.quads - 1u);
+        let quad = min(first + i / SPAN * 4u, rows.quads - 1u);
         k[n] = keys[(row * rows.quads + quad) * params.capacity + min(start + i % SPAN, rows.visible - 1u)];
     }
     workgroupBarrier();
     let scale = select(0.0, params.scale, pair < params.head_dim / 2u);
-    let q = QUERIES + local / DOWN * 2u * DOWN + local % DOWN;
-    staged[q] = vec4<f32>(a.x, b.x, c.x, d.x) * scale;
-    staged[q + DOWN] = vec4<f32>(a.y, b.y, c.y, d.y) * scale;
+    staged[QUERIES + slot(2u * column, local / 16u)] = vec4<f32>(a.x, b.x, c.x, d.x) * scale;
+    staged[QUERIES + slot(2u * column + 1u, local / 16u)] = vec4<f32>(a.y, b.y, c.y, d.y) * scale;
     for (var n = 0u; n < STEP * SPAN / THREADS; n += 1u) { staged[local + n * THREADS] = vec4<f32>(k[n]); }
     workgroupBarrier();
 }
 
-// Four positions' scores of four rows, to which the products of a quad are added.
+// In the order of dot_quad in attention_share.wgsl.
+fn dot_rows(q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>, k: vec4<f32>, sum: vec4<f32>) -> vec4<f32> {
+    return fma(q3, vec4<f32>(k.w), fma(q2, vec4<f32>(k.z), fma(q1, vec4<f32>(k.y), fma(q0, vec4<f32>(k.x), sum))));
+}
+
+// Adds the products of a quad that is staged.
 fn add_products(quad: u32, place: Place, sums: Tile) -> Tile {
-    let q = QUERIES + 4u * quad * DOWN + place.down;
-    let q0 = staged[q];
-    let q1 = staged[q + DOWN];
-    let q2 = staged[q + 2u * DOWN];
-    let q3 = staged[q + 3u * DOWN];
+    let q0 = staged[QUERIES + slot(4u * quad, place.down)];
+    let q1 = staged[QUERIES + slot(4u * quad + 1u, place.down)];
+    let q2 = staged[QUERIES + slot(4u * quad + 2u, place.down)];
+    let q3 = staged[QUERIES + slot(4u * quad + 3u, place.down)];
     let k = quad * SPAN + place.across;
     return Tile(
         dot_rows(q0, q1, q2, q3, staged[k], sums.a),
@@ -92,19 +89,47 @@ fn add_products(quad: u32, place: Place, sums: Tile) -> Tile {
     );
 }
 
-// In the order of dot_quad in attention_share.wgsl.
-fn dot_rows(q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>, k: vec4<f32>, sum: vec4<f32>) -> vec4<f32> {
-    return fma(q3, vec4<f32>(k.w), fma(q2, vec4<f32>(k.z), fma(q1, vec4<f32>(k.y), fma(q0, vec4<f32>(k.x), sum))));
+// One of the four sums of scores: of the products of every fourth quad from `first` on.
+fn products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, place: Place) -> Tile {
+    var sums = Tile();
+    for (var quad = first; quad < rows.quads; quad += 4u * STEP) {
+        stage_products(rows, starts, start, quad, place.local);
+        for (var i = 0u; i < min(STEP, (rows.quads - quad + 3u) / 4u); i += 1u) { sums = add_products(i, place, sums); }
+    }
+    return sums;
 }
 
-// Stages quads of values from quad 16·pass on, of the positions 4·half to 4·half + 3 of every eight.
-fn stage_values(rows: Rows, start: u32, pass_: u32, half_: u32, local: u32) {
+// LOWEST instead of scores that are not seen, by rows whose positions end at `ends`.
+fn seen(position: u32, ends: vec4<u32>, v: vec4<f32>) -> vec4<f32> {
+    return vec4<f32>(
+        select(LOWEST, v.x, position < ends.x),
+        select(LOWEST, v.y, position < ends.y),
+        select(LOWEST, v.z, position < ends.z),
+        select(LOWEST, v.w, position < ends.w),
+    );
+}
+
+fn exp_negatives(x: vec4<f32>) -> vec4<f32> { return vec4<f32>(exp_negative(x.x), exp_negative(x.y), exp_negative(x.z), exp_negative(x.w)); }
+
+// A row may see nothing of a share.
+fn weights_of(scores: vec4<f32>, largest: vec4<f32>) -> vec4<f32> {
+    let w = exp_negatives(scores - largest);
+    return vec4<f32>(
+        select(0.0, w.x, scores.x > LOWEST),
+        select(0.0, w.y, scores.y > LOWEST),
+        select(0.0, w.z, scores.z > LOWEST),
+        select(0.0, w.w, scores.w > LOWEST),
+    );
+}
+
+// Stages 16 quads of values from `first` on, of the positions 4·half to 4·half + 3 of every eight.
+fn stage_values(rows: Rows, start: u32, first: u32, second_half: u32, local: u32) {
     let row = rows.sequence * params.kv_heads + rows.kv_head;
     var v = array<vec4<C>, HALF * 16u / THREADS>();
     for (var n = 0u; n < HALF * 16u / THREADS; n += 1u) {
         let i = local + n * THREADS;
-        let position = start + i / 64u * 8u + half_ * 4u + i / 16u % 4u;
-        let quad = min(pass_ * 16u + i % 16u, rows.quads - 1u);
+        let position = start + i / 64u * 8u + second_half * 4u + i / 16u % 4u;
+        let quad = min(first + i % 16u, rows.quads - 1u);
         v[n] = values[(row * params.capacity + min(position, rows.visible - 1u)) * rows.quads + quad];
     }
     workgroupBarrier();
@@ -112,11 +137,11 @@ fn stage_values(rows: Rows, start: u32, pass_: u32, half_: u32, local: u32) {
     workgroupBarrier();
 }
 
-// One of the eight sums of weighted values over a share: for four rows, a quad each.
-fn weighted(half_: u32, chain: u32, place: Place) -> Tile {
+// One of the eight sums of weighted values: of every eighth position of the share.
+fn weighted(second_half: u32, chain: u32, place: Place) -> Tile {
     var sums = Tile();
     for (var i = 0u; i < SPAN / 8u; i += 1u) {
-        let weight = staged[(8u * i + 4u * half_ + chain) * DOWN + place.down];
+        let weight = staged[slot(8u * i + 4u * second_half + chain, place.down)];
         let value = staged[BESIDE + (4u * i + chain) * 16u + place.across];
         sums.a = fma(vec4<f32>(weight.x), value, sums.a);
         sums.b = fma(vec4<f32>(weight.y), value, sums.b);
@@ -126,90 +151,94 @@ fn weighted(half_: u32, chain: u32, place: Place) -> Tile {
     return sums;
 }
 
+// Sums of values as `merged` in attention_merge.wgsl has them.
+fn grown(so_far: Tile, sum: Tile, shrink: vec4<f32>, grow: vec4<f32>) -> Tile {
+    return Tile(
+        fma(sum.a, vec4<f32>(grow.x), so_far.a * shrink.x),
+        fma(sum.b, vec4<f32>(grow.y), so_far.b * shrink.y),
+        fma(sum.c, vec4<f32>(grow.z), so_far.c * shrink.z),
+        fma(sum.d, vec4<f32>(grow.w), so_far.d * shrink.w),
+    );
+}
+
 fn write_row(rows: Rows, row: u32, quad: u32, total: f32, sum: vec4<f32>) {
     if rows.first + row < rows.count { put(head_of(rows, rows.first + row, params.heads) * params.head_dim, quad, quotient(Merged(0.0, total, sum))); }
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn attention_many(group: Group, ids: Ids) {
+    // Of wider heads, several workgroups compute the scores, each for its columns.
+    let strips = (params.head_dim + COLUMNS - 1u) / COLUMNS;
+    let strip = group.id.y % strips * (COLUMNS / 4u);
     // The last rows of a sequence see most: they begin first.
-    let rows = rows_of(group.count.x - 1u - group.id.x, group.id.y, group.id.z);
+    let rows = rows_of(group.count.x - 1u - group.id.x, group.id.y / strips, group.id.z);
     let place = place_of(ids.local);
     let row = 4u * place.down;
-    let ends = vec4<u32>(end_of(rows, row), end_of(rows, row + 1u), end_of(rows, row + 2u), end_of(rows, row + 3u));
-    let loaded = ids.local % DOWN * 4u;
+    let loaded = ids.local / 16u * 4u;
     let starts = vec4<u32>(queries_of(rows, loaded), queries_of(rows, loaded + 1u), queries_of(rows, loaded + 2u), queries_of(rows, loaded + 3u));
+    let all_see = end_of(rows, 0u);
 
     var largest = vec4<f32>(LOWEST);
     var total = vec4<f32>();
     var so_far = array<Tile, PASSES>();
     for (var start = 0u; start < rows.visible; start += SPAN) {
-        // Four sums for every score: of quads 0, 4, .., of quads 1, 5, .., and so on.
-        var sums0 = Tile();
-        var sums1 = Tile();
-        var sums2 = Tile();
-        var sums3 = Tile();
-        for (var first = 0u; first < rows.quads; first += STEP) {
-            stage_products(rows, starts, start, first, ids.local);
-            for (var quad = 0u; quad < min(STEP, rows.quads - first); quad += 4u) {
-                sums0 = add_products(quad, place, sums0);
-                sums1 = add_products(quad + 1u, place, sums1);
-                sums2 = add_products(quad + 2u, place, sums2);
-                sums3 = add_products(quad + 3u, place, sums3);
-            }
+        let front = added(products(rows, starts, start, 0u, place), products(rows, starts, start, 1u, place));
+        var scores = added(front, added(products(rows, starts, start, 2u, place), products(rows, starts, start, 3u, place)));
+        if start + SPAN > all_see {
+            let position = start + place.across;
+            let ends = vec4<u32>(end_of(rows, row), end_of(rows, row + 1u), end_of(rows, row + 2u), end_of(rows, row + 3u));
+            scores.a = seen(position, ends, scores.a);
+            scores.b = seen(position + 16u, ends, scores.b);
+            scores.c = seen(position + 32u, ends, scores.c);
+            scores.d = seen(position + 48u, ends, scores.d);
         }
-        let position = start + place.across;
-        let scores = added(added(sums0, sums1), added(sums2, sums3));
-        let score0 = seen(position, ends, scores.a, LOWEST);
-        let score1 = seen(position + 16u, ends, scores.b, LOWEST);
-        let score2 = seen(position + 32u, ends, scores.c, LOWEST);
-        let score3 = seen(position + 48u, ends, scores.d, LOWEST);
-        staged[LARGEST + place.across * DOWN + place.down] = max(max(score0, score1), max(score2, score3));
+        staged[LARGEST + slot(place.across, place.down)] = max(max(scores.a, scores.b), max(scores.c, scores.d));
         workgroupBarrier();
-        var most = staged[LARGEST + place.down];
-        for (var i = 1u; i < 16u; i += 1u) { most = max(most, staged[LARGEST + i * DOWN + place.down]); }
-        let weights = place.across * DOWN + place.down;
-        staged[weights] = seen(position, ends, exp_negatives(score0 - most), 0.0);
-        staged[weights + 16u * DOWN] = seen(position + 16u, ends, exp_negatives(score1 - most), 0.0);
-        staged[weights + 32u * DOWN] = seen(position + 32u, ends, exp_negatives(score2 - most), 0.0);
-        staged[weights + 48u * DOWN] = seen(position + 48u, ends, exp_negatives(score3 - most), 0.0);
+        var most = staged[LARGEST + slot(0u, place.down)];
+        for (var i = 1u; i < 16u; i += 1u) { most = max(most, staged[LARGEST + slot(i, place.down)]); }
+        staged[slot(place.across, place.down)] = weights_of(scores.a, most);
+        staged[slot(place.across + 16u, place.down)] = weights_of(scores.b, most);
+        staged[slot(place.across + 32u, place.down)] = weights_of(scores.c, most);
+        staged[slot(place.across + 48u, place.down)] = weights_of(scores.d, most);
         workgroupBarrier();
 
-        // Every eighth weight of four rows.
+        // One of the eight sums of weights.
         if ids.local < 8u * DOWN {
             var sum = vec4<f32>();
             for (var i = 0u; i < SPAN / 8u; i += 1u) { sum += staged[8u * i * DOWN + ids.local]; }
             staged[BESIDE + ids.local] = sum;
         }
         workgroupBarrier();
-        let t = BESIDE + place.down;
-        let share_total = ((staged[t] + staged[t + DOWN]) + (staged[t + 2u * DOWN] + staged[t + 3u * DOWN]))
-            + ((staged[t + 4u * DOWN] + staged[t + 5u * DOWN]) + (staged[t + 6u * DOWN] + staged[t + 7u * DOWN]));
+        let early = (staged[BESIDE + slot(0u, place.down)] + staged[BESIDE + slot(1u, place.down)])
+            + (staged[BESIDE + slot(2u, place.down)] + staged[BESIDE + slot(3u, place.down)]);
+        let late = (staged[BESIDE + slot(4u, place.down)] + staged[BESIDE + slot(5u, place.down)])
+            + (staged[BESIDE + slot(6u, place.down)] + staged[BESIDE + slot(7u, place.down)]);
 
-        // As `merged` does, for four rows.
+        // As `merged`.
         let top = max(largest, most);
         let shrink = exp_negatives(largest - top);
         let grow = exp_negatives(most - top);
         largest = top;
-        total = fma(share_total, grow, total * shrink);
+        total = fma(early + late, grow, total * shrink);
         for (var p = 0u; p < PASSES; p += 1u) {
-            if p * 16u < rows.quads {
+            let first = strip + p * 16u;
+            if first < rows.quads {
                 var sum = Tile();
                 for (var h = 0u; h < 2u; h += 1u) {
-                    stage_values(rows, start, p, h, ids.local);
+                    stage_values(rows, start, first, h, ids.local);
                     let front = added(weighted(h, 0u, place), weighted(h, 1u, place));
                     let part = added(front, added(weighted(h, 2u, place), weighted(h, 3u, place)));
                     if h == 0u { sum = part; } else { sum = added(sum, part); }
                 }
-                so_far[p].a = fma(sum.a, vec4<f32>(grow.x), so_far[p].a * shrink.x);
-                so_far[p].b = fma(sum.b, vec4<f32>(grow.y), so_far[p].b * shrink.y);
-                so_far[p].c = fma(sum.c, vec4<f32>(grow.z), so_far[p].c * shrink.z);
-                so_far[p].d = fma(sum.d, vec4<f32>(grow.w), so_far[p].d * shrink.w);
+                // Indices are constants in turns that are unrolled, so that sums stay in registers.
+                for (var k = 0u; k < PASSES; k += 1u) {
+                    if k == p { so_far[k] = grown(so_far[k], sum, shrink, grow); }
+                }
             }
         }
     }
     for (var p = 0u; p < PASSES; p += 1u) {
-        let quad = p * 16u + place.across;
+        let quad = strip + p * 16u + place.across;
         write_row(rows, row, quad, total.x, so_far[p].a);
         write_row(rows, row + 1u, quad, total.y, so_far[p].b);
         write_row(rows, row + 2u, quad, total.z, so_far[p].c);

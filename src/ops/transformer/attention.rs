@@ -67,9 +67,6 @@ const FEW_MSL: &[Part] = msl![
     "transformer/attention_merge",
     "transformer/attention_few"
 ];
-const MANY_WGSL: &[Part] =
-    wgsl!["shared/ids", "shared/exp", "transformer/attention_rows", "transformer/attention_merge", "transformer/attention_many"];
-
 /// `rows` heads and tokens with the same keys a workgroup, four threads a position; the dearest turn is that of scores.
 const fn rows(source: Source, rows: u32, bytes: u32) -> Source {
     source
@@ -94,30 +91,41 @@ static FEW_8: Kernel =
 static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6192)]).fill(JOINED);
 static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_312)]).fill(JOINED);
 
-/// Tiles of 32 rows. A WGSL text has registers for so many quads of a row.
-const fn many(name: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, MANY_BINDINGS, sources).entry("attention_many")
-}
+/// Columns of a row that a workgroup of [`MANY`] makes.
+const COLUMNS: usize = 128;
 
-const fn tiles(constants: &'static [(&'static str, u32)]) -> Source {
-    let source = Source::wgsl(MANY_WGSL).workgroup_size([128, 1, 1]).tile([32, 1, 1]);
-    source.constants(constants).workgroup_bytes(16_384).work(Work::new(256, "products", 0, 512))
-}
-
-const MANY_MSL: Source = rows(
-    Source::msl(msl![
-        "shared/prelude",
-        "shared/exp",
-        "transformer/attention_share",
-        "transformer/attention_merge",
-        "transformer/attention_many"
-    ]),
-    8,
-    10_240,
+/// Tiles of 32 rows in WGSL; there the dearest turn is that of a quad of scores.
+static MANY: Kernel = Kernel::trusted(
+    "attention_many",
+    Params::FIELDS,
+    MANY_BINDINGS,
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/exp",
+            "transformer/attention_rows",
+            "transformer/attention_merge",
+            "transformer/attention_many"
+        ])
+        .workgroup_size([128, 1, 1])
+        .tile([32, 1, 1])
+        .constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
+        .workgroup_bytes(16_384)
+        .work(Work::new(64, "products", 0, 128)),
+        rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "transformer/attention_share",
+                "transformer/attention_merge",
+                "transformer/attention_many"
+            ]),
+            8,
+            10_240,
+        )
+        .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64), ("COLUMNS", COLUMNS as u32)]),
+    ],
 );
-
-static MANY_128: Kernel = many("attention_many_128", &[tiles(&[("SPAN", SPAN as u32), ("MAX_QUADS", 32)]), MANY_MSL]);
-static MANY_256: Kernel = many("attention_many_256", &[tiles(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64)]), MANY_MSL]);
 
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",
@@ -134,7 +142,7 @@ static COMBINE: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY_128, &MANY_256, &COMBINE];
+pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
 /// `[m, heads·D]`. No token may see more than `longest` positions, itself included; those beyond are not seen.
@@ -248,8 +256,8 @@ fn record(
     // What rotates inside must be of few.
     let Plan::Shares(shares) = plan else {
         let bindings: [&dyn Bind; 5] = [runs, qkv, keys, values, y];
-        let kernel = if shape.head_dim <= 128 { &MANY_128 } else { &MANY_256 };
-        return encoder.dispatch(kernel, &params, &bindings, [rows, shape.kv_heads, sequences]);
+        let strips = shape.head_dim.div_ceil(COLUMNS);
+        return encoder.dispatch(&MANY, &params, &bindings, [rows, shape.kv_heads * strips, sequences]);
     };
     let context = encoder.context();
     // Of a single share, nothing is left.

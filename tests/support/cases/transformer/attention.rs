@@ -245,73 +245,91 @@ impl Attention {
 /// The same bits in any company: a prompt in one piece and in pieces, which other kernels take, and tokens that rotate in the attention's dispatch.
 pub fn company() -> Vec<Case> {
     let shapes = [
-        // Heads, key heads, width, tokens before, tokens, pieces.
-        (4, 2, 40, 60, 11, vec![1, 3, 7]),
-        (4, 1, 64, 0, 130, vec![129, 1]),
-        (3, 3, 14, 126, 4, vec![1, 1, 1, 1]),
-        (8, 1, 128, 62, 3, vec![1, 2]),
-        (2, 1, 256, 63, 2, vec![1, 1]),
+        // Heads, key heads, width, tokens before, tokens; pieces.
+        (Slots::one(4, 2, 40, 60, 11), vec![1, 3, 7]),
+        (Slots::one(4, 1, 64, 0, 130), vec![129, 1]),
+        (Slots::one(3, 3, 14, 126, 4), vec![1, 1, 1, 1]),
+        (Slots::one(8, 1, 128, 62, 3), vec![1, 2]),
+        (Slots::one(2, 1, 256, 63, 2), vec![1, 1]),
         // More heads share a key than a workgroup takes.
-        (9, 1, 32, 70, 2, vec![1, 1]),
-        // Rows enough for the kernel for many.
-        (32, 8, 16, 40, 66, vec![65, 1]),
+        (Slots::one(9, 1, 32, 70, 2), vec![1, 1]),
+        // Rows enough for the kernel for many, and pieces that are too few for it.
+        (Slots::one(32, 8, 16, 40, 66), vec![65, 1]),
+        (Slots::one(128, 8, 20, 0, 15), vec![1, 12, 2]),
+        (Slots::one(28, 4, 100, 61, 70), vec![1, 30, 39]),
+        (Slots::one(32, 32, 128, 60, 33), vec![30, 3]),
+        (Slots::one(128, 32, 254, 120, 9), vec![1, 8]),
+        (Slots::one(32, 16, 256, 0, 50), vec![2, 15, 33]),
+        // Sequences that see more than others, and one that has nothing.
+        (Slots::one(4, 2, 6, 0, 170).of(&[3, 64, 0, 130], &[3, 0, 2]), vec![1, 150, 19]),
     ];
-    type Shape = (usize, usize, usize, usize, usize, Vec<usize>);
-    let case = |(i, (heads, kv_heads, dim, past, run, pieces)): (u64, Shape)| {
-        let slots = Slots::one(heads, kv_heads, dim, past, run);
+    let case = |(i, (slots, pieces)): (u64, (Slots, Vec<usize>))| {
         let of = |element| in_pieces(&mut rng(700 + i), &slots, &pieces, element);
         [of(Element::F32), of(Element::F16), of(Element::F32).on(|c| c.device_barriers = false)]
     };
     (0..).zip(shapes).flat_map(case).collect()
 }
 
+/// The new tokens of all slots at once, and each slot's by itself, a piece after another.
 fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
-    let (shape, past, run, kv_heads) = (slots.shape, slots.positions[0], slots.run, slots.shape.kv_heads);
+    let (shape, run) = (slots.shape, slots.run);
+    assert_eq!(pieces.iter().sum::<usize>(), run);
+    // A position that nobody comes to.
+    let slots = slots.clone().capacity(slots.capacity + 1);
     let frequencies: Vec<f32> = (0..shape.head_dim / 2).map(|i| 100f32.powf(-(i as f32) / 7.0)).collect();
     let angles = rope_angles(&frequencies, slots.capacity);
-    let qkv = half_floats(rng, run * shape.row(), 1.5);
+    let qkv = half_floats(rng, slots.tokens() * shape.row(), 1.5);
     let mut caches = [(); 2].map(|()| half_floats(rng, slots.cache_len(), 1.5));
-    // What pads a head is 0.
-    for (head, position) in (0..kv_heads).flat_map(|head| (0..slots.capacity).map(move |position| (head, position))) {
-        for d in shape.head_dim..slots.padded() {
-            caches[0][slots.key_at(0, head, position, d)] = 0.0;
-            caches[1][slots.value_at(0, head, position, d)] = 0.0;
+    // What pads a head is 0; positions whose tokens are yet to come are not seen before.
+    for (slot, head) in (0..slots.positions.len()).flat_map(|slot| (0..shape.kv_heads).map(move |head| (slot, head))) {
+        for position in 0..slots.capacity {
+            let first = if position < slots.positions[slot] { shape.head_dim } else { 0 };
+            for d in first..slots.padded() {
+                let v = if d < shape.head_dim { f32::NAN } else { 0.0 };
+                caches[0][slots.key_at(slot, head, position, d)] = v;
+                caches[1][slots.value_at(slot, head, position, d)] = v;
+            }
         }
     }
-    let (slots, pieces) = (slots.clone(), pieces.to_vec());
-    let name = format!("{slots:?} {element:?} in pieces of {pieces:?}");
+    // Longer than it need take on a CPU.
+    let large = slots.tokens() * slots.capacity * shape.heads * shape.head_dim > 4_000_000;
+    let (name, pieces) = (format!("{slots:?} {element:?} in pieces of {pieces:?}"), pieces.to_vec());
     let width = shape.heads * shape.head_dim;
     let record = move |r: &mut crate::Recorder| {
         let angles = r.upload(&angles, [slots.capacity, shape.head_dim / 2, 2])?;
         let (whole, runs) = slots.upload(r, element, &caches)?;
         let new = NewTokens { run, runs: &runs };
-        let (rows, y) = (r.upload(&qkv, [run, shape.row()])?, r.output::<f32>([run, width])?);
+        let (rows, y) = (r.upload(&qkv, [slots.tokens(), shape.row()])?, r.output::<f32>([slots.tokens(), width])?);
         rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
         attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
         r.watch_all(&y);
         whole.tensors().into_iter().for_each(|buffer| r.watch(buffer, slots.cache_len()));
         let (cut, _) = slots.upload(r, element, &caches)?;
         let mut done = 0;
-        for &piece in &pieces {
-            let runs = r.upload(&[0, (past + done) as u32], [1, 2])?;
-            let new = NewTokens { run: piece, runs: &runs };
-            let rows = r.upload(&qkv[done * shape.row()..][..piece * shape.row()], [piece, shape.row()])?;
-            let y = r.output::<f32>([piece, width])?;
-            done += piece;
-            rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past + done, &y)?;
-            r.watch_all(&y);
+        for &slot in &slots.used {
+            let mut past = slots.positions[slot];
+            for &piece in &pieces {
+                let runs = r.upload(&[slot as u32, past as u32], [1, 2])?;
+                let new = NewTokens { run: piece, runs: &runs };
+                let rows = r.upload(&qkv[done * shape.row()..][..piece * shape.row()], [piece, shape.row()])?;
+                let y = r.output::<f32>([piece, width])?;
+                (done, past) = (done + piece, past + piece);
+                rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
+                r.watch_all(&y);
+            }
         }
         cut.tensors().into_iter().for_each(|buffer| r.watch(buffer, slots.cache_len()));
         Ok(())
     };
     let check = move |got: &[Data], _| {
         let [y, keys, values, cut @ .., cut_keys, cut_values] = got else { panic!("two attentions") };
-        let pieces: Vec<u32> = cut.iter().flat_map(Data::to_f32).map(f32::to_bits).collect();
-        let whole: Vec<u32> = y.to_f32().into_iter().map(f32::to_bits).collect();
-        if let Some(at) = (0..whole.len()).find(|&at| whole[at] != pieces[at]) {
-            return Err(format!("number {at} of the attention: {} alone, {}", f32::from_bits(pieces[at]), f32::from_bits(whole[at])));
+        let pieces: Vec<f32> = cut.iter().flat_map(Data::to_f32).collect();
+        let whole = y.to_f32();
+        if let Some(at) = (0..whole.len()).find(|&at| whole[at].to_bits() != pieces[at].to_bits() || !whole[at].is_finite()) {
+            return Err(format!("number {at} of the attention: {} alone, {}", pieces[at], whole[at]));
         }
         if keys.bytes() == cut_keys.bytes() && values.bytes() == cut_values.bytes() { Ok(()) } else { Err("the caches differ".into()) }
     };
-    Case::new(name, record, check).of(element)
+    let case = Case::new(name, record, check).of(element);
+    if large { case.device_only() } else { case }
 }
