@@ -1,6 +1,6 @@
-// Causal attention of many new tokens, after rope.wgsl: y as in attention_few.wgsl, and the same bits. A workgroup goes through all shares that its TILE_X
-// rows see, and makes up to COLUMNS columns of their output. Its threads are 16 across by TILE_X / 4 down. A thread has four rows, 4·down to 4·down + 3: of
-// scores those of the positions across, across + 16, .. of a share, and of the output every 16th quad.
+// Causal attention of many new tokens, after rope.wgsl: y as in attention_few.wgsl, and the same bits. A workgroup goes through all shares that its
+// TILE_X rows see, and makes up to COLUMNS columns of their output. Its threads are 16 across by TILE_X / 4 down. A thread has four rows, 4·down to
+// 4·down + 3: of scores those of the positions across, across + 16, .. of a share, and of the output every 16th quad.
 @group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> qkv: array<vec2<f32>>;
 @group(0) @binding(2) var<storage, read> keys: array<vec4<C>>;
@@ -8,7 +8,7 @@
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 const DOWN: u32 = TILE_X / 4u;
-// Every fourth quad of a head is in one sum of a score. So many quads of a sum are added between two barriers.
+// Quads of a head whose products are added between two barriers: two of each of the four sums of a score.
 const STEP: u32 = 8u;
 // Every eighth position of a share is in one sum of values. Those of four sums are added between two barriers.
 const HALF: u32 = SPAN / 2u;
@@ -26,9 +26,9 @@ var<workgroup> staged: array<vec4<f32>, BESIDE + HALF * 16u>;
 fn slot(column: u32, down: u32) -> u32 { return column * DOWN + (down ^ (column % DOWN)); }
 
 // Where a thread is in its workgroup. Neighbours are 8 across and 4 down, so that they read few vectors at a time.
-struct Place { local: u32, across: u32, down: u32 }
+struct Place { across: u32, down: u32 }
 
-fn place_of(local: u32) -> Place { return Place(local, local % 8u + local / 32u % 2u * 8u, local / 8u % 4u + local / 64u * 4u); }
+fn place_of(local: u32) -> Place { return Place(local % 8u + local / 32u % 2u * 8u, local / 8u % 4u + local / 64u * 4u); }
 
 // Of four positions, numbers of four rows each; or of four rows, a quad each.
 struct Tile { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
@@ -44,11 +44,11 @@ fn queries_of(rows: Rows, row: u32) -> u32 { return head_of(rows, row_of(rows, r
 // The positions that a row sees end here.
 fn end_of(rows: Rows, row: u32) -> u32 { return min(rows.past + row_of(rows, row) / rows.sharing + 1u, rows.visible); }
 
-// Stages quads `first`, first + 4, .. of queries and of keys. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken
+// Stages quads of queries and keys from `first` on. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken
 // again. All loads are on their way before the barrier.
 fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: u32) {
     let column = local % 16u;
-    let pair = 2u * first + column / 2u * 8u + column % 2u;
+    let pair = 2u * first + column;
     let at = starts + min(pair, params.head_dim / 2u - 1u);
     let a = qkv[at.x];
     let b = qkv[at.y];
@@ -58,7 +58,7 @@ fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: 
     var k = array<vec4<C>, STEP * SPAN / THREADS>();
     for (var n = 0u; n < STEP * SPAN / THREADS; n += 1u) {
         let i = local + n * THREADS;
-        let quad = min(first + i / SPAN * 4u, rows.quads - 1u);
+        let quad = min(first + i / SPAN, rows.quads - 1u);
         k[n] = keys[(row * rows.quads + quad) * params.capacity + min(start + i % SPAN, rows.visible - 1u)];
     }
     workgroupBarrier();
@@ -89,16 +89,6 @@ fn add_products(quad: u32, place: Place, sums: Tile) -> Tile {
     );
 }
 
-// One of the four sums of scores: of the products of every fourth quad from `first` on.
-fn products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, place: Place) -> Tile {
-    var sums = Tile();
-    for (var quad = first; quad < rows.quads; quad += 4u * STEP) {
-        stage_products(rows, starts, start, quad, place.local);
-        for (var i = 0u; i < min(STEP, (rows.quads - quad + 3u) / 4u); i += 1u) { sums = add_products(i, place, sums); }
-    }
-    return sums;
-}
-
 // LOWEST instead of scores that are not seen, by rows whose positions end at `ends`.
 fn seen(position: u32, ends: vec4<u32>, v: vec4<f32>) -> vec4<f32> {
     return vec4<f32>(
@@ -122,16 +112,23 @@ fn weights_of(scores: vec4<f32>, largest: vec4<f32>) -> vec4<f32> {
     );
 }
 
-// Stages 16 quads of values from `first` on, of the positions 4·half to 4·half + 3 of every eight.
-fn stage_values(rows: Rows, start: u32, first: u32, second_half: u32, local: u32) {
+alias Values = array<vec4<C>, HALF * 16u / THREADS>;
+
+// A thread's part of 16 quads of values from `first` on, of the positions 4·half to 4·half + 3 of every eight.
+fn load_values(rows: Rows, start: u32, first: u32, second_half: u32, local: u32) -> Values {
     let row = rows.sequence * params.kv_heads + rows.kv_head;
-    var v = array<vec4<C>, HALF * 16u / THREADS>();
+    var v = Values();
     for (var n = 0u; n < HALF * 16u / THREADS; n += 1u) {
         let i = local + n * THREADS;
         let position = start + i / 64u * 8u + second_half * 4u + i / 16u % 4u;
         let quad = min(first + i % 16u, rows.quads - 1u);
         v[n] = values[(row * params.capacity + min(position, rows.visible - 1u)) * rows.quads + quad];
     }
+    return v;
+}
+
+fn stage_values(loaded: Values, local: u32) {
+    var v = loaded;
     workgroupBarrier();
     for (var n = 0u; n < HALF * 16u / THREADS; n += 1u) { staged[BESIDE + local + n * THREADS] = vec4<f32>(v[n]); }
     workgroupBarrier();
@@ -162,7 +159,8 @@ fn grown(so_far: Tile, sum: Tile, shrink: vec4<f32>, grow: vec4<f32>) -> Tile {
 }
 
 fn write_row(rows: Rows, row: u32, quad: u32, total: f32, sum: vec4<f32>) {
-    if rows.first + row < rows.count { put(head_of(rows, rows.first + row, params.heads) * params.head_dim, quad, quotient(Merged(0.0, total, sum))); }
+    if rows.first + row >= rows.count { return; }
+    put(head_of(rows, rows.first + row, params.heads) * params.head_dim, quad, quotient(Merged(0.0, total, sum)));
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
@@ -174,16 +172,30 @@ fn attention_many(group: Group, ids: Ids) {
     let rows = rows_of(group.count.x - 1u - group.id.x, group.id.y / strips, group.id.z);
     let place = place_of(ids.local);
     let row = 4u * place.down;
-    let loaded = ids.local / 16u * 4u;
-    let starts = vec4<u32>(queries_of(rows, loaded), queries_of(rows, loaded + 1u), queries_of(rows, loaded + 2u), queries_of(rows, loaded + 3u));
+    let asked = ids.local / 16u * 4u;
+    let starts = vec4<u32>(queries_of(rows, asked), queries_of(rows, asked + 1u), queries_of(rows, asked + 2u), queries_of(rows, asked + 3u));
     let all_see = end_of(rows, 0u);
 
     var largest = vec4<f32>(LOWEST);
     var total = vec4<f32>();
     var so_far = array<Tile, PASSES>();
     for (var start = 0u; start < rows.visible; start += SPAN) {
-        let front = added(products(rows, starts, start, 0u, place), products(rows, starts, start, 1u, place));
-        var scores = added(front, added(products(rows, starts, start, 2u, place), products(rows, starts, start, 3u, place)));
+        // Four sums for every score: of quads 0, 4, .., of quads 1, 5, .., and so on.
+        var sums0 = Tile();
+        var sums1 = Tile();
+        var sums2 = Tile();
+        var sums3 = Tile();
+        for (var first = 0u; first < rows.quads; first += STEP) {
+            stage_products(rows, starts, start, first, ids.local);
+            for (var quad = 0u; quad < min(STEP, rows.quads - first); quad += 4u) {
+                sums0 = add_products(quad, place, sums0);
+                sums1 = add_products(quad + 1u, place, sums1);
+                sums2 = add_products(quad + 2u, place, sums2);
+                sums3 = add_products(quad + 3u, place, sums3);
+            }
+        }
+        var loaded = load_values(rows, start, strip, 0u, ids.local);
+        var scores = added(added(sums0, sums1), added(sums2, sums3));
         if start + SPAN > all_see {
             let position = start + place.across;
             let ends = vec4<u32>(end_of(rows, row), end_of(rows, row + 1u), end_of(rows, row + 2u), end_of(rows, row + 3u));
@@ -225,7 +237,9 @@ fn attention_many(group: Group, ids: Ids) {
             if first < rows.quads {
                 var sum = Tile();
                 for (var h = 0u; h < 2u; h += 1u) {
-                    stage_values(rows, start, first, h, ids.local);
+                    stage_values(loaded, ids.local);
+                    // The next ones are on their way meanwhile. After the last, nobody needs them.
+                    loaded = load_values(rows, start, first + h * 16u, 1u - h, ids.local);
                     let front = added(weighted(h, 0u, place), weighted(h, 1u, place));
                     let part = added(front, added(weighted(h, 2u, place), weighted(h, 3u, place)));
                     if h == 0u { sum = part; } else { sum = added(sum, part); }

@@ -35,9 +35,16 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
     }
 }
 
+/// May a text spill? Those for other GPUs, and `attention_many` in WGSL, the tiles of which fill registers: where a device takes Metal texts, it has smaller
+/// ones.
+pub fn may_spill(kernel: &Text) -> bool {
+    let name = kernel.declaration.name;
+    is_for_others(name) || (name == "attention_many" && kernel.variant.language == ShaderLanguage::Wgsl)
+}
+
 /// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill registers there with expanded ones, those for software adapters
 /// with rows that few threads hold, and spill.
-pub fn is_for_others(name: &str) -> bool {
+fn is_for_others(name: &str) -> bool {
     const SEVERAL_TOKENS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
     let of_a_step = name.starts_with("norm_bitlinear") && (name.contains("_int8_") || name.contains("_software"));
     of_a_step || SEVERAL_TOKENS.contains(&name)

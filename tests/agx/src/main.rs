@@ -155,7 +155,7 @@ fn faults(listings: &[Listing]) -> Vec<String> {
             }
             continue;
         };
-        if listing.spills != (0, 0) && !catalog::is_for_others(kernel.declaration.name) {
+        if listing.spills != (0, 0) && !catalog::may_spill(&kernel) {
             faults.push(format!("{name}: {} spills, {} fills", listing.spills.0, listing.spills.1));
         }
         if kernel.declaration.name == gemv::KERNEL {
