@@ -253,21 +253,28 @@ pub fn company() -> Vec<Case> {
         (Slots::one(2, 1, 256, 63, 2), vec![1, 1]),
         // More heads share a key than a workgroup takes.
         (Slots::one(9, 1, 32, 70, 2), vec![1, 1]),
-        // Rows enough for the kernel for many, and pieces that are too few for it.
+    ];
+    // Rows enough for the kernel for many, and pieces that are too few for it.
+    let many = [
         (Slots::one(32, 8, 16, 40, 66), vec![65, 1]),
-        (Slots::one(128, 8, 20, 0, 15), vec![1, 12, 2]),
-        (Slots::one(28, 4, 100, 61, 70), vec![1, 30, 39]),
-        (Slots::one(32, 32, 128, 60, 33), vec![30, 3]),
-        (Slots::one(128, 32, 254, 120, 9), vec![1, 8]),
-        (Slots::one(32, 16, 256, 0, 50), vec![2, 15, 33]),
+        (Slots::one(128, 8, 20, 0, 16), vec![1, 12, 3]),
+        (Slots::one(28, 4, 100, 61, 74), vec![1, 30, 43]),
+        (Slots::one(52, 52, 128, 60, 33), vec![30, 3]),
+        (Slots::one(208, 52, 254, 120, 9), vec![1, 8]),
+        (Slots::one(32, 16, 256, 0, 62), vec![2, 15, 45]),
+        (Slots::one(128, 128, 130, 0, 9), vec![1, 8]),
         // Sequences that see more than others, and one that has nothing.
         (Slots::one(4, 2, 6, 0, 170).of(&[3, 64, 0, 130], &[3, 0, 2]), vec![1, 150, 19]),
     ];
+    for (Slots { shape, used, run, .. }, _) in &many {
+        let tiles = (run * shape.heads / shape.kv_heads).div_ceil(8) * shape.kv_heads * used.len();
+        assert!(tiles >= 256, "{shape:?}, {run} tokens: too few for the kernel for many");
+    }
     let case = |(i, (slots, pieces)): (u64, (Slots, Vec<usize>))| {
         let of = |element| in_pieces(&mut rng(700 + i), &slots, &pieces, element);
         [of(Element::F32), of(Element::F16), of(Element::F32).on(|c| c.device_barriers = false)]
     };
-    (0..).zip(shapes).flat_map(case).collect()
+    (0..).zip(shapes.into_iter().chain(many)).flat_map(case).collect()
 }
 
 /// The new tokens of all slots at once, and each slot's by itself, a piece after another.
