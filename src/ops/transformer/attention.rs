@@ -94,7 +94,7 @@ static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Sour
 /// Columns of a row that a workgroup of [`MANY`] makes.
 const COLUMNS: usize = 128;
 
-/// Tiles of 32 rows in WGSL; there the dearest turn is that of a quad of scores.
+/// Tiles of 32 rows in WGSL; there the dearest turn is that of half a share's values.
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
     Params::FIELDS,
@@ -111,7 +111,7 @@ static MANY: Kernel = Kernel::trusted(
         .tile([32, 1, 1])
         .constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
         .workgroup_bytes(16_384)
-        .work(Work::new(64, "products", 0, 128)),
+        .work(Work::new(512, "products", 64, 1024)),
         rows(
             Source::msl(msl![
                 "shared/prelude",
