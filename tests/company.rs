@@ -2,18 +2,20 @@
 //! tokens a step takes. In every engine.
 
 use bitnet_wgpu::model::{Model, Session, SessionOptions};
-use support::{block_on, context, real_model};
+use support::{block_on, context, prompts_on_matrix_units, real_model};
 
-/// The real model by both engines, and small ones with SiLU and with rows that take two dispatches.
+/// The real model by both engines, and on matrix units where the GPU has some, and small ones with SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
     let small = |name: &str| Model::load(context(), support::data("models").join(name)).unwrap();
     let real = Model::load(context(), real_model()).unwrap();
-    vec![
+    let mut all = vec![
         ("the GPU", real),
         ("the CPU", Model::load_cpu(real_model()).unwrap()),
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
-    ]
+    ];
+    all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
+    all
 }
 
 /// Longer than a share of the attention's positions.

@@ -8,7 +8,7 @@ use bitnet_wgpu::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use support::{Golden, block_on, context, contexts, real_model};
+use support::{Golden, block_on, context, contexts, prompts_on_matrix_units, real_model};
 
 /// The model on the GPU, in every way that the device can be used or in the way that it is by choice, and on the CPU.
 fn models(every_gpu: bool) -> Vec<(String, Model)> {
@@ -17,6 +17,11 @@ fn models(every_gpu: bool) -> Vec<(String, Model)> {
         (engine, Model::load(context, real_model()).unwrap())
     };
     let mut models: Vec<_> = if every_gpu { contexts() } else { vec![context().clone()] }.iter().map(on_gpu).collect();
+    models.extend(
+        prompts_on_matrix_units()
+            .filter(|_| every_gpu)
+            .map(|context| ("matrix units".into(), Model::load(&context, real_model()).unwrap())),
+    );
     models.push(("the CPU".into(), Model::load_cpu(real_model()).unwrap()));
     models
 }

@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     catalog, f16,
     tensor::{self, Side},
 };
-use support::{block_on, contexts, convert, floats, quantize_as, rng, ternary, ternary_with};
+use support::{block_on, contexts, convert, floats, quantize_as, rng, ternary, ternary_with, with_matrix_units};
 
 /// What each of these kernels makes of the first dispatch of `record`, in bits.
 fn outputs(context: &Context, kernels: &[&str], record: impl Fn(&mut Encoder) -> Result<()>) -> Vec<Vec<u8>> {
@@ -87,12 +87,12 @@ fn tiles_of_ternary_weights_do_too() {
 /// A row's output does not depend on how many tokens go beside it, nor on the kernel: all sums are exact.
 #[test]
 fn bitlinear_gives_the_same_bits_by_every_kernel() {
-    for context in contexts() {
-        for (m, rows, columns) in [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300)] {
+    for context in contexts().into_iter().chain(with_matrix_units().cloned()) {
+        for (m, rows, columns) in [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300), (150, 133, 200)] {
             let mut rng = rng((m + rows) as u64);
             let w = ternary(&mut rng, rows, columns).upload(&context).unwrap();
             let x = context.upload(&floats(&mut rng, m * columns, 3.0), [m, columns]).unwrap();
-            for (layout, kinds) in [(Layout::Int8, &["_int8"][..]), (Layout::Half, &["_half", "_biased"])] {
+            for (layout, kinds) in [(Layout::Int8, &["_int8", "_units"][..]), (Layout::Half, &["_half", "_biased"])] {
                 if layout == Layout::Half && !context.capabilities().half_subnormals {
                     continue;
                 }
@@ -101,7 +101,8 @@ fn bitlinear_gives_the_same_bits_by_every_kernel() {
                 encoder.submit().unwrap().wait().unwrap();
                 let of_layout = |kernel: &&'static Kernel| {
                     let kind = ["bitlinear_gemv", "bitlinear_gemm"].iter().find_map(|entry| kernel.name.strip_prefix(entry));
-                    kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
+                    let runs = kernel.matrix_unit.is_none_or(|unit| context.capabilities().matrix_units.contains(&unit));
+                    runs && kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
                 };
                 let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
                 assert!(names.len() > 3, "{names:?}");

@@ -1,8 +1,8 @@
 //! `bitnet adapters`: the GPUs, and what would run on them.
 
-use crate::{say, text};
+use crate::{model::matrix_units, say, text};
 use anyhow::Result;
-use bitnet_wgpu::{Context, bitnet, wgpu};
+use bitnet_wgpu::{Capabilities, Context, bitnet, wgpu};
 use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -43,8 +43,10 @@ impl Adapters {
 }
 
 fn open(adapter: &wgpu::Adapter) -> Result<Context> {
-    let (features, limits) = Context::device_needs(adapter);
-    let descriptor = wgpu::DeviceDescriptor { required_features: features, required_limits: limits, ..Default::default() };
+    let (features, required_limits) = Context::device_needs(adapter);
+    let required_features = features | (adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    let descriptor =
+        wgpu::DeviceDescriptor { required_features, required_limits, experimental_features: matrix_units(), ..Default::default() };
     let (device, queue) = block_on(adapter.request_device(&descriptor))?;
     Ok(block_on(Context::from_wgpu(adapter, device, queue))?)
 }
@@ -53,12 +55,20 @@ fn shown(context: &Context) -> String {
     let c = context.capabilities();
     let mut text = format!("  {} on {:?}; kernels in {:?}, {:?} by choice\n", c.driver, c.backend, c.languages, context.language());
     text += &format!("  subgroup operations {}, f16 {}, subnormal halves kept {}\n", c.subgroups, c.f16, c.half_subnormals);
+    text += &format!("  matrix units: {}\n", units(c));
     text += &format!("  timestamps {}, largest tensor {} MiB\n", c.timestamps, c.max_binding_bytes >> 20);
     for (tokens, features) in SHAPES {
         let layout = bitnet::layout(features, c, context.language());
-        text += &format!("  {tokens} × {features}: {layout:?} activations, {}\n", bitnet::plan(tokens, 2560, layout, false, c).name);
+        text +=
+            &format!("  {tokens} × {features}: {layout:?} activations, {}\n", bitnet::plan(tokens, 2560, features, layout, false, c).name);
     }
     text
+}
+
+/// The sizes of the matrices that are multiplied on units.
+pub fn units(c: &Capabilities) -> String {
+    let sizes: Vec<_> = c.matrix_units.iter().map(|unit| format!("{0} × {0}", unit.size)).collect();
+    if sizes.is_empty() { "none that are used".into() } else { sizes.join(", ") }
 }
 
 fn object(context: &Context) -> Value {
@@ -67,6 +77,7 @@ fn object(context: &Context) -> Value {
         "adapter": c.adapter, "driver": c.driver, "backend": format!("{:?}", c.backend), "software": c.software, "usable": true,
         "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(), "language": format!("{:?}", context.language()),
         "subgroups": c.subgroups, "f16": c.f16, "half_subnormals": c.half_subnormals, "timestamps": c.timestamps,
+        "matrix_units": c.matrix_units.iter().map(|unit| json!({ "size": unit.size, "lanes": unit.lanes })).collect::<Vec<_>>(),
         "max_binding_bytes": c.max_binding_bytes,
     })
 }

@@ -1,6 +1,7 @@
 //! `bitnet bench`: times prefill and decode.
 
 use crate::{
+    adapters,
     model::{self, ModelArgs, device, with_progress},
     profile::Profile,
     random::{BITNET_2B4T, RandomModel},
@@ -159,6 +160,9 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     if let Some(context) = &context {
         let bytes = context.pool_stats().used_bytes;
         show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
+        let units = adapters::units(context.capabilities());
+        show(format!("matrix units: {units}"))?;
+        object["matrix_units"] = (!context.capabilities().matrix_units.is_empty()).into();
         object["gpu_bytes_of_weights"] = bytes.into();
         object["driver"] = context.capabilities().driver.clone().into();
     }

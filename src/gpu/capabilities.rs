@@ -25,8 +25,8 @@ pub struct Capabilities {
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
-    /// The matrix units that products of halves use. None unless the device was opened with wgpu's experimental feature for them:
-    /// [`Context::from_wgpu`](crate::Context::from_wgpu) says how.
+    /// The matrix units that BitLinear of many tokens and products of halves use. None unless the device was opened with wgpu's experimental feature
+    /// for them: [`Context::new_with`](crate::Context::new_with) does.
     pub matrix_units: Vec<MatrixUnit>,
     /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such instruction.
     pub fast_packed_dot: bool,

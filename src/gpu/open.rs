@@ -32,17 +32,46 @@ impl Context {
     /// # Errors
     /// [`Error::NoAdapter`], [`Error::NoDevice`], [`Error::MissingFeature`] (immediates).
     pub async fn new() -> Result<Self> {
+        Self::new_with(wgpu::ExperimentalFeatures::disabled()).await
+    }
+
+    /// [`Context::new`] with the matrix units of the GPU, where it has some that kernels use ([`Capabilities::matrix_units`]), by wgpu's token for
+    /// experimental features: prompts, and products of halves, are computed several times as fast.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, wgpu};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// // SAFETY: only this crate's kernels run on the device.
+    /// let context = Context::new_with(unsafe { wgpu::ExperimentalFeatures::enabled() }).await?;
+    /// # Ok(context)
+    /// # }
+    /// ```
+    ///
+    /// # Safety of the token
+    /// It is `unsafe` to make, since wgpu does not check all that a shader does with matrices (cooperative ones, in its words). Whoever makes it promises
+    /// that no shader on this device reads or writes one beyond the memory that it was given: neither a [`Kernel`](crate::Kernel) that is not of
+    /// this crate, nor a shader that an app makes on [`Context::device`]. A shader without `enable wgpu_cooperative_matrix` has none. The kernels of this crate keep
+    /// to their memory: they read and write matrices in workgroup memory, at places that follow from constants.
+    ///
+    /// # Errors
+    /// As [`Context::new`].
+    pub async fn new_with(experimental: wgpu::ExperimentalFeatures) -> Result<Self> {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         if !cfg!(debug_assertions) {
             descriptor.flags = wgpu::InstanceFlags::empty();
         }
         let instance = wgpu::Instance::new(descriptor.with_env());
         let adapter = choose_adapter(&instance).await?;
-        let (features, limits) = Self::device_needs(&adapter);
+        let (mut required_features, required_limits) = Self::device_needs(&adapter);
+        if experimental.is_enabled() {
+            required_features |= adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bitnet-wgpu"),
-            required_features: features,
-            required_limits: limits,
+            required_features,
+            required_limits,
+            experimental_features: experimental,
             ..Default::default()
         };
         let opened = adapter.request_device(&descriptor).await;
@@ -56,8 +85,16 @@ impl Context {
     /// # Errors
     /// As [`Context::new`], but for [`Error::NoAdapter`] where the environment names none.
     pub async fn preferred() -> Result<(Option<Self>, String)> {
+        Self::preferred_with(wgpu::ExperimentalFeatures::disabled()).await
+    }
+
+    /// [`Context::preferred`] with matrix units, as [`Context::new_with`], which says what the token promises.
+    ///
+    /// # Errors
+    /// As [`Context::preferred`].
+    pub async fn preferred_with(experimental: wgpu::ExperimentalFeatures) -> Result<(Option<Self>, String)> {
         let named = ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].into_iter().find(|name| std::env::var_os(name).is_some());
-        let context = match Self::new().await {
+        let context = match Self::new_with(experimental).await {
             Err(Error::NoAdapter { reason, .. }) if named.is_none() => {
                 return Ok((None, format!("the CPU, as there is no GPU driver: {reason}")));
             }
@@ -93,9 +130,8 @@ impl Context {
     /// # }
     /// ```
     ///
-    /// **Matrix units.** Products of halves use the matrix units of a GPU on Vulkan ([`Capabilities::matrix_units`]) where the device was opened with
-    /// wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`. Only an app can do so, with a token that is `unsafe` to make, since wgpu does not check all that a
-    /// shader does with such matrices: what else runs on that device, `Kernel`s of the app's own among it, must keep to its memory. The kernels of this crate do.
+    /// **Matrix units** are used ([`Capabilities::matrix_units`]) where the device was opened with wgpu's `EXPERIMENTAL_COOPERATIVE_MATRIX`, for which an app
+    /// asks itself; [`Context::new_with`] says what the token promises.
     ///
     /// ```no_run
     /// # use bitnet_wgpu::{Context, wgpu};

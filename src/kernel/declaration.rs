@@ -309,8 +309,9 @@ impl Kernel {
     }
 
     fn uses_f16(&self, variant: &Variant) -> bool {
-        let binds = self.bindings.iter().any(|binding| binding.ty == Type::F16);
-        binds || variant.floats.iter().any(|&(_, element)| element == Element::F16)
+        // A matrix unit multiplies halves.
+        let multiplies = self.matrix_unit.is_some() || self.bindings.iter().any(|binding| binding.ty == Type::F16);
+        multiplies || variant.floats.iter().any(|&(_, element)| element == Element::F16)
     }
 
     fn write_wgsl_head(&self, source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {

@@ -43,27 +43,21 @@ pub fn context() -> &'static Context {
     &CONTEXT
 }
 
-/// The same device with its matrix units, which only an app can ask for; `None` where it has none that kernels use.
+/// The same device with its matrix units, opened once more; `None` where it has none that kernels use.
 pub fn with_matrix_units() -> Option<&'static Context> {
     static CONTEXT: LazyLock<Option<Context>> = LazyLock::new(|| {
-        let known = context().adapter_info();
-        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
-        let mut adapters = block_on(instance.enumerate_adapters(wgpu::Backends::all())).into_iter();
-        let adapter = adapters.find(|adapter| adapter.get_info().name == known.name && adapter.get_info().backend == known.backend)?;
-        let (features, required_limits) = Context::device_needs(&adapter);
-        let units = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
-        if !adapter.features().contains(units) {
-            return None;
-        }
+        context();
         // SAFETY: kernels of the crate alone run on this device.
-        let experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
-        let required_features = features | units;
-        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, experimental_features, ..Default::default() };
-        let (device, queue) = block_on(adapter.request_device(&descriptor)).expect("it has the feature");
-        let context = block_on(Context::from_wgpu(&adapter, device, queue)).expect("it is what the crate needs");
+        let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        let context = block_on(Context::new_with(token)).expect("it was opened before");
         (!context.capabilities().matrix_units.is_empty()).then_some(context)
     });
     CONTEXT.as_ref()
+}
+
+/// The device as a model has it that computes prompts on matrix units; `None` where it has none. Software adapters would rather have halves.
+pub fn prompts_on_matrix_units() -> Option<Context> {
+    with_matrix_units().map(|context| context.restricted(|c| c.fast_packed_dot = true))
 }
 
 /// The device in each of its languages, and in WGSL as if it had no subgroup operations.

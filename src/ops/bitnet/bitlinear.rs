@@ -81,7 +81,7 @@ pub fn bitlinear_quantized_into<'a, T: Float>(
     }
     y.check(op, m, n)?;
     x.layout().check_features(op, k, encoder)?;
-    let kernel = plan(m, n, x.layout(), w.group().is_some(), encoder.context().capabilities());
+    let kernel = plan(m, n, k, x.layout(), w.group().is_some(), encoder.context().capabilities());
     let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
     let (y, extent) = (y.tensor(), [n, m, 1]);
     let Some(size) = w.group() else {

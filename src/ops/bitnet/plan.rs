@@ -7,6 +7,7 @@ use super::{
     bitlinear_kernels::{
         GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_HALF_SOFTWARE,
         GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, GROUPED, GROUPED_SEVERAL,
+        OnUnit, UNITS_8, UNITS_16,
     },
 };
 use crate::{
@@ -30,6 +31,12 @@ const TALL_ROWS: usize = 16_384;
 /// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer rows and tokens, four teams share four rows.
 const BUSY_TEAMS: usize = 2048;
 
+/// From so many tokens on, the tiles of a matrix unit cost less than passes of a GEMV.
+const UNIT_TOKENS: usize = 12;
+
+/// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones are made.
+const LARGE_TILES: usize = 128;
+
 /// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only so many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
 
@@ -45,8 +52,14 @@ pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
     layout(features, context.capabilities(), context.language())
 }
 
-/// The kernel for `tokens` activations in `layout`, times a matrix of `rows` that is scaled by groups or not.
-pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> &'static Kernel {
+/// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows` that is scaled by groups or not.
+pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> &'static Kernel {
+    if !grouped
+        && layout == Layout::Int8
+        && let Some(kernel) = on_unit(tokens, rows, features, capabilities)
+    {
+        return kernel;
+    }
     let gemv_fits = tokens <= 1 || rows.div_ceil(LEAST_TILE_ROWS) <= capabilities.max_workgroups as usize;
     match layout {
         _ if grouped && tokens == 1 => &GROUPED,
@@ -57,6 +70,20 @@ pub fn plan(tokens: usize, rows: usize, layout: Layout, grouped: bool, capabilit
         Layout::Half if gemv_fits => half(tokens, capabilities),
         Layout::Half => &GEMM_HALF,
     }
+}
+
+/// The kernel on a matrix unit, where there is one, and where it is exact and the best.
+fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static Kernel> {
+    let units = || [&UNITS_16, &UNITS_8].into_iter().find(|on| on.unit().is_some_and(|unit| capabilities.matrix_units.contains(&unit)));
+    if tokens < UNIT_TOKENS || !(1..=OnUnit::MAX_FEATURES).contains(&features) {
+        return None;
+    }
+    let tiles = rows.div_ceil(128).saturating_mul(tokens.div_ceil(128));
+    units().map(|on| match tokens {
+        ..=NARROW_TOKENS => &on.narrow,
+        _ if tiles >= LARGE_TILES => &on.large,
+        _ => &on.small,
+    })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
@@ -100,6 +127,7 @@ fn half(tokens: usize, capabilities: &Capabilities) -> &'static Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::needs::MatrixUnit;
     use ShaderLanguage::{Msl, Wgsl};
 
     #[test]
@@ -123,7 +151,8 @@ mod tests {
     #[test]
     fn kernels() {
         let (mut apple, other) = (Capabilities::example(true), Capabilities::example(false));
-        let plan = |tokens, rows, layout, grouped, capabilities: &Capabilities| plan(tokens, rows, layout, grouped, capabilities).name;
+        let plan =
+            |tokens, rows, layout, grouped, capabilities: &Capabilities| plan(tokens, rows, 2560, layout, grouped, capabilities).name;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half");
         assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_2");
         assert_eq!(plan(3, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_4");
@@ -152,5 +181,25 @@ mod tests {
         apple.half_subnormals = false;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased");
         assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased_4");
+    }
+
+    #[test]
+    fn matrix_units_make_many_tokens_of_whole_matrices() {
+        let mut with = Capabilities::example(false);
+        with.matrix_units = vec![MatrixUnit::new(16, 64), MatrixUnit::new(16, 32)];
+        let name = |tokens, rows, features, layout, grouped| plan(tokens, rows, features, layout, grouped, &with).name;
+        assert_eq!(name(11, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8");
+        assert_eq!(name(12, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_narrow");
+        assert_eq!(name(33, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(512, 3968, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(512, 3969, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
+        assert_eq!(name(512, 4096, 65_536, Layout::Int8, false), "bitlinear_gemm_units_16_large");
+        // Where sums would not be exact, or there is nothing to load.
+        assert_eq!(name(512, 4096, 65_537, Layout::Int8, false), "bitlinear_gemm_int8");
+        assert_eq!(name(512, 4096, 0, Layout::Int8, false), "bitlinear_gemm_int8");
+        assert_eq!(name(512, 4096, 2560, Layout::Half, false), "bitlinear_gemm_half");
+        assert_eq!(name(512, 4096, 2560, Layout::Int8, true), "bitlinear_grouped_several");
+        with.matrix_units = vec![MatrixUnit::new(8, 8)];
+        assert_eq!(plan(40, 64, 64, Layout::Int8, false, &with).name, "bitlinear_gemm_units_8");
     }
 }

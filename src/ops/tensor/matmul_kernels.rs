@@ -158,10 +158,11 @@ pub static MATMUL_QUADS: Forms = forms(["matmul_quads", "matmul_quads_finish"], 
 /// The same, for products that keep a GPU busy with few workgroups. (In Metal they are no larger.)
 pub static MATMUL_LARGE: Forms = forms(["matmul_large", "matmul_large_finish"], "matmul", &[large_tile(QUADS), METAL_QUADS]);
 
-/// On units for matrices of 16 × 16, as NVIDIA's are, and on those of 8 × 8 of a software adapter, which run the same text.
-const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
+/// Units for matrices of 16 × 16, as NVIDIA's are.
+pub const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
 const UNITS_16: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matrix_16", HOLE, "tensor/matmul_units"];
-const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
+/// Those of 8 × 8 of a software adapter, which run the same text.
+pub const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
 const UNITS_8: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matrix_8", HOLE, "tensor/matmul_units"];
 
 /// Halves in rows of whole quads.

@@ -46,7 +46,7 @@ impl Op {
 
     /// Has it kernels for matrix units?
     pub fn on_matrix_units(&self) -> bool {
-        ["tensor::matmul", "tensor::matmul_with"].contains(&self.name)
+        ["bitnet::bitlinear", "bitnet::bitlinear_add", "tensor::matmul", "tensor::matmul_with"].contains(&self.name)
     }
 }
 

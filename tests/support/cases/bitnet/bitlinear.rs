@@ -25,6 +25,20 @@ const MANY_OUTPUTS: [Shape; 7] =
     [(1, 16_387, 65), (1, 16_387, 300), (3, 8197, 300), (4, 8195, 65), (8, 8195, 300), (250, 259, 40), (263, 130, 70)];
 
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
+/// What matrix units make, where a device has them: off their tiles in rows and tokens, at and off the depth that is staged; the last of so many outputs
+/// that large tiles make them.
+const ON_UNITS: [Shape; 9] = [
+    (16, 1, 1),
+    (17, 200, 65),
+    (31, 129, 63),
+    (33, 65, 64),
+    (64, 64, 128),
+    (100, 130, 200),
+    (129, 7, 320),
+    (300, 200, 97),
+    (130, 8200, 33),
+];
+
 /// Devices without packed products take other kernels for 3 to 256 tokens.
 const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| c.fast_packed_dot = false);
 const METHODS: [Method; 4] = [
@@ -75,6 +89,18 @@ pub fn cases() -> Vec<Case> {
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
         cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
     }
+    for shape in ON_UNITS {
+        let mut rng = rng(12);
+        let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
+        cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
+    }
+    // The largest sums on matrix units, and one feature more than they take; codes of activations that are 0.
+    for (k, value) in [(1 << 16, 1.0), (1 << 16, -1.0), ((1 << 16) + 1, 1.0), (64, 0.0)] {
+        let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
+        for m in [16, 35] {
+            cases.push(case::<f32>(INT8, (m, 2, k), &vec![value; m * k], &ones).device_only());
+        }
+    }
     cases
 }
 
@@ -120,7 +146,8 @@ pub fn adding() -> Vec<Case> {
             cases.extend([add::<f32>(&mut rng(35), method, shape), add::<f16>(&mut rng(36), method, shape)]);
         }
     }
-    cases.extend(MANY_OUTPUTS.map(|shape| add::<f32>(&mut rng(34), INT8, shape).device_only()));
+    cases.extend(MANY_OUTPUTS.into_iter().chain(ON_UNITS).map(|shape| add::<f32>(&mut rng(34), INT8, shape).device_only()));
+    cases.extend(ON_UNITS.map(|shape| add::<f16>(&mut rng(37), INT8, shape).device_only()));
     cases
 }
 
