@@ -27,8 +27,8 @@ struct Lane {
     @builtin(subgroup_invocation_id) id: u32,
 }
 
-// Two pairs of halves, by their bits.
-fn quad(a: u32, b: u32) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(a), unpack2x16float(b))); }
+// Two pairs of halves, by their bits: for a compiler that sees that a pair is converted back, without an instruction.
+fn quad(a: u32, b: u32) -> vec4<f16> { return vec4<f16>(vec2<f16>(unpack2x16float(a)), vec2<f16>(unpack2x16float(b))); }
 
 // Four codes, bits of which are in the exponent of a half: code·2^-14, in the order 0, 2, 1, 3.
 fn weights(even: u32, odd: u32) -> vec4<f16> { return quad(even & 0x0c000c00u, odd & 0x0c000c00u); }
