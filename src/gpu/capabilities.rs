@@ -109,16 +109,13 @@ fn matrix_units(
     use wgpu::CooperativeScalarType::{F16, F32};
     let needed = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
     let lanes = info.subgroup_min_size;
-    if info.backend != wgpu::Backend::Vulkan
-        || !features.contains(needed)
-        || lanes != info.subgroup_max_size
-        || limits.max_compute_workgroup_storage_size < MatrixUnit::WORKGROUP_BYTES
-    {
+    if info.backend != wgpu::Backend::Vulkan || !features.contains(needed) || lanes != info.subgroup_max_size {
         return Vec::new();
     }
     let fits = |matrix: &wgpu::CooperativeMatrixProperties| {
         let square = matrix.m_size == matrix.n_size && matrix.n_size == matrix.k_size;
         square && (matrix.ab_type, matrix.cr_type) == (F16, F32) && !matrix.saturating_accumulation
     };
-    matrices.iter().filter(|matrix| fits(matrix)).map(|matrix| MatrixUnit::new(matrix.m_size, lanes)).collect()
+    let units = matrices.iter().filter(|matrix| fits(matrix)).map(|matrix| MatrixUnit::new(matrix.m_size, lanes));
+    units.filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size).collect()
 }

@@ -17,12 +17,14 @@ pub struct MatrixUnit {
 }
 
 impl MatrixUnit {
-    /// What this crate's kernels on matrix units need at most. A device with less memory for a workgroup is taken for one without units.
-    pub(crate) const WORKGROUP_BYTES: u32 = 28_672;
-
     /// A unit for matrices of `size` × `size`, and subgroups of `lanes` threads.
     pub const fn new(size: u32, lanes: u32) -> Self {
         Self { size, lanes }
+    }
+
+    /// What this crate's kernels on such a unit need of workgroup memory at most. A device with less is taken for one without the unit.
+    pub(crate) const fn workgroup_bytes(self) -> u32 {
+        if self.size == 16 { 45_056 } else { 28_672 }
     }
 }
 

@@ -1,7 +1,7 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0, on matrix units; for many tokens t. codes is [rows, words]
 // words of sixteen codes, x [tokens, words] vectors of sixteen int8 activations, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a
-// subgroup DOWN × ACROSS matrices of SIDE × SIDE of them. DEPTH columns are in workgroup memory at a time, as halves, and those that follow are loaded
-// while these are multiplied.
+// subgroup DOWN × 2 matrices of SIDE × SIDE of them. DEPTH columns are in workgroup memory at a time, as halves, and those that follow are loaded while
+// these are multiplied.
 // Activations are at most 128 and codes at most 2, so sums are integers up to 2^24, for k up to 2^16: exact in any order.
 struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
 var<immediate> params: Params;
@@ -16,15 +16,38 @@ var<immediate> params: Params;
 // bank twice.
 const STEP: u32 = DEPTH / 16u;
 const PITCH: u32 = DEPTH / 4u + 2u;
-// STAGES of them: with two, one is written while the other is read.
-const STAGE: u32 = (TILE_X + TILE_Y) * PITCH;
-var<workgroup> staged: array<vec4<f16>, STAGES * STAGE>;
-// Two matrices of outputs of each subgroup, side by side.
-var<workgroup> outputs: array<f32, THREADS / LANES * 2u * SIDE * SIDE>;
+// Rows, then tokens.
+var<workgroup> staged: array<vec4<f16>, (TILE_X + TILE_Y) * PITCH>;
+// A matrix of outputs of each subgroup.
+var<workgroup> outputs: array<f32, THREADS / LANES * SIDE * SIDE>;
 
 struct Lane {
     @builtin(subgroup_id) subgroup: u32,
     @builtin(subgroup_invocation_id) id: u32,
+}
+
+// What a thread stages: a word of two rows and of two tokens, half a tile apart.
+struct Words { w0: u32, w1: u32, x0: vec4<u32>, x1: vec4<u32> }
+
+// The lines that threads stage, neighbours apart, so that those that write at once meet no bank twice.
+fn line(local: u32) -> u32 {
+    let i = local / STEP;
+    return (i & 0xfffffff8u) | ((i & 3u) << 1u) | ((i >> 2u) & 1u);
+}
+
+// Where the words of a thread begin, of what is not a line's first: rows and tokens that do not exist are read as the last one, and not written.
+struct Starts { w0: u32, w1: u32, x0: u32, x1: u32 }
+
+fn starts(row0: u32, token0: u32, local: u32) -> Starts {
+    let row = row0 + line(local);
+    let token = token0 + line(local);
+    let rows = min(vec2<u32>(row, row + TILE_X / 2u), vec2<u32>(params.rows - 1u)) * params.words + local % STEP;
+    let tokens = min(vec2<u32>(token, token + TILE_Y / 2u), vec2<u32>(params.tokens - 1u)) * params.words + local % STEP;
+    return Starts(rows.x, rows.y, tokens.x, tokens.y);
+}
+
+fn load(lines: Starts, first: u32) -> Words {
+    return Words(codes[lines.w0 + first], codes[lines.w1 + first], x[lines.x0 + first], x[lines.x1 + first]);
 }
 
 // Two pairs of halves, by their bits: for a compiler that sees that a pair is converted back, without an instruction.
@@ -33,11 +56,12 @@ fn quad(a: u32, b: u32) -> vec4<f16> { return vec4<f16>(vec2<f16>(unpack2x16floa
 // Four codes, bits of which are in the exponent of a half: code·2^-14, in the order 0, 2, 1, 3.
 fn weights(even: u32, odd: u32) -> vec4<f16> { return quad(even & 0x0c000c00u, odd & 0x0c000c00u); }
 
+// Of all words of a line the first quads, then the second ones, and so on: the order of columns is free, if it is the same for both.
 fn stage_weights(at: u32, word: u32) {
     staged[at] = weights(word << 10u, word << 2u);
-    staged[at + 1u] = weights(word << 8u, word);
-    staged[at + 2u] = weights(word << 6u, word >> 2u);
-    staged[at + 3u] = weights(word << 4u, word >> 4u);
+    staged[at + STEP] = weights(word << 8u, word);
+    staged[at + 2u * STEP] = weights(word << 6u, word >> 2u);
+    staged[at + 3u * STEP] = weights(word << 4u, word >> 4u);
 }
 
 // Four activations, in the same order: a byte without its sign, v + 128, is the end of the half 1024 + 128 + v.
@@ -48,84 +72,48 @@ fn activations(bytes: u32) -> vec4<f16> {
 
 fn stage_activations(at: u32, bytes: vec4<u32>) {
     staged[at] = activations(bytes.x);
-    staged[at + 1u] = activations(bytes.y);
-    staged[at + 2u] = activations(bytes.z);
-    staged[at + 3u] = activations(bytes.w);
+    staged[at + STEP] = activations(bytes.y);
+    staged[at + 2u * STEP] = activations(bytes.z);
+    staged[at + 3u * STEP] = activations(bytes.w);
 }
 
-// What a thread stages in a turn: word local % STEP of every LINES-th line from local / STEP on, of at most four rows and four tokens.
-const LINES: u32 = THREADS / STEP;
-struct Next { w: vec4<u32>, x0: vec4<u32>, x1: vec4<u32>, x2: vec4<u32>, x3: vec4<u32> }
-
-// Rows and tokens that do not exist are read as the last one, and not written.
-fn code_word(row0: u32, i: u32, first: u32, local: u32) -> u32 {
-    return codes[min(row0 + local / STEP + i * LINES, params.rows - 1u) * params.words + first + local % STEP];
-}
-fn x_word(token0: u32, i: u32, first: u32, local: u32) -> vec4<u32> {
-    return x[min(token0 + local / STEP + i * LINES, params.tokens - 1u) * params.words + first + local % STEP];
+fn stage(words: Words, local: u32) {
+    let at = line(local) * PITCH + local % STEP;
+    stage_weights(at, words.w0);
+    stage_weights(at + TILE_X / 2u * PITCH, words.w1);
+    stage_activations(at + TILE_X * PITCH, words.x0);
+    stage_activations(at + (TILE_X + TILE_Y / 2u) * PITCH, words.x1);
 }
 
-fn load(row0: u32, token0: u32, first: u32, local: u32) -> Next {
-    var next: Next;
-    next.w.x = code_word(row0, 0u, first, local);
-    if TILE_X > LINES { next.w.y = code_word(row0, 1u, first, local); }
-    if TILE_X > 2u * LINES {
-        next.w.z = code_word(row0, 2u, first, local);
-        next.w.w = code_word(row0, 3u, first, local);
-    }
-    if TILE_Y >= LINES || local < TILE_Y * STEP { next.x0 = x_word(token0, 0u, first, local); }
-    if TILE_Y > LINES { next.x1 = x_word(token0, 1u, first, local); }
-    if TILE_Y > 2u * LINES {
-        next.x2 = x_word(token0, 2u, first, local);
-        next.x3 = x_word(token0, 3u, first, local);
-    }
-    return next;
-}
-
-fn stage(start: u32, next: Next, local: u32) {
-    let w = start + local / STEP * PITCH + local % STEP * 4u;
-    let x = w + TILE_X * PITCH;
-    stage_weights(w, next.w.x);
-    if TILE_X > LINES { stage_weights(w + LINES * PITCH, next.w.y); }
-    if TILE_X > 2u * LINES {
-        stage_weights(w + 2u * LINES * PITCH, next.w.z);
-        stage_weights(w + 3u * LINES * PITCH, next.w.w);
-    }
-    if TILE_Y >= LINES || local < TILE_Y * STEP { stage_activations(x, next.x0); }
-    if TILE_Y > LINES { stage_activations(x + LINES * PITCH, next.x1); }
-    if TILE_Y > 2u * LINES {
-        stage_activations(x + 2u * LINES * PITCH, next.x2);
-        stage_activations(x + 3u * LINES * PITCH, next.x3);
-    }
-}
-
-// The matrices of tokens, or of rows, from one of the tile and from column `l` of a stage on.
-fn token_matrix(start: u32, token: u32, l: u32) -> Left {
-    let at = start + (TILE_X + token) * PITCH + l / 4u;
+// The matrices of tokens, or of rows, from one of the tile and from `l` of what is staged of a line on.
+fn token_matrix(token: u32, l: u32) -> Left {
+    let at = (TILE_X + token) * PITCH + l / 4u;
     return coopLoadT<Left>(&staged[at], PITCH);
 }
-fn row_matrix(start: u32, row: u32, l: u32) -> Right {
-    let at = start + row * PITCH + l / 4u;
+fn row_matrix(row: u32, l: u32) -> Right {
+    let at = row * PITCH + l / 4u;
     return coopLoad<Right>(&staged[at], PITCH);
 }
 
-// Stores two matrices, from a row on, by way of workgroup memory, since lanes do not know which of their elements they hold.
-fn store(token0: u32, row0: u32, left: Sum, right: Sum, lane: Lane) {
-    let start = lane.subgroup * 2u * SIDE * SIDE;
-    let beside = start + SIDE;
-    let pitch = 2u * SIDE;
-    coopStoreT(left, &outputs[start], pitch);
-    coopStoreT(right, &outputs[beside], pitch);
+// Stores a matrix by way of workgroup memory, since lanes do not know which of its elements they hold. A lane has a row of it, of every
+// LANES / SIDE-th token.
+fn store(token0: u32, row0: u32, sums: Sum, lane: Lane) {
+    let start = lane.subgroup * SIDE * SIDE;
+    let pitch = SIDE;
+    coopStoreT(sums, &outputs[start], pitch);
     workgroupBarrier();
-    for (var i = lane.id; i < 2u * SIDE * SIDE; i += LANES) {
-        let row = row0 + i % (2u * SIDE);
-        let token = token0 + i / (2u * SIDE);
-        if row < params.rows && token < params.tokens {
-            // Codes are value + 1, so the sum of the activations is subtracted.
-            let sum = i32(outputs[start + i] * 16384.0) - x_sum[token].x;
-            let product = exact_quotient(f32(sum) * w_scale[row], x_scale[token]);
-            let output = token * params.rows + row;
-            if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
+    let row = row0 + lane.id % SIDE;
+    if row < params.rows {
+        let beta = w_scale[row];
+        for (var i = 0u; i < SIDE * SIDE; i += LANES) {
+            let token = token0 + (lane.id + i) / SIDE;
+            if token < params.tokens {
+                // Codes are value + 1, so the sum of the activations is subtracted. Both are integers that floats hold.
+                let sum = outputs[start + lane.id + i] * 16384.0 - f32(x_sum[token].x);
+                let product = exact_quotient(sum * beta, x_scale[token]);
+                let output = token * params.rows + row;
+                if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
+            }
         }
     }
     workgroupBarrier();
@@ -136,90 +124,55 @@ fn bitlinear_gemm_units(group: Group, ids: Ids, lane: Lane) {
     let row0 = group.id.x * TILE_X;
     let token0 = group.id.y * TILE_Y;
     // The first output of a subgroup in the tile.
-    let side_by_side = TILE_X / (ACROSS * SIDE);
-    let across = lane.subgroup % side_by_side * ACROSS * SIDE;
-    let down = lane.subgroup / side_by_side * DOWN * SIDE;
+    let across = TILE_X / (2u * SIDE);
+    let right = lane.subgroup % across * 2u * SIDE;
+    let down = lane.subgroup / across * DOWN * SIDE;
     // Sums of tokens, and rows, in matrices.
     var sum00: Sum;
     var sum01: Sum;
-    var sum02: Sum;
-    var sum03: Sum;
     var sum10: Sum;
     var sum11: Sum;
-    var sum12: Sum;
-    var sum13: Sum;
     var sum20: Sum;
     var sum21: Sum;
-    var sum22: Sum;
-    var sum23: Sum;
     var sum30: Sum;
     var sum31: Sum;
-    var sum32: Sum;
-    var sum33: Sum;
-    var start = 0u;
-    var next = load(row0, token0, 0u, ids.local);
+    let lines = starts(row0, token0, ids.local);
+    var next = load(lines, 0u);
     for (var first = 0u; first < params.words; first += STEP) {
-        stage(start, next, ids.local);
+        stage(next, ids.local);
         workgroupBarrier();
         // After the last ones, these once more.
-        next = load(row0, token0, min(first + STEP, params.words - STEP), ids.local);
+        next = load(lines, min(first + STEP, params.words - STEP));
         for (var l = 0u; l < DEPTH; l += SIDE) {
-            let b0 = row_matrix(start, across, l);
-            let b1 = row_matrix(start, across + SIDE, l);
-            var b2: Right;
-            var b3: Right;
-            if ACROSS > 2u {
-                b2 = row_matrix(start, across + 2u * SIDE, l);
-                b3 = row_matrix(start, across + 3u * SIDE, l);
-            }
-            let a0 = token_matrix(start, down, l);
+            let b0 = row_matrix(right, l);
+            let b1 = row_matrix(right + SIDE, l);
+            let a0 = token_matrix(down, l);
             sum00 = coopMultiplyAdd(a0, b0, sum00);
             sum01 = coopMultiplyAdd(a0, b1, sum01);
-            if ACROSS > 2u {
-                sum02 = coopMultiplyAdd(a0, b2, sum02);
-                sum03 = coopMultiplyAdd(a0, b3, sum03);
-            }
-            if DOWN > 1u {
-                let a1 = token_matrix(start, down + SIDE, l);
-                sum10 = coopMultiplyAdd(a1, b0, sum10);
-                sum11 = coopMultiplyAdd(a1, b1, sum11);
-                if ACROSS > 2u {
-                    sum12 = coopMultiplyAdd(a1, b2, sum12);
-                    sum13 = coopMultiplyAdd(a1, b3, sum13);
-                }
-            }
+            let a1 = token_matrix(down + SIDE, l);
+            sum10 = coopMultiplyAdd(a1, b0, sum10);
+            sum11 = coopMultiplyAdd(a1, b1, sum11);
             if DOWN > 2u {
-                let a2 = token_matrix(start, down + 2u * SIDE, l);
+                let a2 = token_matrix(down + 2u * SIDE, l);
                 sum20 = coopMultiplyAdd(a2, b0, sum20);
                 sum21 = coopMultiplyAdd(a2, b1, sum21);
-                let a3 = token_matrix(start, down + 3u * SIDE, l);
+                let a3 = token_matrix(down + 3u * SIDE, l);
                 sum30 = coopMultiplyAdd(a3, b0, sum30);
                 sum31 = coopMultiplyAdd(a3, b1, sum31);
-                if ACROSS > 2u {
-                    sum22 = coopMultiplyAdd(a2, b2, sum22);
-                    sum23 = coopMultiplyAdd(a2, b3, sum23);
-                    sum32 = coopMultiplyAdd(a3, b2, sum32);
-                    sum33 = coopMultiplyAdd(a3, b3, sum33);
-                }
             }
         }
-        if STAGES == 1u { workgroupBarrier(); }
-        start = (STAGES - 1u) * STAGE - start;
+        workgroupBarrier();
     }
-    let row = row0 + across;
     let token = token0 + down;
-    store(token, row, sum00, sum01, lane);
-    if ACROSS > 2u { store(token, row + 2u * SIDE, sum02, sum03, lane); }
-    if DOWN > 1u {
-        store(token + SIDE, row, sum10, sum11, lane);
-        if ACROSS > 2u { store(token + SIDE, row + 2u * SIDE, sum12, sum13, lane); }
-    }
+    let row = row0 + right;
+    store(token, row, sum00, lane);
+    store(token, row + SIDE, sum01, lane);
+    store(token + SIDE, row, sum10, lane);
+    store(token + SIDE, row + SIDE, sum11, lane);
     if DOWN > 2u {
-        store(token + 2u * SIDE, row, sum20, sum21, lane);
-        store(token + 3u * SIDE, row, sum30, sum31, lane);
-        if ACROSS > 2u {
-            store(token + 2u * SIDE, row + 2u * SIDE, sum22, sum23, lane);
-            store(token + 3u * SIDE, row + 2u * SIDE, sum32, sum33, lane);
-        }
+        store(token + 2u * SIDE, row, sum20, lane);
+        store(token + 2u * SIDE, row + SIDE, sum21, lane);
+        store(token + 3u * SIDE, row, sum30, lane);
+        store(token + 3u * SIDE, row + SIDE, sum31, lane);
     }
 }

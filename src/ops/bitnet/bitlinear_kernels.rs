@@ -38,10 +38,8 @@ pub const KERNELS: &[&Kernel] = &[
     &GEMM_HALF_NARROW,
     &UNITS_16.large,
     &UNITS_16.small,
-    &UNITS_16.narrow,
     &UNITS_8.large,
     &UNITS_8.small,
-    &UNITS_8.narrow,
     &GROUPED,
     &GROUPED_SEVERAL,
 ];
@@ -233,54 +231,56 @@ pub static GEMM_HALF_NARROW: Kernel = kernel(
     &[gemm(Source::wgsl(GEMM_HALF_PARTS), 8 * 8).tile([64, 32, 1]).workgroup_bytes(12_288), gemm_msl(32, 14_848)],
 );
 
-/// The kernels of a matrix unit, on the int8 layout, by their tiles.
+/// The kernels of a matrix unit, on the int8 layout.
 pub struct OnUnit {
-    /// 128 rows × 128 tokens.
+    /// Four matrices of tokens for a subgroup, so that a matrix of rows is read once for them. On a GPU tiles of 128 × 128.
     pub large: Kernel,
-    /// 64 rows × 64 tokens.
+    /// Two of them, in tiles of 64 × 64.
     pub small: Kernel,
-    /// 128 rows × 32 tokens.
-    pub narrow: Kernel,
 }
 
 impl OnUnit {
     /// |Σ code·x| ≤ 2·128·k ≤ 2^24, as codes are 0 to 2: exact in the floats of a unit.
     pub const MAX_FEATURES: usize = 1 << 16;
 
-    /// The unit that all of them multiply on.
+    /// The unit that both of them multiply on.
     pub fn unit(&self) -> Option<MatrixUnit> {
         self.large.matrix_unit
     }
 }
 
-/// `rows` × `tokens` outputs a workgroup, of which a subgroup makes `across` × `down` matrices; `stages` times `depth` columns of them are staged.
-/// (A matrix has eight outputs for each of a subgroup's threads, on either unit.)
-const fn units(parts: &'static [Part], [rows, tokens]: [u32; 2], [across, down]: [u32; 2], [depth, stages]: [u32; 2]) -> Source {
-    let threads = rows * tokens / (8 * across * down);
-    let (staged, outputs) = (stages * (rows + tokens) * (2 * depth + 16), threads * 64);
-    Source::wgsl(parts).workgroup_size([threads, 1, 1]).tile([rows, tokens, 1]).workgroup_bytes(staged + outputs)
+/// `side` × `side` outputs a workgroup, of which a subgroup makes 2 × `down` matrices; `depth` columns of them are staged at a time. (A matrix has eight
+/// outputs for each of a subgroup's threads, on either unit.)
+const fn units(parts: &'static [Part], side: u32, down: u32, depth: u32) -> Source {
+    let threads = side * side / (16 * down);
+    Source::wgsl(parts).workgroup_size([threads, 1, 1]).tile([side, side, 1]).workgroup_bytes(2 * side * (2 * depth + 16) + 32 * threads)
 }
 
 const fn units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [Source]) -> Kernel {
     kernel(name, "bitlinear_gemm_units", sources).matrix_unit(unit)
 }
 
-const LARGE: &[(&str, u32)] = &[("ACROSS", 4), ("DOWN", 4), ("DEPTH", 32), ("STAGES", 1)];
-const SMALL: &[(&str, u32)] = &[("ACROSS", 2), ("DOWN", 2), ("DEPTH", 64), ("STAGES", 1)];
-const NARROW: &[(&str, u32)] = &[("ACROSS", 2), ("DOWN", 2), ("DEPTH", 64), ("STAGES", 1)];
-
 const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "tensor/matrix_16", "bitnet/bitlinear_gemm_units"];
 const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "tensor/matrix_8", "bitnet/bitlinear_gemm_units"];
 
+/// For GPUs.
 pub static UNITS_16: OnUnit = OnUnit {
-    large: units_kernel(UNIT_16, "bitlinear_gemm_units_16_large", &[units(UNITS_16_PARTS, [128, 128], [4, 4], [32, 1]).constants(LARGE)]),
-    small: units_kernel(UNIT_16, "bitlinear_gemm_units_16", &[units(UNITS_16_PARTS, [64, 64], [2, 2], [64, 1]).constants(SMALL)]),
-    narrow: units_kernel(UNIT_16, "bitlinear_gemm_units_16_narrow", &[units(UNITS_16_PARTS, [128, 32], [2, 2], [64, 1]).constants(NARROW)]),
+    large: units_kernel(
+        UNIT_16,
+        "bitlinear_gemm_units_16_large",
+        &[units(UNITS_16_PARTS, 128, 4, 64).constants(&[("DOWN", 4), ("DEPTH", 64)])],
+    ),
+    small: units_kernel(UNIT_16, "bitlinear_gemm_units_16", &[units(UNITS_16_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])]),
 };
+
+/// The same text for software adapters, in what workgroup memory they have.
 pub static UNITS_8: OnUnit = OnUnit {
-    large: units_kernel(UNIT_8, "bitlinear_gemm_units_8_large", &[units(UNITS_8_PARTS, [128, 128], [4, 4], [32, 1]).constants(LARGE)]),
-    small: units_kernel(UNIT_8, "bitlinear_gemm_units_8", &[units(UNITS_8_PARTS, [64, 64], [2, 2], [64, 1]).constants(SMALL)]),
-    narrow: units_kernel(UNIT_8, "bitlinear_gemm_units_8_narrow", &[units(UNITS_8_PARTS, [128, 32], [2, 2], [64, 1]).constants(NARROW)]),
+    large: units_kernel(
+        UNIT_8,
+        "bitlinear_gemm_units_8_large",
+        &[units(UNITS_8_PARTS, 64, 4, 32).constants(&[("DOWN", 4), ("DEPTH", 32)])],
+    ),
+    small: units_kernel(UNIT_8, "bitlinear_gemm_units_8", &[units(UNITS_8_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])]),
 };
 
 const fn grouped(name: &'static str, sources: &'static [Source]) -> Kernel {

@@ -31,11 +31,12 @@ const TALL_ROWS: usize = 16_384;
 /// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer rows and tokens, four teams share four rows.
 const BUSY_TEAMS: usize = 2048;
 
-/// From so many tokens on, the tiles of a matrix unit cost less than passes of a GEMV.
-const UNIT_TOKENS: usize = 12;
+/// From so many outputs on, of more than [`NARROW_TOKENS`], the tiles of a matrix unit cost less than passes of a GEMV. A tile takes as long for its
+/// columns, whatever else there is, and few of them leave a large GPU idle.
+const UNIT_OUTPUTS: usize = 350_000;
 
 /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones are made.
-const LARGE_TILES: usize = 128;
+const LARGE_TILES: usize = 96;
 
 /// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only so many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
@@ -74,16 +75,14 @@ pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped
 
 /// The kernel on a matrix unit, where there is one, and where it is exact and the best.
 fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static Kernel> {
-    let units = || [&UNITS_16, &UNITS_8].into_iter().find(|on| on.unit().is_some_and(|unit| capabilities.matrix_units.contains(&unit)));
-    if tokens < UNIT_TOKENS || !(1..=OnUnit::MAX_FEATURES).contains(&features) {
+    let many = tokens > GEMV_TOKENS_INT8 || tokens > NARROW_TOKENS && tokens * rows >= UNIT_OUTPUTS;
+    if !many || !(1..=OnUnit::MAX_FEATURES).contains(&features) {
         return None;
     }
+    let has = |on: &&OnUnit| on.unit().is_some_and(|unit| capabilities.matrix_units.contains(&unit));
+    let on = [&UNITS_16, &UNITS_8].into_iter().find(has)?;
     let tiles = rows.div_ceil(128).saturating_mul(tokens.div_ceil(128));
-    units().map(|on| match tokens {
-        ..=NARROW_TOKENS => &on.narrow,
-        _ if tiles >= LARGE_TILES => &on.large,
-        _ => &on.small,
-    })
+    Some(if tiles >= LARGE_TILES { &on.large } else { &on.small })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
@@ -184,15 +183,26 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_has_units_has_memory_for_their_kernels() {
+        for on in [&UNITS_16, &UNITS_8] {
+            for kernel in [&on.large, &on.small] {
+                assert!(kernel.source_for(Wgsl).workgroup_bytes <= on.unit().unwrap().workgroup_bytes(), "{}", kernel.name);
+            }
+        }
+    }
+
+    #[test]
     fn matrix_units_make_many_tokens_of_whole_matrices() {
         let mut with = Capabilities::example(false);
         with.matrix_units = vec![MatrixUnit::new(16, 64), MatrixUnit::new(16, 32)];
         let name = |tokens, rows, features, layout, grouped| plan(tokens, rows, features, layout, grouped, &with).name;
-        assert_eq!(name(11, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8");
-        assert_eq!(name(12, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_narrow");
-        assert_eq!(name(33, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(512, 3968, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(512, 3969, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
+        assert_eq!(name(32, 13_824, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(33, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(136, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(137, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(257, 1, 1, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(512, 2944, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(512, 2945, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
         assert_eq!(name(512, 4096, 65_536, Layout::Int8, false), "bitlinear_gemm_units_16_large");
         // Where sums would not be exact, or there is nothing to load.
         assert_eq!(name(512, 4096, 65_537, Layout::Int8, false), "bitlinear_gemm_int8");
@@ -200,6 +210,6 @@ mod tests {
         assert_eq!(name(512, 4096, 2560, Layout::Half, false), "bitlinear_gemm_half");
         assert_eq!(name(512, 4096, 2560, Layout::Int8, true), "bitlinear_grouped_several");
         with.matrix_units = vec![MatrixUnit::new(8, 8)];
-        assert_eq!(plan(40, 64, 64, Layout::Int8, false, &with).name, "bitlinear_gemm_units_8");
+        assert_eq!(plan(300, 64, 64, Layout::Int8, false, &with).name, "bitlinear_gemm_units_8");
     }
 }

@@ -88,7 +88,7 @@ const fn units(parts: &'static [Part]) -> Source {
 
 const fn large_units(parts: &'static [Part]) -> Source {
     const LARGE: &[(&str, u32)] = &[("BLOCKS", 2), ("DEPTH", 32)];
-    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(MatrixUnit::WORKGROUP_BYTES)
+    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(28_672)
 }
 
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
