@@ -49,6 +49,20 @@ fn logits_are_the_same_bits() {
     }
 }
 
+/// A prompt that is long enough for matrix units, in pieces that are not and in one.
+#[test]
+fn prompts_on_matrix_units_have_the_same_bits() {
+    let Some(context) = prompts_on_matrix_units() else { return };
+    let model = Model::load(&context, real_model()).unwrap();
+    let ids = text(&model, 3, 300);
+    let in_pieces = |piece: usize| {
+        let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
+        ids.chunks(piece).map(|part| bits(&block_on(session.prefill(0, part)).unwrap())).last()
+    };
+    let alone = in_pieces(100);
+    assert!(in_pieces(299) == alone && in_pieces(300) == alone);
+}
+
 /// A prompt in pieces, and in one.
 fn in_pieces(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
     for piece in [3, 7, ids.len()] {

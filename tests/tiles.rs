@@ -1,7 +1,7 @@
 //! Kernels of one product: where they add in the same order, they give the same bits.
 
 use bitnet_wgpu::{
-    Context, Dispatch, Encoder, Float, Kernel, Result, Scales,
+    Context, Dispatch, Encoder, Float, Kernel, PackedTernary, Result, Scales,
     bitnet::{self, Layout},
     catalog, f16,
     tensor::{self, Side},
@@ -90,25 +90,46 @@ fn bitlinear_gives_the_same_bits_by_every_kernel() {
     for context in contexts().into_iter().chain(with_matrix_units().cloned()) {
         for (m, rows, columns) in [(1, 5, 70), (3, 21, 2575), (8, 130, 515), (21, 66, 300), (150, 133, 200)] {
             let mut rng = rng((m + rows) as u64);
-            let w = ternary(&mut rng, rows, columns).upload(&context).unwrap();
-            let x = context.upload(&floats(&mut rng, m * columns, 3.0), [m, columns]).unwrap();
-            for (layout, kinds) in [(Layout::Int8, &["_int8", "_units"][..]), (Layout::Half, &["_half", "_biased"])] {
-                if layout == Layout::Half && !context.capabilities().half_subnormals {
-                    continue;
-                }
-                let mut encoder = context.encoder("quantised");
-                let xq = quantize_as(&mut encoder, &x, layout).unwrap();
-                encoder.submit().unwrap().wait().unwrap();
-                let of_layout = |kernel: &&'static Kernel| {
-                    let kind = ["bitlinear_gemv", "bitlinear_gemm"].iter().find_map(|entry| kernel.name.strip_prefix(entry));
-                    let runs = kernel.matrix_unit.is_none_or(|unit| context.capabilities().matrix_units.contains(&unit));
-                    runs && kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
-                };
-                let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
-                assert!(names.len() > 3, "{names:?}");
-                let record = |e: &mut Encoder| bitnet::bitlinear_quantized::<f32>(e, &xq, &w).map(|_| ());
-                assert_same(&names, &outputs(&context, &names, record), &format!("{m} × {rows} × {columns}"));
-            }
+            let (w, x) = (ternary(&mut rng, rows, columns), floats(&mut rng, m * columns, 3.0));
+            assert_one_product(&context, &w, &x, m);
         }
+        // The largest sums that every kernel takes, and activations of 0.
+        for (columns, value) in [(1 << 15, 1.0), (1 << 15, -1.0), (70, 0.0)] {
+            let ones = PackedTernary::from_values(3, columns, &vec![1; 3 * columns], Scales::Tensor(1.0)).unwrap();
+            assert_one_product(&context, &ones, &vec![value; 2 * columns], 2);
+        }
+    }
+}
+
+/// As far as sums are exact on matrix units.
+#[test]
+fn the_largest_sums_on_matrix_units_are_exact() {
+    let Some(context) = with_matrix_units() else { return };
+    let columns = 1 << 16;
+    let ones = PackedTernary::from_values(3, columns, &vec![1; 3 * columns], Scales::Tensor(1.0)).unwrap();
+    for value in [1.0, -1.0] {
+        assert_one_product(context, &ones, &vec![value; 2 * columns], 2);
+    }
+}
+
+fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize) {
+    let (w, x) = (w.upload(context).unwrap(), context.upload(x, [m, w.columns()]).unwrap());
+    for (layout, kinds) in [(Layout::Int8, &["_int8", "_units"][..]), (Layout::Half, &["_half", "_biased"])] {
+        let most = layout.max_features(false);
+        if layout == Layout::Half && (!context.capabilities().half_subnormals || w.columns() > most) {
+            continue;
+        }
+        let mut encoder = context.encoder("quantised");
+        let xq = quantize_as(&mut encoder, &x, layout).unwrap();
+        encoder.submit().unwrap().wait().unwrap();
+        let of_layout = |kernel: &&'static Kernel| {
+            let kind = ["bitlinear_gemv", "bitlinear_gemm"].iter().find_map(|entry| kernel.name.strip_prefix(entry));
+            let runs = kernel.matrix_unit.is_none_or(|unit| context.capabilities().matrix_units.contains(&unit));
+            runs && kind.is_some_and(|kind| kinds.iter().any(|start| kind.starts_with(start)))
+        };
+        let names: Vec<_> = catalog().filter(of_layout).map(|kernel| kernel.name).collect();
+        assert!(names.len() > 3, "{names:?}");
+        let record = |e: &mut Encoder| bitnet::bitlinear_quantized::<f32>(e, &xq, &w).map(|_| ());
+        assert_same(&names, &outputs(context, &names, record), &format!("{m} × {} × {}", w.rows(), w.columns()));
     }
 }

@@ -25,19 +25,10 @@ const MANY_OUTPUTS: [Shape; 7] =
     [(1, 16_387, 65), (1, 16_387, 300), (3, 8197, 300), (4, 8195, 65), (8, 8195, 300), (250, 259, 40), (263, 130, 70)];
 
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
-/// What matrix units make, where a device has them: off their tiles in rows and tokens, at and off the depth that is staged; the last of so many outputs
-/// that large tiles make them.
-const ON_UNITS: [Shape; 9] = [
-    (16, 1, 1),
-    (17, 200, 65),
-    (31, 129, 63),
-    (33, 65, 64),
-    (64, 64, 128),
-    (100, 130, 200),
-    (129, 7, 320),
-    (300, 200, 97),
-    (130, 8200, 33),
-];
+/// So many tokens or outputs that matrix units make them, where a device has some: off their tiles, at and off the columns that are staged at a time; the
+/// last in large tiles.
+const ON_UNITS: [Shape; 8] =
+    [(257, 1, 1), (258, 200, 65), (270, 129, 63), (320, 64, 64), (257, 65, 128), (400, 7, 320), (33, 10_700, 40), (130, 12_300, 33)];
 
 /// Devices without packed products take other kernels for 3 to 256 tokens.
 const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| c.fast_packed_dot = false);
@@ -93,13 +84,6 @@ pub fn cases() -> Vec<Case> {
         let mut rng = rng(12);
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
         cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
-    }
-    // The largest sums on matrix units, and one feature more than they take; codes of activations that are 0.
-    for (k, value) in [(1 << 16, 1.0), (1 << 16, -1.0), ((1 << 16) + 1, 1.0), (64, 0.0)] {
-        let ones = PackedTernary::from_values(2, k, &vec![1; 2 * k], Scales::Tensor(1.0)).unwrap();
-        for m in [16, 35] {
-            cases.push(case::<f32>(INT8, (m, 2, k), &vec![value; m * k], &ones).device_only());
-        }
     }
     cases
 }
