@@ -20,6 +20,8 @@ const PITCH: u32 = DEPTH / 4u + 2u;
 var<workgroup> staged: array<vec4<f16>, (TILE_X + TILE_Y) * PITCH>;
 // A matrix of outputs of each subgroup.
 var<workgroup> outputs: array<f32, THREADS / LANES * SIDE * SIDE>;
+// Scale, and sum of the activations, of the tile's tokens.
+var<workgroup> of_tokens: array<vec2<f32>, TILE_Y>;
 
 struct Lane {
     @builtin(subgroup_id) subgroup: u32,
@@ -95,9 +97,9 @@ fn row_matrix(row: u32, l: u32) -> Right {
     return coopLoad<Right>(&staged[at], PITCH);
 }
 
-// Stores a matrix by way of workgroup memory, since lanes do not know which of its elements they hold. A lane has a row of it, of every
-// LANES / SIDE-th token.
-fn store(token0: u32, row0: u32, sums: Sum, lane: Lane) {
+// Stores a matrix, from a token of the tile and a row on, by way of workgroup memory, since lanes do not know which of its elements they hold. A lane
+// stores a row of it, of every LANES / SIDE-th token.
+fn store(token0: u32, down: u32, row0: u32, sums: Sum, lane: Lane) {
     let start = lane.subgroup * SIDE * SIDE;
     let pitch = SIDE;
     coopStoreT(sums, &outputs[start], pitch);
@@ -106,11 +108,12 @@ fn store(token0: u32, row0: u32, sums: Sum, lane: Lane) {
     if row < params.rows {
         let beta = w_scale[row];
         for (var i = 0u; i < SIDE * SIDE; i += LANES) {
-            let token = token0 + (lane.id + i) / SIDE;
+            let of_tile = down + (lane.id + i) / SIDE;
+            let token = token0 + of_tile;
             if token < params.tokens {
                 // Codes are value + 1, so the sum of the activations is subtracted. Both are integers that floats hold.
-                let sum = outputs[start + lane.id + i] * 16384.0 - f32(x_sum[token].x);
-                let product = exact_quotient(sum * beta, x_scale[token]);
+                let sum = outputs[start + lane.id + i] * 16384.0 - of_tokens[of_tile].y;
+                let product = exact_quotient(sum * beta, of_tokens[of_tile].x);
                 let output = token * params.rows + row;
                 if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
             }
@@ -136,6 +139,10 @@ fn bitlinear_gemm_units(group: Group, ids: Ids, lane: Lane) {
     var sum21: Sum;
     var sum30: Sum;
     var sum31: Sum;
+    for (var i = ids.local; i < TILE_Y; i += THREADS) {
+        let token = min(token0 + i, params.tokens - 1u);
+        of_tokens[i] = vec2<f32>(x_scale[token], f32(x_sum[token].x));
+    }
     let lines = starts(row0, token0, ids.local);
     var next = load(lines, 0u);
     for (var first = 0u; first < params.words; first += STEP) {
@@ -163,16 +170,15 @@ fn bitlinear_gemm_units(group: Group, ids: Ids, lane: Lane) {
         }
         workgroupBarrier();
     }
-    let token = token0 + down;
     let row = row0 + right;
-    store(token, row, sum00, lane);
-    store(token, row + SIDE, sum01, lane);
-    store(token + SIDE, row, sum10, lane);
-    store(token + SIDE, row + SIDE, sum11, lane);
+    store(token0, down, row, sum00, lane);
+    store(token0, down, row + SIDE, sum01, lane);
+    store(token0, down + SIDE, row, sum10, lane);
+    store(token0, down + SIDE, row + SIDE, sum11, lane);
     if DOWN > 2u {
-        store(token + 2u * SIDE, row, sum20, lane);
-        store(token + 2u * SIDE, row + SIDE, sum21, lane);
-        store(token + 3u * SIDE, row, sum30, lane);
-        store(token + 3u * SIDE, row + SIDE, sum31, lane);
+        store(token0, down + 2u * SIDE, row, sum20, lane);
+        store(token0, down + 2u * SIDE, row + SIDE, sum21, lane);
+        store(token0, down + 3u * SIDE, row, sum30, lane);
+        store(token0, down + 3u * SIDE, row + SIDE, sum31, lane);
     }
 }

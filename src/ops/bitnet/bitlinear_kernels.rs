@@ -253,7 +253,8 @@ impl OnUnit {
 /// outputs for each of a subgroup's threads, on either unit.)
 const fn units(parts: &'static [Part], side: u32, down: u32, depth: u32) -> Source {
     let threads = side * side / (16 * down);
-    Source::wgsl(parts).workgroup_size([threads, 1, 1]).tile([side, side, 1]).workgroup_bytes(2 * side * (2 * depth + 16) + 32 * threads)
+    let (staged, outputs, of_tokens) = (2 * side * (2 * depth + 16), 32 * threads, 8 * side);
+    Source::wgsl(parts).workgroup_size([threads, 1, 1]).tile([side, side, 1]).workgroup_bytes(staged + outputs + of_tokens)
 }
 
 const fn units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [Source]) -> Kernel {
