@@ -52,7 +52,7 @@ pub struct ModelArgs {
     /// Compute on the GPU, even a software one, which is slower than the CPU
     #[arg(long)]
     pub gpu: bool,
-    /// Leave out the GPU's matrix units, which make prompts several times as fast on Vulkan
+    /// Leave out the GPU's matrix units, which make prompts faster on Vulkan
     #[arg(long)]
     pub no_matrix_units: bool,
     /// Keep the head in 8 bits

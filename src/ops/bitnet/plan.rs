@@ -33,7 +33,7 @@ const BUSY_TEAMS: usize = 2048;
 
 /// From so many outputs on, of more than [`NARROW_TOKENS`], the tiles of a matrix unit cost less than passes of a GEMV. A tile takes as long for its
 /// columns, whatever else there is, and few of them leave a large GPU idle.
-const UNIT_OUTPUTS: usize = 350_000;
+const UNIT_OUTPUTS: usize = 300_000;
 
 /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones are made.
 const LARGE_TILES: usize = 96;
@@ -198,8 +198,8 @@ mod tests {
         let name = |tokens, rows, features, layout, grouped| plan(tokens, rows, features, layout, grouped, &with).name;
         assert_eq!(name(32, 13_824, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
         assert_eq!(name(33, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(136, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(137, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(117, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(118, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
         assert_eq!(name(257, 1, 1, Layout::Int8, false), "bitlinear_gemm_units_16");
         assert_eq!(name(512, 2944, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
         assert_eq!(name(512, 2945, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
