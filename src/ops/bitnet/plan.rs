@@ -82,7 +82,8 @@ fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilit
     let has = |on: &&OnUnit| on.unit().is_some_and(|unit| capabilities.matrix_units.contains(&unit));
     let on = [&UNITS_16, &UNITS_8].into_iter().find(has)?;
     let tiles = rows.div_ceil(128).saturating_mul(tokens.div_ceil(128));
-    Some(if tiles >= LARGE_TILES { &on.large } else { &on.small })
+    // Up to 64 tokens, half of a large tile would be empty.
+    Some(if tokens > 64 && tiles >= LARGE_TILES { &on.large } else { &on.small })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
@@ -197,7 +198,8 @@ mod tests {
         with.matrix_units = vec![MatrixUnit::new(16, 64), MatrixUnit::new(16, 32)];
         let name = |tokens, rows, features, layout, grouped| plan(tokens, rows, features, layout, grouped, &with).name;
         assert_eq!(name(32, 13_824, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(33, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(64, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
+        assert_eq!(name(65, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
         assert_eq!(name(117, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
         assert_eq!(name(118, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
         assert_eq!(name(257, 1, 1, Layout::Int8, false), "bitlinear_gemm_units_16");
