@@ -1,7 +1,7 @@
-//! A decoding step, kernel by kernel, for `bitnet bench --profile`.
+//! A decoding step or a prompt, kernel by kernel, for `bitnet bench --profile`.
 
 use anyhow::Result;
-use bitnet_wgpu::{Clock, model::Model};
+use bitnet_wgpu::{Clock, Recording, model::Model};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{
@@ -9,10 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A step of some sequences, in microseconds.
+/// What was recorded of a model, in microseconds.
 pub struct Profile {
-    sequences: usize,
-    past: usize,
+    what: String,
     clock: Clock,
     dispatches: usize,
     /// All dispatches in one pass, as a step runs.
@@ -32,9 +31,17 @@ struct Kernel {
 
 impl Profile {
     /// Of a step of so many sequences, after `past` tokens of each. The model has run before.
-    pub fn of(model: &Model, sequences: usize, past: usize) -> Result<Self> {
+    pub fn of_step(model: &Model, sequences: usize, past: usize) -> Result<Self> {
+        Self::of(format!("a step of {sequences} after {past} tokens"), &model.record_step(sequences, past)?)
+    }
+
+    /// Of a prompt of so many tokens, in one piece.
+    pub fn of_prompt(model: &Model, ids: &[u32]) -> Result<Self> {
+        Self::of(format!("a prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0)
+    }
+
+    fn of(what: String, step: &Recording) -> Result<Self> {
         const TIMES: u32 = 16;
-        let step = model.record_step(sequences, past)?;
         // A device is at its clock after a while of work.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(500) {
@@ -64,7 +71,7 @@ impl Profile {
             }
         }
         kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
-        Ok(Self { sequences, past, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels })
+        Ok(Self { what, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels })
     }
 
     /// Adds it to the object that `--json` prints.
@@ -91,8 +98,7 @@ fn us(time: Duration) -> f64 {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sequences, past, clock, .. } = self;
-        writeln!(f, "a step of {sequences} after {past} tokens, by the {clock:?} clock; what a pass costs is taken off")?;
+        writeln!(f, "{}, by the {:?} clock; what a pass costs is taken off", self.what, self.clock)?;
         for Kernel { name, count, us } in &self.kernels {
             writeln!(f, "{us:>9.1} µs  {count:>4} × {:>6.1} µs  {name}", us / *count as f64)?;
         }
