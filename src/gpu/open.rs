@@ -36,7 +36,7 @@ impl Context {
     }
 
     /// [`Context::new`] with the matrix units of the GPU, where it has some that kernels use ([`Capabilities::matrix_units`]), by wgpu's token for
-    /// experimental features: long prompts are computed 1.3 to 1.7 times as fast, large products of halves up to three times (an H200).
+    /// experimental features: long prompts are computed 1.3 to 1.8 times as fast, large products of halves up to three times (an H200).
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, wgpu};
