@@ -102,8 +102,8 @@ pub(super) struct Slots {
     ahead: Ahead,
 }
 
-/// Steps that are submitted and not yet awaited. All are awaited: those after the last token of a sequence are in vain for it alone, and no request comes to a
-/// slot while there are any.
+/// Steps that are submitted and not yet awaited. While any of their sequences is wanted, all are awaited: what a step computes for a sequence that has
+/// ended is dropped. No request comes to a slot while there are any.
 #[derive(Default)]
 struct Ahead {
     /// Whose steps these are.

@@ -1,7 +1,8 @@
 //! What the ops that end by quantising rows share: a kernel for each layout of activations, one workgroup per row.
 
 /// Declares the kernels `INT8` and `HALF` of an op: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides
-/// those of the quantiser. A thread holds `$held` quads of a row; in instructions, more cost more than they save where rows are shorter.
+/// those of the quantiser. A thread holds `$held` quads of a row. More make a longer text, which takes longer to fetch,
+/// whether a row has so many or not.
 macro_rules! row_quantizer {
     (
         $(#[$meta:meta])* $int8:ident = $int8_name:literal, $half:ident = $half_name:literal, $entry:literal in $file:literal,
