@@ -92,6 +92,12 @@ impl Encoder {
         Ok(())
     }
 
+    /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let (context, label, steps) = (self.context.clone(), self.label, std::mem::take(&mut self.steps));
+        Recording { context, label, steps }.submit().map(drop)
+    }
+
     /// Ends the recording, to be run any number of times.
     pub fn finish(self) -> Recording {
         Recording { context: self.context, label: self.label, steps: self.steps }

@@ -36,8 +36,8 @@ pub struct BatchOptions {
     pub capacity: usize,
     /// Prompts that may wait for a slot: 64, unless it is set.
     pub queue: usize,
-    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU and 16 on
-    /// the CPU, unless fewer are set: those that run wait less then, and prompts more.
+    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU (1024 on its
+    /// matrix units) and 16 on the CPU, unless fewer are set: those that run wait less then, and prompts more.
     pub piece: Option<usize>,
     /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
     pub cache: Option<Element>,

@@ -99,6 +99,13 @@ pub(super) enum Given {
     Next(Tensor<u32>),
 }
 
+/// How often a step is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    Once,
+    Again,
+}
+
 /// What of a step is wanted.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
@@ -196,7 +203,7 @@ impl GpuModel {
     }
 
     /// Records the embedding and all layers; gives the residual stream.
-    pub(super) fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input) -> Result<Tensor<f32>> {
+    fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input, run: Run) -> Result<Tensor<f32>> {
         let scratch = self.scratch(input.tokens.len())?;
         match input.advances {
             true => transformer::embed_next_into(encoder, &input.tokens, &input.runs, &self.ends.embedding, &scratch.x)?,
@@ -204,6 +211,10 @@ impl GpuModel {
         }
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
+            // Little at first, so that the device begins soon; then more, since a submission takes time too.
+            if run == Run::Once && (layer + 1).is_power_of_two() {
+                encoder.flush()?;
+            }
         }
         Ok(scratch.x)
     }
@@ -215,10 +226,10 @@ impl GpuModel {
         transformer::dense_gemv(encoder, &normed, self.ends.head())
     }
 
-    /// Records what appends `input`.
-    pub(super) fn step(&self, memory: &Memory, input: &Input, wanted: Wanted<'_>) -> Result<Step> {
+    /// Records what appends `input`. Where it is run once, the device has begun with it, and the recording is the rest.
+    pub(super) fn step(&self, memory: &Memory, input: &Input, wanted: Wanted<'_>, run: Run) -> Result<Step> {
         let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
-        let x = self.hidden(&mut encoder, memory, input)?;
+        let x = self.hidden(&mut encoder, memory, input, run)?;
         let given = match wanted {
             Wanted::Logits(0) => Given::Nothing,
             Wanted::Logits(rows) => Given::Logits(self.last_logits(&mut encoder, &x, input, rows)?),

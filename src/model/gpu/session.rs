@@ -1,6 +1,6 @@
 //! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and again.
 
-use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Step, Wanted};
+use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Run, Step, Wanted};
 use crate::{
     error::Result,
     formats::ModelConfig,
@@ -10,8 +10,10 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Tokens that are computed together: enough for the GEMM, few enough for the activations' memory.
+/// Tokens that are computed together: enough for the GEMM, few enough for the activations' memory, and for a prompt to be given up soon. On matrix units a
+/// GEMM wants more, and takes less time for them.
 const BATCH: usize = 512;
+const BATCH_ON_UNITS: usize = 1024;
 
 /// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its doubles.
 const FIRST_SPAN: usize = 64;
@@ -86,9 +88,13 @@ impl Engine for GpuModel {
     }
 }
 
+fn batch(context: &Context) -> usize {
+    if context.capabilities().matrix_units.is_empty() { BATCH } else { BATCH_ON_UNITS }
+}
+
 impl GpuSession {
     fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
-        let tokens = Tensor::zeros(&model.context, [lengths.len().max(BATCH)])?;
+        let tokens = Tensor::zeros(&model.context, [lengths.len().max(batch(&model.context))])?;
         let runs = Tensor::zeros(&model.context, [lengths.len(), 2])?;
         Ok(Self { model, memory, tokens, runs, counted: Vec::new(), lengths, choice: None, steps: Vec::new() })
     }
@@ -101,12 +107,12 @@ impl GpuSession {
     }
 
     /// Records a step.
-    fn record_kind(&self, kind: Kind, longest: usize) -> Result<Step> {
+    fn record_kind(&self, kind: Kind, longest: usize, run: Run) -> Result<Step> {
         let wanted = match kind.given {
             Rows::Logits(rows) => Wanted::Logits(rows),
             Rows::Next => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?),
         };
-        self.model.step(&self.memory, &self.input(kind, longest)?, wanted)
+        self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
     }
 
     /// The recorded step of a kind that has tokens see up to `longest` positions.
@@ -116,7 +122,7 @@ impl GpuSession {
             Rows::Next => kind.sequences * kind.run,
         };
         if kind.sequences * kind.run > SHORT || rows > FEW_ROWS {
-            return Ok(Arc::new(self.record_kind(kind, longest)?));
+            return Ok(Arc::new(self.record_kind(kind, longest, Run::Once)?));
         }
         let serves = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
         let kept = match self.steps.iter().position(serves) {
@@ -128,7 +134,7 @@ impl GpuSession {
                     self.steps.remove(0);
                 }
                 let span = longest.next_power_of_two().max(FIRST_SPAN);
-                KeptStep { kind, span, step: Arc::new(self.record_kind(kind, span)?) }
+                KeptStep { kind, span, step: Arc::new(self.record_kind(kind, span, Run::Again)?) }
             }
         };
         let step = kept.step.clone();
@@ -143,7 +149,6 @@ impl GpuSession {
         let kind = Kind { sequences: sequences.len(), run, given };
         let runs: Vec<[u32; 2]> = sequences.iter().map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
         let longest = runs.iter().map(|run| run[1] as usize).max().unwrap_or(0) + run;
-        let step = self.recorded(kind, longest)?;
         let input = self.input(kind, longest)?;
         if let Some(tokens) = tokens {
             input.tokens.write(tokens)?;
@@ -153,6 +158,9 @@ impl GpuSession {
         if begin != self.counted {
             input.runs.write(begin.as_flattened())?;
         }
+        // Unknown, should it fail.
+        self.counted.clear();
+        let step = self.recorded(kind, longest)?;
         self.counted = runs;
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
         Ok(step)
@@ -193,7 +201,7 @@ impl EngineSession for GpuSession {
     }
 
     fn batch(&self) -> usize {
-        BATCH
+        batch(&self.model.context)
     }
 
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
@@ -256,7 +264,8 @@ impl EngineSession for GpuSession {
         let longest = self.lengths[0] + ids.len();
         let (tokens, runs) =
             (self.model.context.upload(ids, [ids.len()])?, self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?);
-        let step = self.model.step(&self.memory, &Input { tokens, run: ids.len(), runs, advances: false, longest }, Wanted::Logits(1))?;
+        let input = Input { tokens, run: ids.len(), runs, advances: false, longest };
+        let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Again)?;
         match step.given {
             Given::Logits(logits) => Ok((step.recording, logits)),
             _ => Err(unchosen()),
@@ -272,6 +281,6 @@ impl EngineSession for GpuSession {
         // One that can be run again for the same position.
         let input = self.input(Kind { sequences, run: 1, given: Rows::Next }, past + 1)?;
         let choice = self.choice.as_ref().ok_or_else(unchosen)?;
-        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice))?.recording)
+        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice), Run::Again)?.recording)
     }
 }
