@@ -8,13 +8,7 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
 @group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;
 
-alias Fetched = vec4<f32>;
-fn fetch(token: u32, quad: u32) -> vec4<f32> {
-    let at = token * params.features;
-    let i = 4u * quad;
-    return vec4<f32>(f32(source[at + within(i)]), f32(source[at + within(i + 1u)]), f32(source[at + within(i + 2u)]), f32(source[at + within(i + 3u)]));
-}
-fn numbers(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v, quad); }
+fn number(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]); }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm_quantize(group: Group, ids: Ids) {

@@ -6,13 +6,7 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
-alias Fetched = vec4<f32>;
-fn fetch(token: u32, quad: u32) -> vec4<f32> {
-    let at = (params.first + token) * params.features;
-    let i = 4u * quad;
-    return vec4<f32>(x[at + within(i)], x[at + within(i + 1u)], x[at + within(i + 2u)], x[at + within(i + 3u)]);
-}
-fn numbers(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v, quad); }
+fn number(token: u32, i: u32) -> f32 { return x[(params.first + token) * params.features + i]; }
 
 fn put(token: u32, quad: u32, v: vec4<f32>) {
     for (var j = 0u; j < 4u; j += 1u) {

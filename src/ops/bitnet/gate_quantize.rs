@@ -34,22 +34,22 @@ const WORK: Work = Work::new(4, "elements", 48, 24);
 row_quantizer! {
     RELU2_INT8 = "gate_quantize_relu2_int8", RELU2_HALF = "gate_quantize_relu2_half",
     "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
-    wgsl ["tensor/relu2", "bitnet/gate"], msl ["tensor/relu2", "bitnet/gate"]
+    wgsl ["tensor/relu2", "bitnet/gate", "bitnet/row_gates"], msl ["tensor/relu2", "bitnet/gate"]
 }
 row_quantizer! {
     SILU_INT8 = "gate_quantize_silu_int8", SILU_HALF = "gate_quantize_silu_half",
     "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
-    wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"], msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 }
 row_quantizer! {
     NORM_RELU2_INT8 = "gate_norm_quantize_relu2_int8", NORM_RELU2_HALF = "gate_norm_quantize_relu2_half",
     "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
-    wgsl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"], msl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"]
+    wgsl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"]
 }
 row_quantizer! {
     NORM_SILU_INT8 = "gate_norm_quantize_silu_int8", NORM_SILU_HALF = "gate_norm_quantize_silu_half",
     "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
-    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
+    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 }
 
 pub(super) const KERNELS: &[&Kernel] =

@@ -26,7 +26,7 @@ const BINDINGS: &[Binding] = &[read("source", Float("X")), read_write("x", U32),
 
 row_quantizer! {
     INT8 = "quantize_activations_int8", HALF = "quantize_activations_half", "quantize_activations" in "bitnet/quantize_activations",
-    Params, BINDINGS, 3, Work::new(4, "elements", 20, 8), wgsl [], msl []
+    Params, BINDINGS, 3, Work::new(4, "elements", 20, 8), wgsl ["shared/row_numbers"], msl []
 }
 
 pub(super) const KERNELS: &[&Kernel] = &[&INT8, &HALF];

@@ -32,6 +32,7 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
             "shared/exact",
             "bitnet/absmax_scale",
             "shared/row",
+            "shared/row_numbers",
             "shared/rms",
             "shared/rms_row",
             "shared/flat",

@@ -28,7 +28,7 @@ const BINDINGS: &[Binding] =
 
 row_quantizer! {
     INT8 = "rms_norm_quantize_int8", HALF = "rms_norm_quantize_half", "rms_norm_quantize" in "bitnet/rms_norm_quantize",
-    Params, BINDINGS, 3, Work::new(4, "elements", 36, 16), wgsl ["shared/rms", "shared/rms_row"], msl ["shared/rms", "shared/rms_row"]
+    Params, BINDINGS, 3, Work::new(4, "elements", 36, 16), wgsl ["shared/row_numbers", "shared/rms", "shared/rms_row"], msl ["shared/rms", "shared/rms_row"]
 }
 
 pub(super) const KERNELS: &[&Kernel] = &[&INT8, &HALF];

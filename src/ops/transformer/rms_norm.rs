@@ -29,6 +29,7 @@ static RMS_NORM: Kernel = Kernel::trusted(
             CELLS,
             "shared/exact",
             "shared/row",
+            "shared/row_numbers",
             "shared/rms",
             "shared/rms_row",
             "shared/flat",
