@@ -4,3 +4,4 @@
 pub(crate) mod attention;
 pub(crate) mod isa;
 pub(crate) mod ternary;
+pub(crate) mod ternary_float;

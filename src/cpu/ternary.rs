@@ -67,21 +67,27 @@ pub fn bitlinear(x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>
 
 fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
     x.check_bitlinear(w.columns())?;
-    let (m, n) = (x.tokens, w.rows());
+    let m = x.tokens;
     if m == 0 {
         return Ok(Vec::new());
     }
     let x = Tokens::of(x, w);
+    Ok(by_blocks(m, w, |blocks, y| multiply(isa, &x, w, blocks, y)))
+}
+
+/// `[tokens, rows]` of `multiply(blocks, y)`, which makes some blocks of rows for all `m` tokens, at least one: `[tokens, 16 rows a block]`.
+pub(super) fn by_blocks(m: usize, w: &InterleavedTernary, multiply: impl Fn(Range<usize>, &mut [f32]) + Sync) -> Vec<f32> {
+    let n = w.rows();
     // Blocks of rows are the tasks; each has its outputs together, a token after another.
     let blocks = (TASK_BYTES / (w.row_words() * size_of::<Lanes>()).max(1)).clamp(1, w.blocks().max(1));
     let mut by_task = vec![0f32; w.blocks() * LANES * m];
     by_task.par_chunks_mut(blocks * LANES * m).enumerate().for_each(|(task, y)| {
         let first = task * blocks;
-        multiply(isa, &x, w, first..first + y.len() / (LANES * m), y);
+        multiply(first..first + y.len() / (LANES * m), y);
     });
     if m == 1 {
         by_task.truncate(n);
-        return Ok(by_task);
+        return by_task;
     }
     let mut y = vec![0f32; m * n];
     y.par_chunks_exact_mut(n.max(1)).enumerate().for_each(|(token, y)| {
@@ -89,7 +95,7 @@ fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Resu
             y.copy_from_slice(&task[token * (task.len() / m)..][..y.len()]);
         }
     });
-    Ok(y)
+    y
 }
 
 /// Some blocks of rows times all tokens: `[tokens, 16 rows a block]`.

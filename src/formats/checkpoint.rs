@@ -5,6 +5,7 @@ use super::{
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::Masters,
+    mlx::{Affine, AffineMatrix},
     model_file::ModelFile,
     problem::{Problem, unsupported},
     safetensors::{SafeTensors, TensorBytes},
@@ -55,6 +56,8 @@ pub struct Checkpoint {
     config: ModelConfig,
     rule: ScaleRule,
     masters: Masters,
+    /// In what MLX has written.
+    affine: Option<Affine>,
     said: Once,
 }
 
@@ -74,9 +77,10 @@ impl Checkpoint {
         let rule = scale_rule(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
         let masters = masters(&json);
+        let affine = Affine::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
         let shards = Shards::open(&directory)?;
-        let mut checkpoint = Self { directory, shards, json, config, rule, masters, said: Once::new() };
+        let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, said: Once::new() };
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
         Ok(checkpoint)
     }
@@ -131,7 +135,8 @@ impl Checkpoint {
     }
 
     /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are
-    /// floats with only the values -a, 0 and a (but for `quantization_mode` `online`). Other floats are quantised by their absmean, in a model that was
+    /// floats with only the values -a, 0 and a (but for `quantization_mode` `online`), and, where nothing says that others are to be quantised, floats that
+    /// are so in groups of 128 columns. Integers of MLX are taken where they are ternary. Other floats are quantised by their absmean, in a model that was
     /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as 1bitLLM's say it.
     ///
     /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
@@ -153,9 +158,16 @@ impl Checkpoint {
         if self.shards.contains(&format!("{name}.bias")) {
             return Err(weight.unsupported("has a bias; layers with biases are not supported"));
         }
-        let (stored_rows, columns) = weight.matrix()?;
+        let (stored_rows, columns) = self.size(weight)?;
         if columns == 0 {
             return Err(weight.error("has no columns"));
+        }
+        if let Some(affine) = self.affine_of(weight) {
+            let rows = rows.unwrap_or(stored_rows);
+            if rows != stored_rows {
+                return Err(weight.error(format!("has {stored_rows} rows, not {rows}")));
+            }
+            return self.with_groups(name, weight, |matrix| affine.ternary(matrix, rows, columns));
         }
         if weight.dtype != Dtype::U8 {
             return self.ternary(name, weight, rows.unwrap_or(stored_rows));
@@ -169,6 +181,23 @@ impl Checkpoint {
         matrix.map_err(|e| weight.error(format!("is not a packed ternary matrix: {e}")))
     }
 
+    /// How a weight is stored, where it is in MLX's words.
+    fn affine_of(&self, weight: &TensorBytes<'_>) -> Option<Affine> {
+        self.affine.filter(|_| weight.dtype == Dtype::U32)
+    }
+
+    /// Stored rows and columns of weights.
+    fn size(&self, weight: &TensorBytes<'_>) -> Result<(usize, usize)> {
+        let (rows, columns) = weight.matrix()?;
+        Ok((rows, self.affine_of(weight).map_or(columns, |affine| affine.columns(columns))))
+    }
+
+    /// What `read` makes of a weight in MLX's words, with what belongs to it.
+    fn with_groups<T>(&self, name: &str, weight: &TensorBytes<'_>, read: impl FnOnce(&AffineMatrix<'_>) -> Result<T>) -> Result<T> {
+        let (scales, biases) = (self.tensor(&format!("{name}.scales"))?, self.tensor(&format!("{name}.biases"))?);
+        read(&AffineMatrix { weight, scales: &scales, biases: &biases })
+    }
+
     /// The ternary matrix of float weights.
     fn ternary(&self, name: &str, weight: &TensorBytes<'_>, rows: usize) -> Result<PackedTernary> {
         let (stored_rows, columns) = weight.matrix()?;
@@ -180,7 +209,7 @@ impl Checkpoint {
             return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
         let matrix = self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))?;
-        self.masters.warn(&self.said, &self.directory);
+        self.masters.warn(&self.said, &self.directory, self.config.quantized_activations);
         Ok(matrix)
     }
 
@@ -220,7 +249,7 @@ impl ModelFile for Checkpoint {
         }
         for name in wanted {
             used.insert(self.stored(&name));
-            used.insert(format!("{name}.weight_scale"));
+            used.extend(["weight_scale", "scales", "biases"].map(|part| format!("{name}.{part}")));
         }
         // Copies that older transformers wrote: of the embedding, and of rotary frequencies.
         let copy = |name: &str| name.ends_with(".rotary_emb.inv_freq") || self.config.tied_head && name == "lm_head.weight";
@@ -234,7 +263,7 @@ impl ModelFile for Checkpoint {
 
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let weight = self.tensor(&format!("{name}.weight"))?;
-        if weight.matrix()?.1 != columns {
+        if self.size(&weight)?.1 != columns {
             return Err(weight.error(format!("has shape {:?}; {columns} columns are needed", weight.shape)));
         }
         self.read(name, &weight, Some(rows))
@@ -250,8 +279,12 @@ impl ModelFile for Checkpoint {
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         let tensor = self.tensor(&self.stored(name))?;
-        if tensor.matrix()? != (rows, columns) {
+        if self.size(&tensor)? != (rows, columns) {
             return Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
+        }
+        if let Some(affine) = self.affine_of(&tensor) {
+            let matrix = self.with_groups(name, &tensor, |matrix| affine.dense(matrix, rows, columns))?;
+            return tensors::finite_matrix(matrix, |what| tensor.error(what));
         }
         let element = match tensor.dtype {
             Dtype::F32 => DenseElement::F32,

@@ -37,6 +37,22 @@ pub enum RopeScaling {
         /// The context length of the original training, in tokens.
         context: f32,
     },
+    /// YaRN (Peng et al. 2023, arXiv:2309.00071), as transformers computes it: frequencies that turn less than `slow` times in the original context are
+    /// divided by `factor`, those that turn more than `fast` times kept, with a ramp between by the pair's number; cosines and sines are multiplied.
+    Yarn {
+        /// Divides the low frequencies.
+        factor: f32,
+        /// The context length of the original training, in tokens.
+        context: f32,
+        /// Multiplies cosines and sines, and so queries and keys.
+        attention: f32,
+        /// Turns above which a frequency is kept.
+        fast: f32,
+        /// Turns below which a frequency is divided.
+        slow: f32,
+        /// Are the ends of the ramp rounded outwards to whole pairs?
+        truncate: bool,
+    },
 }
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.
@@ -71,6 +87,10 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Are there norms before the attention's output projection and before the feed-forward's down projection?
     pub sub_norms: bool,
+    /// Are there norms of every query and key head, before they are rotated?
+    pub qk_norms: bool,
+    /// Do linear layers quantise their activations to 8 bits, as BitNet's do? Else these are floats (W1.58A16).
+    pub quantized_activations: bool,
     /// Does the head share the embedding's weights?
     pub tied_head: bool,
     /// The token that begins a text.
@@ -82,8 +102,9 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads a config.json of `model_type` `bitnet` or `llama`. Missing keys get the defaults of transformers. For `llama`, config.json
-    /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist.
+    /// Reads a config.json of `model_type` `bitnet`, `llama` or `qwen3`. Missing keys get the defaults of transformers. For `llama`, config.json
+    /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist. Activations are
+    /// quantised, but for files of MLX, which does not, and for `qwen3` without a BitNet `quantization_config`.
     ///
     /// # Errors
     /// A message that names the key: a size that is missing or out of range; a model graph that is not supported.
@@ -93,16 +114,20 @@ impl ModelConfig {
         let defaults = match architecture {
             "bitnet" => &BITNET,
             "llama" => &LLAMA,
-            other => return unsupported(format!("model_type `{other}` is not supported; `bitnet` and `llama` are")),
+            "qwen3" => &QWEN3,
+            other => return unsupported(format!("model_type `{other}` is not supported; `bitnet`, `llama` and `qwen3` are")),
         };
         check_graph(json)?;
+        let context = json.size("max_position_embeddings", Some(defaults.context))?;
         let (hidden, heads) = (json.size("hidden_size", None)?, json.size("num_attention_heads", None)?);
         let vocab = json.size("vocab_size", None)?;
-        let rope = Rope::from_json(json, defaults)?;
+        let rope = Rope::from_json(json, defaults, context)?;
         let eos = match json.0.get("eos_token_id") {
             Some(ids) => token_ids(ids)?,
-            None => vec![defaults.eos],
+            None => defaults.eos.into_iter().collect(),
         };
+        let bitnet =
+            json.object("quantization_config")?.is_some_and(|quantization| quantization.0.get("quant_method") == Some(&"bitnet".into()));
         let config = Self {
             architecture: architecture.to_owned(),
             hidden,
@@ -110,14 +135,16 @@ impl ModelConfig {
             layers: json.size("num_hidden_layers", None)?,
             heads,
             kv_heads: json.size("num_key_value_heads", Some(heads))?,
-            head_dim: json.size("head_dim", Some(hidden / heads))?,
+            head_dim: json.size("head_dim", Some(defaults.head_dim.unwrap_or(hidden / heads)))?,
             vocab,
-            context: json.size("max_position_embeddings", Some(2048))?,
+            context,
             eps: json.float("rms_norm_eps", defaults.eps)?,
             rope_theta: rope.theta,
             rope_scaling: rope.scaling,
             activation: Activation::from_name(json.text("hidden_act")?.unwrap_or(defaults.activation))?,
             sub_norms: defaults.sub_norms,
+            qk_norms: defaults.qk_norms,
+            quantized_activations: bitnet || (defaults.quantized_activations && json.get("quantization").is_none()),
             tied_head: json.flag("tie_word_embeddings")?,
             bos: json.token("bos_token_id", defaults.bos)?,
             eos,
@@ -130,8 +157,8 @@ impl ModelConfig {
     /// smaller vocabulary. Any other id out of range stays, and [`Self::checked`] refuses it.
     fn known_tokens(mut self, defaults: &Defaults) -> Self {
         let vocab = self.vocab;
-        self.bos = self.bos.filter(|&id| (id as usize) < vocab || id != defaults.bos);
-        self.eos.retain(|&id| (id as usize) < vocab || id != defaults.eos);
+        self.bos = self.bos.filter(|&id| (id as usize) < vocab || Some(id) != defaults.bos);
+        self.eos.retain(|&id| (id as usize) < vocab || Some(id) != defaults.eos);
         self
     }
 
@@ -168,6 +195,9 @@ impl ModelConfig {
             return Err(format!("the rotary base is {}; a finite number of at least 1 is needed", self.rope_theta));
         }
         self.rope_scaling.check()?;
+        if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
+            return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
+        }
         match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
             None => Ok(self),
@@ -192,6 +222,11 @@ impl RopeScaling {
             Self::None => Ok(()),
             Self::Linear(factor) if sound(factor) => Ok(()),
             Self::Llama3 { factor, low, high, context } if [factor, low, high, context].into_iter().all(sound) && low < high => Ok(()),
+            Self::Yarn { factor, context, attention, fast, slow, .. }
+                if [factor, context, attention, fast, slow].into_iter().all(sound) =>
+            {
+                Ok(())
+            }
             _ => Err(format!("rotary scaling {self:?} has a parameter out of range")),
         }
     }
@@ -201,14 +236,43 @@ impl RopeScaling {
 struct Defaults {
     activation: &'static str,
     sub_norms: bool,
+    qk_norms: bool,
+    quantized_activations: bool,
+    /// None where it follows from the hidden size.
+    head_dim: Option<usize>,
+    context: usize,
     theta: f32,
     eps: f32,
-    bos: u32,
-    eos: u32,
+    bos: Option<u32>,
+    eos: Option<u32>,
 }
 
-static BITNET: Defaults = Defaults { activation: "relu2", sub_norms: true, theta: 500_000.0, eps: 1e-5, bos: 128_000, eos: 128_001 };
-static LLAMA: Defaults = Defaults { activation: "silu", sub_norms: false, theta: 10_000.0, eps: 1e-6, bos: 1, eos: 2 };
+static BITNET: Defaults = Defaults {
+    activation: "relu2",
+    sub_norms: true,
+    qk_norms: false,
+    quantized_activations: true,
+    head_dim: None,
+    context: 2048,
+    theta: 500_000.0,
+    eps: 1e-5,
+    bos: Some(128_000),
+    eos: Some(128_001),
+};
+static LLAMA: Defaults =
+    Defaults { activation: "silu", sub_norms: false, theta: 10_000.0, eps: 1e-6, bos: Some(1), eos: Some(2), ..BITNET };
+static QWEN3: Defaults = Defaults {
+    activation: "silu",
+    sub_norms: false,
+    qk_norms: true,
+    quantized_activations: false,
+    head_dim: Some(128),
+    context: 32_768,
+    theta: 10_000.0,
+    eps: 1e-6,
+    bos: None,
+    eos: None,
+};
 
 /// Refuses options that would change the model's graph.
 fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
@@ -225,6 +289,13 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     if quantization.map_or(Ok(false), |quantization| Keys(quantization).flag("use_rms_norm"))? {
         return unsupported("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are");
     }
+    // Named by Qwen's, and used where this is set.
+    if json.flag("use_sliding_window")? {
+        return unsupported("use_sliding_window is not supported: only attention to the whole context is");
+    }
+    if let Some(kind) = json.get("layer_types").and_then(|kinds| kinds.as_array()?.iter().find(|&kind| kind != "full_attention")) {
+        return unsupported(format!("layer_types has {kind}; only \"full_attention\" is supported"));
+    }
     match json.float("partial_rotary_factor", 1.0)? {
         1.0 => Ok(()),
         part => unsupported(format!("partial_rotary_factor {part} is not supported: only rotation of whole heads is")),
@@ -238,16 +309,17 @@ struct Rope {
 
 impl Rope {
     /// Reads either spelling: `rope_theta` and `rope_scaling`, or `rope_parameters` with everything.
-    fn from_json(json: Keys<'_>, defaults: &Defaults) -> Result<Self, Problem> {
+    fn from_json(json: Keys<'_>, defaults: &Defaults, context: usize) -> Result<Self, Problem> {
         let theta = json.float("rope_theta", defaults.theta)?;
         if let Some(parameters) = json.object("rope_parameters")? {
-            return Ok(Self { theta: parameters.float("rope_theta", theta)?, scaling: Self::scaling(parameters)? });
+            return Ok(Self { theta: parameters.float("rope_theta", theta)?, scaling: Self::scaling(parameters, context)? });
         }
-        let scaling = json.object("rope_scaling")?.map_or(Ok(RopeScaling::None), Self::scaling);
+        let scaling = json.object("rope_scaling")?.map_or(Ok(RopeScaling::None), |scaling| Self::scaling(scaling, context));
         Ok(Self { theta, scaling: scaling? })
     }
 
-    fn scaling(json: Keys<'_>) -> Result<RopeScaling, Problem> {
+    /// `context` is the model's, in tokens.
+    fn scaling(json: Keys<'_>, context: usize) -> Result<RopeScaling, Problem> {
         if let Some((key, _)) = json.0.iter().find(|(_, value)| value.is_object()) {
             return unsupported(format!("separate rotary parameters for `{key}` are not supported"));
         }
@@ -261,7 +333,36 @@ impl Rope {
                 high: json.needed("high_freq_factor")?,
                 context: json.needed("original_max_position_embeddings")?,
             }),
-            other => unsupported(format!("rotary scaling `{other}` is not supported; `default`, `linear` and `llama3` are")),
+            "yarn" => Self::yarn(json, context as f32).map_err(Problem::from),
+            other => unsupported(format!("rotary scaling `{other}` is not supported; `default`, `linear`, `llama3` and `yarn` are")),
         }
     }
+
+    fn yarn(json: Keys<'_>, context: f32) -> Result<RopeScaling, String> {
+        let original = json.float("original_max_position_embeddings", context)?;
+        let factor = json.float("factor", context / original)?;
+        let both = |mscale: f32, all: f32| {
+            if mscale != 0.0 && all != 0.0 {
+                yarn_attention(factor, mscale) / yarn_attention(factor, all)
+            } else {
+                yarn_attention(factor, 1.0)
+            }
+        };
+        let attention = both(json.float("mscale", 0.0)?, json.float("mscale_all_dim", 0.0)?);
+        // As in transformers, a bound of 0 is the default.
+        let bound = |key, default: f32| json.float(key, 0.0).map(|bound| if bound == 0.0 { default } else { bound });
+        Ok(RopeScaling::Yarn {
+            factor,
+            context: original,
+            attention: json.float("attention_factor", attention)?,
+            fast: bound("beta_fast", 32.0)?,
+            slow: bound("beta_slow", 1.0)?,
+            truncate: json.get("truncate").is_none() || json.flag("truncate")?,
+        })
+    }
+}
+
+/// What YaRN multiplies cosines and sines by, for frequencies that are divided by `factor`: 0.1·mscale·ln(factor) + 1.
+pub(super) fn yarn_attention(factor: f32, mscale: f32) -> f32 {
+    if factor <= 1.0 { 1.0 } else { (0.1 * f64::from(mscale) * f64::from(factor).ln() + 1.0) as f32 }
 }

@@ -69,8 +69,8 @@ impl<'a> Keys<'a> {
     }
 
     /// A missing token gets the default; a null means that there is none.
-    pub fn token(self, key: &str, default: u32) -> Result<Option<u32>, String> {
-        let Some(value) = self.0.get(key) else { return Ok(Some(default)) };
+    pub fn token(self, key: &str, default: Option<u32>) -> Result<Option<u32>, String> {
+        let Some(value) = self.0.get(key) else { return Ok(default) };
         match token_ids(value)?.as_slice() {
             [] => Ok(None),
             &[id] => Ok(Some(id)),

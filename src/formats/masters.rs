@@ -14,22 +14,27 @@ pub(super) enum Masters {
     Online,
     /// They are taken as they are where they are ternary already, and else quantised: the model was trained so, or the caller wants it.
     Quantize,
-    /// They are taken as they are where they are ternary already, and else refused.
+    /// They are taken as they are where they are ternary already, with one scale or with one for every [`GROUP`] columns, and else refused.
     Refuse,
+    /// As `Refuse`, but that the caller wants others quantised.
+    Allow,
 }
 
-const REFUSED: &str = "is in floats of more than three values, and nothing in the file says that the model was trained for ternary weights: \
+/// Columns that share a scale where float weights are ternary in groups: Ternary-Bonsai's.
+const GROUP: usize = 128;
+
+const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
      quantised, it would be another model. LoadOptions::quantize, or with_quantize of an opened file, allows it (--quantize on the command line)";
 
 impl Masters {
     /// The same, but that quantising is allowed.
     pub fn or_quantize(self, allowed: bool) -> Self {
-        if allowed && self == Self::Refuse { Self::Quantize } else { self }
+        if allowed && self == Self::Refuse { Self::Allow } else { self }
     }
 
     /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is.
-    pub fn warn(self, said: &Once, path: &Path) {
-        if self == Self::Refuse {
+    pub fn warn(self, said: &Once, path: &Path, quantized_activations: bool) {
+        if self == Self::Refuse && quantized_activations {
             let path = path.display();
             said.call_once(|| {
                 log::warn!("{path}: the weights are ternary, in floats, and nothing says how activations are computed: here in 8 bits")
@@ -44,10 +49,18 @@ impl Masters {
         {
             return Ok(matrix);
         }
+        let grouped = match self {
+            Self::Refuse | Self::Allow => ternary_groups(weights, rows, columns),
+            Self::Online | Self::Quantize => Err(String::new()),
+        };
+        let misfit = match grouped {
+            Ok(matrix) => return Ok(matrix),
+            Err(misfit) => misfit,
+        };
         // Before they are refused, so that weights that are not finite are named as such.
         let quantized = bitnet::quantize_weights_cpu(weights, rows, columns).map_err(|e| format!("cannot be quantised: {e}"))?;
         if self == Self::Refuse {
-            return unsupported(REFUSED);
+            return unsupported(format!("is in floats of more than three values, {misfit}, {REFUSED}"));
         }
         if log::log_enabled!(log::Level::Info) {
             log::info!("quantising moves weights by {:.0} % of their norm", 100.0 * relative_error(weights, &quantized));
@@ -69,6 +82,33 @@ fn ternary(weights: &[f32], rows: usize, columns: usize) -> Option<PackedTernary
         _ => 2,
     };
     PackedTernary::from_codes(rows, columns, Scales::Tensor(scale), code).ok()
+}
+
+/// The matrix of floats with only the values -a, 0 and a in every [`GROUP`] columns of a row.
+///
+/// # Errors
+/// What does not fit.
+fn ternary_groups(weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, String> {
+    let groups = columns.div_ceil(GROUP).max(1);
+    let of = |i: usize| {
+        let (row, first) = (i / groups, i % groups * GROUP);
+        &weights[row * columns + first..row * columns + columns.min(first + GROUP)]
+    };
+    let scale = |i: usize| of(i).iter().find(|&&w| w != 0.0).map_or(0.0, |w| w.abs());
+    let other = |i: usize| of(i).iter().find(|&&w| w != 0.0 && w.abs() != scale(i)).copied();
+    let count = if columns == 0 { 0 } else { rows * groups };
+    if let Some((i, other)) = (0..count).find_map(|i| Some((i, other(i)?))) {
+        let (row, first) = (i / groups, i % groups * GROUP);
+        let last = columns.min(first + GROUP) - 1;
+        return Err(format!("also in groups of {GROUP} columns (row {row} has {} and {other} in columns {first} to {last})", scale(i)));
+    }
+    let code = |row: usize, column: usize| match weights[row * columns + column] {
+        0.0 => 1,
+        w if w < 0.0 => 0,
+        _ => 2,
+    };
+    let scales = Scales::Groups { size: GROUP, scales: (0..count).map(scale).collect() };
+    PackedTernary::from_codes(rows, columns, scales, code).map_err(|e| format!("{e}"))
 }
 
 /// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantising `weights` to `matrix`, with one scale, moves of them.

@@ -12,6 +12,7 @@ mod generation;
 pub(crate) mod gguf;
 mod json;
 mod masters;
+mod mlx;
 pub(crate) mod model_file;
 pub(crate) mod open;
 mod problem;

@@ -14,6 +14,10 @@ pub struct Layer<M, V> {
     pub input_norm: V,
     /// Queries, keys, values.
     pub qkv: M,
+    /// Only in models with norms of query and key heads: gains of `head_dim`.
+    pub query_norm: Option<V>,
+    /// As `query_norm`.
+    pub key_norm: Option<V>,
     /// Only in models with sub-norms.
     pub attention_norm: Option<V>,
     pub output: M,
@@ -53,9 +57,12 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
     let stack = |columns, parts: &[(&'static str, usize)]| parts.iter().map(|&(name, rows)| Matrix { name, rows, columns }).collect();
     let gains = |name, len| Gains { name, len };
     let sub_norm = |name, len| c.sub_norms.then_some(Gains { name, len });
+    let head_norm = |name| c.qk_norms.then_some(Gains { name, len: c.head_dim });
     Layer {
         input_norm: gains("input_layernorm", c.hidden),
         qkv: stack(c.hidden, &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]),
+        query_norm: head_norm("self_attn.q_norm"),
+        key_norm: head_norm("self_attn.k_norm"),
         attention_norm: sub_norm("self_attn.attn_sub_norm", queries),
         output: stack(queries, &[("self_attn.o_proj", c.hidden)]),
         post_norm: gains("post_attention_layernorm", c.hidden),
@@ -78,7 +85,8 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
 /// Every tensor of a model by its name.
 pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
     let (layer, ends) = (layer_tensors(c), end_tensors(c));
-    let gains = [&layer.input_norm, &layer.post_norm].into_iter().chain(&layer.attention_norm).chain(&layer.gated_norm);
+    let optional = [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm];
+    let gains = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional.into_iter().flatten());
     let parts: Vec<&str> = layer.matrices().into_iter().flatten().map(|matrix| matrix.name).chain(gains.map(|gains| gains.name)).collect();
     let layers = (0..c.layers).flat_map(|layer| parts.iter().map(move |part| format!("model.layers.{layer}.{part}")));
     let head = ends.untied_head.iter().map(|head| head.name);
@@ -127,6 +135,8 @@ impl<M, V> Layer<M, V> {
         Ok(Layer {
             input_norm: vector(&self.input_norm)?,
             qkv: matrix(&self.qkv)?,
+            query_norm: self.query_norm.as_ref().map(&vector).transpose()?,
+            key_norm: self.key_norm.as_ref().map(&vector).transpose()?,
             attention_norm: self.attention_norm.as_ref().map(&vector).transpose()?,
             output: matrix(&self.output)?,
             post_norm: vector(&self.post_norm)?,

@@ -52,9 +52,14 @@ const COMPANIONS: [&str; 10] = [
 ///
 /// # Errors
 /// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the input; [`Error::Format`] for weights that
-/// cannot be packed, [`Error::Unsupported`] for floats of a model that was not trained for it ([`Checkpoint::with_quantize`]).
+/// cannot be packed, [`Error::Unsupported`] for floats of a model that was not trained for it ([`Checkpoint::with_quantize`]),
+/// and for a model whose activations are floats.
 pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bool, mut written: impl FnMut(&WrittenTensor)) -> Result<()> {
     let output = output.as_ref();
+    if !checkpoint.config().quantized_activations {
+        let message = "does not quantise its activations, which the packed form says of every model";
+        return Err(Error::Unsupported { path: checkpoint.path().to_owned(), message: message.into() });
+    }
     check_output(checkpoint.path(), output, force)?;
     at(output, fs::create_dir_all(output))?;
     let (model, partial) = (output.join("model.safetensors"), output.join("model.safetensors.partial"));

@@ -19,6 +19,9 @@ use crate::{
 use rayon::prelude::*;
 use std::{future::ready, sync::Arc};
 
+/// The gain of a norm before a linear layer, if there is one.
+type Gain<'a> = Option<&'a Vec<f32>>;
+
 /// Tokens of a prompt that are computed between two points at which the work can be given up.
 const BATCH: usize = 64;
 
@@ -64,8 +67,10 @@ impl CpuModel {
     fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], caches: &mut [&mut KvCache]) -> Result<()> {
         let c = &self.config;
         let tokens = x.len() / c.hidden;
-        let normed = bitnet::rms_norm_quantize_cpu(x, tokens, &layer.input_norm, c.eps)?;
-        let mut qkv = cpu::ternary::bitlinear(&normed, &layer.qkv)?;
+        let mut qkv = self.linear(x, Some(&layer.input_norm), &layer.qkv)?;
+        if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
+            transformer::rms_norm_heads_cpu(&mut qkv, c.attention(), queries, keys, c.eps)?;
+        }
         let (run, width) = ((tokens / caches.len().max(1)).max(1), c.heads * c.head_dim);
         let mut attended = vec![0f32; tokens * width];
         let sequences = qkv.par_chunks_exact_mut(run * c.attention().row()).zip(caches).zip(attended.par_chunks_exact_mut(run * width));
@@ -73,17 +78,33 @@ impl CpuModel {
             cpu::attention::rope(qkv, angles, cache);
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
         });
-        let attended = match &layer.attention_norm {
-            Some(gain) => bitnet::rms_norm_quantize_cpu(&attended, tokens, gain, c.eps)?,
-            None => bitnet::quantize_activations_cpu(&attended, tokens, c.heads * c.head_dim)?,
+        add(x, &self.linear(&attended, layer.attention_norm.as_ref(), &layer.output)?);
+        let gate_up = self.linear(x, Some(&layer.post_norm), &layer.gate_up)?;
+        let norm = layer.gated_norm.as_ref();
+        let down = if c.quantized_activations {
+            let gated = bitnet::gate_quantize_cpu(&gate_up, c.intermediate, c.gate(), norm.map(|gain| (gain.as_slice(), c.eps)))?;
+            cpu::ternary::bitlinear(&gated, &layer.down)?
+        } else {
+            self.linear(&bitnet::gate_cpu(&gate_up, c.intermediate, c.gate())?, norm, &layer.down)?
         };
-        add(x, &cpu::ternary::bitlinear(&attended, &layer.output)?);
-        let normed = bitnet::rms_norm_quantize_cpu(x, tokens, &layer.post_norm, c.eps)?;
-        let gate_up = cpu::ternary::bitlinear(&normed, &layer.gate_up)?;
-        let norm = layer.gated_norm.as_ref().map(|gain| (gain.as_slice(), c.eps));
-        let gated = bitnet::gate_quantize_cpu(&gate_up, c.intermediate, c.gate(), norm)?;
-        add(x, &cpu::ternary::bitlinear(&gated, &layer.down)?);
+        add(x, &down);
         Ok(())
+    }
+
+    /// Norm, quantiser where the model has them, and product.
+    fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
+        let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
+        if !self.config.quantized_activations {
+            return match norm {
+                Some(gain) => cpu::ternary_float::bitlinear(&transformer::rms_norm_cpu(x, gain, eps)?, w),
+                None => cpu::ternary_float::bitlinear(x, w),
+            };
+        }
+        let quantized = match norm {
+            Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
+            None => bitnet::quantize_activations_cpu(x, tokens, w.columns())?,
+        };
+        cpu::ternary::bitlinear(&quantized, w)
     }
 
     fn logits(&self, x: &[f32]) -> Result<Vec<f32>> {
@@ -102,7 +123,7 @@ impl CpuSession {
         let config = &self.model.config;
         if self.angles.len() < positions * config.head_dim {
             let positions = positions.next_power_of_two().min(self.capacity);
-            self.angles = transformer::rope_angles(&config.rope_frequencies(), positions);
+            self.angles = config.rope_angles(positions);
         }
     }
 

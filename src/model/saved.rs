@@ -49,6 +49,9 @@ impl Fingerprint {
         print.add([c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab].map(|size| size as u32));
         print.add([c.eps.to_bits(), u32::from(c.activation == Activation::Silu), u32::from(c.sub_norms)]);
         print.add(c.rope_frequencies().iter().map(|frequency| frequency.to_bits()));
+        // What came later adds nothing to models without it, whose sessions lie in files.
+        print.add(c.rope_factor().map(f32::to_bits));
+        print.add((!c.quantized_activations).then_some(1));
         print.add(ends.embedding.words().iter().step_by(7).copied());
         print.add(ends.embedding.scales().iter().map(|scale| scale.to_bits()));
         print
@@ -56,6 +59,7 @@ impl Fingerprint {
 
     pub fn add_layer(&mut self, layer: &HostLayer) {
         let sub_norms = layer.attention_norm.iter().chain(&layer.gated_norm).flatten();
+        self.add(layer.query_norm.iter().chain(&layer.key_norm).flatten().map(|gain| gain.to_bits()));
         self.add(layer.input_norm.iter().chain(&layer.post_norm).chain(sub_norms).map(|gain| gain.to_bits()));
         for matrix in layer.matrices() {
             self.add(matrix.words().iter().step_by(7).copied());

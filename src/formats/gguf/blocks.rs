@@ -1,7 +1,7 @@
 //! Decoders of GGUF's tensor types. Callers have checked the number of bytes against the type's size.
 
 use crate::weights::ternary::{
-    layout::{ZEROS, code_3, gather},
+    layout::{ZEROS, code_3, from_signs, gather, transpose},
     packed::PackedTernary,
     scales::Scales,
 };
@@ -32,6 +32,12 @@ pub enum GgufType {
     Tq2_0,
     /// 2-bit codes in blocks of 64 with a scale each; ternary where code 3 does not occur.
     Q2_0,
+    /// [`GgufType::Q2_0`] in blocks of 128. (Older files give it the number of that type: they are told apart by the tensors' places.)
+    Pq2_0,
+    /// Ternary: blocks of 128 weights, five to a byte, with a scale each.
+    Ptq1_0,
+    /// Binary: blocks of 128 signs with a scale each.
+    Q1_0,
     /// A type that this crate does not read, by its number in the format.
     Other(u32),
 }
@@ -48,7 +54,10 @@ impl GgufType {
             34 => Self::Tq1_0,
             35 => Self::Tq2_0,
             36 => Self::I2S,
+            41 => Self::Q1_0,
             42 => Self::Q2_0,
+            142 => Self::Pq2_0,
+            143 => Self::Ptq1_0,
             other => Self::Other(other),
         }
     }
@@ -64,6 +73,9 @@ impl GgufType {
             Self::Tq1_0 => (256, 54),
             Self::Tq2_0 => (256, 66),
             Self::Q2_0 => (64, 18),
+            Self::Pq2_0 => (128, 34),
+            Self::Ptq1_0 => (128, 28),
+            Self::Q1_0 => (128, 18),
             Self::I2S | Self::Other(_) => (1, 0),
         }
     }
@@ -93,9 +105,12 @@ struct Block {
     pack: fn(&[u8], &mut [u32]),
 }
 
-static TQ1_0: Block = Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, pack: pack_tq1 };
+static TQ1_0: Block = Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, pack: |block, words| pack_trits(block, TQ1_PARTS, words) };
+static PTQ1_0: Block = Block { bytes: 28, columns: 128, scale: 26, codes: 0..0, pack: |block, words| pack_trits(block, PTQ1_PARTS, words) };
 static TQ2_0: Block = Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, pack: pack_tq2 };
 static Q2_0: Block = Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, pack: pack_q2 };
+static PQ2_0: Block = Block { bytes: 34, columns: 128, scale: 0, codes: 2..34, pack: pack_q2 };
+static Q1_0: Block = Block { bytes: 18, columns: 128, scale: 0, codes: 0..0, pack: pack_q1 };
 
 /// The matrix of a ternary type; `None` for other types.
 pub(super) fn ternary(
@@ -110,6 +125,9 @@ pub(super) fn ternary(
         GgufType::Tq1_0 => Some(TQ1_0.matrix(rows, columns, bytes)),
         GgufType::Tq2_0 => Some(TQ2_0.matrix(rows, columns, bytes)),
         GgufType::Q2_0 => Some(Q2_0.matrix(rows, columns, bytes)),
+        GgufType::Pq2_0 => Some(PQ2_0.matrix(rows, columns, bytes)),
+        GgufType::Ptq1_0 => Some(PTQ1_0.matrix(rows, columns, bytes)),
+        GgufType::Q1_0 => Some(Q1_0.matrix(rows, columns, bytes)),
         _ => None,
     }
 }
@@ -153,33 +171,43 @@ fn pack_tq2(block: &[u8], words: &mut [u32]) {
     }
 }
 
-/// Element 4·b + l is in byte b at bit 2·l. A packed word is the transpose: element 4·b + l of its 16 at bit 8·l + 2·b.
+/// Element 4·b + l is in byte b at bit 2·l.
 fn pack_q2(block: &[u8], words: &mut [u32]) {
-    let (quads, _) = block[2..18].as_chunks::<4>();
-    for (word, quad) in words.iter_mut().zip(quads) {
-        // Spreads the four codes of a byte over the four bytes of a word.
-        let spread = quad.map(u32::from).map(|b| (b | b << 6 | b << 12 | b << 18) & 0x0303_0303);
-        *word = spread[0] | spread[1] << 2 | spread[2] << 4 | spread[3] << 6;
-    }
+    let (quads, _) = block[2..].as_chunks::<4>();
+    words.iter_mut().zip(quads).for_each(|(word, quad)| *word = transpose(u32::from_le_bytes(*quad)));
+}
+
+/// Element 8·b + l is +1 where byte b has bit l, else -1.
+fn pack_q1(block: &[u8], words: &mut [u32]) {
+    let (pairs, _) = block[2..].as_chunks::<2>();
+    words.iter_mut().zip(pairs).for_each(|(word, pair)| *word = from_signs(u16::from_le_bytes(*pair)));
 }
 
 /// A byte holds five base-3 digits v = 0..243 as ceil(256·v / 243), so byte / 256 is slightly above v / 3^5: the digits after the point.
 /// Multiplying by 3^i modulo 256 drops the first i digits; the upper byte of three times the result is digit i.
 ///
-/// The first 32 bytes hold elements 0 to 159: digit i of byte j is element 32·i + j. The next 16 bytes hold 80 elements in the same way,
-/// the next 4 bytes the last 16, four digits each.
-fn pack_tq1(block: &[u8], words: &mut [u32]) {
+/// Of n bytes from the first element e on, digit i of byte j is element e + n·i + j. The last bytes of a block hold four digits each.
+fn trits(block: &[u8], parts: TritParts) -> [u8; 256] {
     let mut codes = [0u8; 256];
-    let parts = [(0..32, 0..160), (32..48, 160..240), (48..52, 240..256)];
-    for (bytes, elements) in parts {
-        let bytes = &block[bytes];
-        for (codes, power) in codes[elements].chunks_exact_mut(bytes.len()).zip([1u8, 3, 9, 27, 81]) {
+    for (start, end, first) in parts {
+        let bytes = &block[start..end];
+        let last = 256.min(first + 5 * bytes.len());
+        for (codes, power) in codes[first..last].chunks_exact_mut(bytes.len()).zip([1u8, 3, 9, 27, 81]) {
             for (code, byte) in codes.iter_mut().zip(bytes) {
                 *code = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
             }
         }
     }
-    gather(words, &codes, 0);
+    codes
+}
+
+/// Runs of bytes, each by its first byte, its end and its first element.
+type TritParts = [(usize, usize, usize); 3];
+const TQ1_PARTS: TritParts = [(0, 32, 0), (32, 48, 160), (48, 52, 240)];
+const PTQ1_PARTS: TritParts = [(0, 16, 0), (16, 24, 80), (24, 26, 120)];
+
+fn pack_trits(block: &[u8], parts: TritParts, words: &mut [u32]) {
+    gather(words, &trits(block, parts)[..16 * words.len()], 0);
 }
 
 /// The order of codes in I2_S tensors. Converters have written three layouts under one type number, and nothing in a file tells which. All
@@ -289,6 +317,9 @@ pub(super) fn halves(kind: GgufType, bytes: &[u8]) -> Option<Result<Vec<u8>, Str
         GgufType::Q8_0 => decode_q8,
         GgufType::Q4K => decode_q4,
         GgufType::Q6K => decode_q6,
+        GgufType::Q2_0 | GgufType::Pq2_0 => decode_q2,
+        GgufType::Ptq1_0 => decode_ptq1,
+        GgufType::Q1_0 => decode_q1,
         _ => return None,
     };
     let (size, stride) = kind.block();
@@ -312,6 +343,28 @@ fn decode_q8(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 0);
     for (out, &byte) in out.iter_mut().zip(&block[2..]) {
         *out = scale * f32::from(byte as i8);
+    }
+}
+
+/// Code 3, which no ternary matrix has, is twice the scale.
+fn decode_q2(block: &[u8], out: &mut [f32]) {
+    let scale = half(block, 0);
+    for (e, out) in out.iter_mut().enumerate() {
+        *out = scale * (f32::from(block[2 + e / 4] >> (2 * (e % 4)) & 3) - 1.0);
+    }
+}
+
+fn decode_ptq1(block: &[u8], out: &mut [f32]) {
+    let scale = half(block, 26);
+    for (out, code) in out.iter_mut().zip(trits(block, PTQ1_PARTS)) {
+        *out = scale * (f32::from(code) - 1.0);
+    }
+}
+
+fn decode_q1(block: &[u8], out: &mut [f32]) {
+    let scale = half(block, 0);
+    for (e, out) in out.iter_mut().enumerate() {
+        *out = if block[2 + e / 8] >> (e % 8) & 1 == 1 { scale } else { -scale };
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{file::GgufFile, value::GgufValue};
 use crate::{
     formats::{
-        config::{Activation, ModelConfig, RopeScaling},
+        config::{Activation, ModelConfig, RopeScaling, yarn_attention},
         generation::GenerationDefaults,
         problem::{Problem, unsupported},
     },
@@ -32,15 +32,19 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         "bitnet-b1.58" | "bitnet-25" => (Activation::Relu2, true, RotaryOrder::Halves),
         "bitnet" => (Activation::Silu, true, RotaryOrder::Halves),
         "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
+        "qwen3" => (Activation::Silu, false, RotaryOrder::Halves),
         other => {
-            return unsupported(format!("architecture `{other}` is not supported; `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama` are"));
+            let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama` and `qwen3`";
+            return unsupported(format!("architecture `{other}` is not supported; {known} are"));
         }
     };
+    let qwen3 = architecture == "qwen3";
     let keys = Keys { file, architecture };
     let (hidden, heads) = (keys.size("embedding_length", None)?, keys.size("attention.head_count", None)?);
     let head_dim = keys.size("attention.key_length", Some(hidden / heads))?;
     keys.check_graph(head_dim)?;
     let vocab = keys.vocab()?;
+    let context = keys.size("context_length", None)?;
     let (bos, eos) = tokens(file)?;
     let config = ModelConfig {
         architecture: architecture.to_owned(),
@@ -51,12 +55,14 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         kv_heads: keys.size("attention.head_count_kv", Some(heads))?,
         head_dim,
         vocab,
-        context: keys.size("context_length", None)?,
+        context,
         eps: keys.float("attention.layer_norm_rms_epsilon", None)?,
         rope_theta: keys.float("rope.freq_base", Some(10_000.0))?,
-        rope_scaling: keys.rope_scaling()?,
+        rope_scaling: keys.rope_scaling(context)?,
         activation,
         sub_norms: sub_norms || file.contains("blk.0.attn_sub_norm.weight"),
+        qk_norms: qwen3,
+        quantized_activations: !qwen3,
         tied_head: !file.contains("output.weight"),
         bos,
         eos,
@@ -110,7 +116,8 @@ impl<'a> Keys<'a> {
         if experts > 0 { unsupported(format!("has {experts} experts, which are not supported")) } else { Ok(()) }
     }
 
-    fn rope_scaling(self) -> Result<RopeScaling, Problem> {
+    /// `context` is the model's, in tokens.
+    fn rope_scaling(self, context: usize) -> Result<RopeScaling, Problem> {
         if self.file.contains("rope_freqs.weight") {
             let factors = self.file.tensor("rope_freqs.weight").and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string())?;
             if factors.iter().any(|&factor| factor != 1.0) {
@@ -129,8 +136,35 @@ impl<'a> Keys<'a> {
                     factor => RopeScaling::Linear(factor),
                 })
             }
-            _ => unsupported(format!("rotary scaling {} is not supported; `none` and `linear` are", kind.map_or_else(String::new, show))),
+            Some("yarn") => self.yarn(context),
+            _ => unsupported(format!(
+                "rotary scaling {} is not supported; `none`, `linear` and `yarn` are",
+                kind.map_or_else(String::new, show)
+            )),
         }
+    }
+
+    /// As in llama.cpp, whose factor of attention multiplies what follows from the frequencies' factor.
+    fn yarn(self, context: usize) -> Result<RopeScaling, Problem> {
+        for (key, usual) in [("rope.scaling.yarn_ext_factor", 1.0), ("rope.scaling.yarn_log_multiplier", 0.0)] {
+            let value = self.float(key, Some(usual))?;
+            if value != usual {
+                return unsupported(format!("{}.{key} is {value}, which is not supported", self.architecture));
+            }
+        }
+        let factor = self.float("rope.scaling.factor", None)?;
+        let attention = match self.get("rope.scaling.yarn_attn_factor").1 {
+            Some(_) => self.float("rope.scaling.yarn_attn_factor", None)?,
+            None => self.float("rope.scaling.attn_factor", Some(1.0))?,
+        };
+        Ok(RopeScaling::Yarn {
+            factor,
+            context: self.size("rope.scaling.original_context_length", Some(context))? as f32,
+            attention: attention * yarn_attention(factor, 1.0),
+            fast: self.float("rope.scaling.yarn_beta_fast", Some(32.0))?,
+            slow: self.float("rope.scaling.yarn_beta_slow", Some(1.0))?,
+            truncate: true,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     blocks::{self, GgufType, I2sLayout},
     cursor::Cursor,
-    parse::{self, Header},
+    parse::{self, Header, Info},
     value::{self, GgufValue},
 };
 use crate::{
@@ -49,7 +49,7 @@ impl GgufFile {
         let file = InputFile::open(path.as_ref())?;
         // Nothing says how long a header is: more is read until it is whole.
         let mut length = (1 << 20).min(file.len());
-        let (mut head, header) = loop {
+        let (mut head, mut header) = loop {
             let head = file.read(0, length)?;
             match parse::header(&head, file.len()) {
                 Ok(header) => break (head, header),
@@ -57,6 +57,7 @@ impl GgufFile {
                 Err(problem) => return Err(problem.at(path)),
             }
         };
+        name_older_q2(&mut header, file.len());
         check_tensors(&header, file.len()).map_err(|message| Problem::from(message).at(path))?;
         head.truncate(header.data);
         Ok(Self { file, head, header })
@@ -125,7 +126,41 @@ impl GgufFile {
     }
 }
 
-const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, I2_S, TQ1_0, TQ2_0 and Q2_0";
+const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, I2_S, TQ1_0, TQ2_0, Q2_0, PQ2_0, PTQ1_0 and Q1_0";
+
+/// Type 42 had blocks of 128 before it had blocks of 64, and what a file says of its type does not tell which: the distances between tensors do. Where
+/// the larger blocks of 64 do not fit, and blocks of 128 end exactly where they should, tensors get the number that blocks of 128 have now.
+/// (Where only tensors below 2048 weights are of the type, both fit; they count as blocks of 64.)
+fn name_older_q2(header: &mut Header, file: usize) {
+    let data = file.saturating_sub(header.data) as u64;
+    let mut offsets: Vec<u64> = header.tensors.values().map(|info| info.offset).collect();
+    offsets.sort_unstable();
+    let room = |info: &Info| {
+        let next = offsets.get(offsets.partition_point(|&offset| offset <= info.offset));
+        (next.is_some(), next.copied().unwrap_or(data).saturating_sub(info.offset))
+    };
+    let size = |info: &Info, kind: GgufType| {
+        let columns = info.shape.last().copied().unwrap_or(1);
+        kind.bytes(info.elements, columns).ok().flatten().map(|bytes| bytes as u64)
+    };
+    let newer = |info: &Info| size(info, GgufType::Q2_0).is_none_or(|bytes| bytes <= room(info).1);
+    let older = |info: &Info| {
+        let (is_followed, room) = room(info);
+        size(info, GgufType::Pq2_0).is_some_and(|bytes| {
+            let whole = bytes.checked_next_multiple_of(header.alignment as u64);
+            // What pads the last tensor may be missing.
+            whole == Some(room) || !is_followed && bytes <= room && whole.is_some_and(|whole| room <= whole)
+        })
+    };
+    let of_type = || header.tensors.values().filter(|info| info.id == Q2_0);
+    if !of_type().all(newer) && of_type().all(older) {
+        header.tensors.values_mut().filter(|info| info.id == Q2_0).for_each(|info| info.id = PQ2_0);
+    }
+}
+
+/// The numbers of [`GgufType::Q2_0`] and [`GgufType::Pq2_0`].
+const Q2_0: u32 = 42;
+const PQ2_0: u32 = 142;
 
 fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
     let data = file.saturating_sub(header.data) as u64;
@@ -187,7 +222,7 @@ impl GgufTensor<'_> {
         masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
     }
 
-    /// An embedding or a head: floats as stored, Q8_0, Q4_K and Q6_K converted to `f16`.
+    /// An embedding or a head: floats as stored; Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 and Q1_0 converted to `f16`.
     ///
     /// # Errors
     /// [`Error::Format`] for another shape, [`Error::Unsupported`] for another type.
@@ -196,8 +231,13 @@ impl GgufTensor<'_> {
         let element = match self.kind {
             GgufType::F32 => DenseElement::F32,
             GgufType::Bf16 => DenseElement::Bf16,
-            GgufType::F16 | GgufType::Q8_0 | GgufType::Q4K | GgufType::Q6K => DenseElement::F16,
-            other => return Err(self.unsupported(format!("is {other:?}; F32, F16, BF16, Q8_0, Q4_K or Q6_K is needed"))),
+            GgufType::F16 => DenseElement::F16,
+            GgufType::Q8_0 | GgufType::Q4K | GgufType::Q6K => DenseElement::F16,
+            GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => DenseElement::F16,
+            other => {
+                let known = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q2_0, PQ2_0, PTQ1_0 or Q1_0";
+                return Err(self.unsupported(format!("is {other:?}; {known} is needed")));
+            }
         };
         let halves = blocks::halves(self.kind, &self.bytes).transpose().map_err(|e| self.error(e))?;
         let bytes = halves.as_deref().unwrap_or(&self.bytes);

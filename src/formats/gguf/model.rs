@@ -18,7 +18,7 @@ use crate::{
 };
 use std::{collections::HashSet, path::Path, sync::Once};
 
-/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet` and `llama`.
+/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama` and `qwen3`.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
@@ -162,7 +162,7 @@ impl ModelFile for Gguf {
         }
         let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
         if matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
-            self.masters.warn(&self.said, self.file.path());
+            self.masters.warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
         self.unpaired(name, matrix)
     }
@@ -201,6 +201,8 @@ fn stored(name: &str) -> String {
             "self_attn.k_proj" => "attn_k",
             "self_attn.v_proj" => "attn_v",
             "self_attn.o_proj" => "attn_output",
+            "self_attn.q_norm" => "attn_q_norm",
+            "self_attn.k_norm" => "attn_k_norm",
             "self_attn.attn_sub_norm" => "attn_sub_norm",
             "mlp.gate_proj" => "ffn_gate",
             "mlp.up_proj" => "ffn_up",

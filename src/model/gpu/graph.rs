@@ -119,14 +119,31 @@ pub(super) enum Wanted<'a> {
 pub(super) struct Scratch {
     /// The residual stream, `[rows, hidden]`.
     pub x: Tensor<f32>,
-    normed: QuantizedActivations,
+    normed: Prepared,
     qkv: Tensor<f32>,
     attended: Tensor<f32>,
-    attended_q: QuantizedActivations,
+    attended_q: Prepared,
     gate_up: Tensor<f32>,
     /// act(gate)·up, `[rows, intermediate]`, where a dispatch makes it of `x` at once.
     hidden: Tensor<f32>,
-    gated: QuantizedActivations,
+    gated: Prepared,
+}
+
+/// Where the input of a linear layer is prepared.
+enum Prepared {
+    /// Normed and quantised.
+    Quantized(QuantizedActivations),
+    /// Normed, in a model that does not quantise its activations, `[rows, columns]`.
+    Floats(Tensor<f32>),
+}
+
+impl Prepared {
+    fn tokens(&self) -> usize {
+        match self {
+            Self::Quantized(x) => x.tokens(),
+            Self::Floats(x) => x.shape().as_matrix().0,
+        }
+    }
 }
 
 impl Scratch {
@@ -153,8 +170,7 @@ impl GpuModel {
         let element = cache.unwrap_or(Element::F32);
         let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, element);
         let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
-        let angles = transformer::rope_angles(&c.rope_frequencies(), capacity);
-        let angles = context.upload(&angles, [capacity, c.head_dim / 2, 2])?;
+        let angles = context.upload(&c.rope_angles(capacity), [capacity, c.head_dim / 2, 2])?;
         Ok(Memory { caches, angles })
     }
 
@@ -167,13 +183,20 @@ impl GpuModel {
         let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
         Ok(Scratch {
             x: Tensor::uninit(context, [rows, c.hidden])?,
-            normed: QuantizedActivations::uninit(context, rows, c.hidden, normed)?,
+            normed: self.prepared(rows, c.hidden, normed)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
             attended: Tensor::uninit(context, [rows, width])?,
-            attended_q: QuantizedActivations::uninit(context, rows, width, attended)?,
+            attended_q: self.prepared(rows, width, attended)?,
             gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
             hidden: Tensor::uninit(context, [rows, c.intermediate])?,
-            gated: QuantizedActivations::uninit(context, rows, c.intermediate, gated)?,
+            gated: self.prepared(rows, c.intermediate, gated)?,
+        })
+    }
+
+    fn prepared(&self, rows: usize, columns: usize, layout: Layout) -> Result<Prepared> {
+        Ok(match self.config.quantized_activations {
+            true => Prepared::Quantized(QuantizedActivations::uninit(&self.context, rows, columns, layout)?),
+            false => Prepared::Floats(Tensor::uninit(&self.context, [rows, columns])?),
         })
     }
 
@@ -190,16 +213,27 @@ impl GpuModel {
         let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
         let norm = |gain| Some((gain, c.eps));
         linear(encoder, &s.x, norm(&layer.input_norm), &layer.qkv, &s.normed, Out::set(&s.qkv))?;
+        if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
+            transformer::rms_norm_heads(encoder, &s.qkv, c.attention(), queries, keys, c.eps)?;
+        }
         transformer::rope_attention_into(encoder, &s.qkv, &input.new_tokens(), &memory.angles, cache, input.longest, &s.attended)?;
         linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
         let (ffn_norm, gated_norm) = (norm(&layer.post_norm), layer.gated_norm.as_ref().and_then(norm));
-        if bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {
+        if c.quantized_activations && bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {
             bitnet::norm_bitlinear_gated_into(encoder, &s.x, ffn_norm, &layer.gate_up, c.gate(), &s.hidden)?;
             return linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x));
         }
         linear(encoder, &s.x, ffn_norm, &layer.gate_up, &s.normed, Out::set(&s.gate_up))?;
-        bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, &s.gated)?;
-        bitnet::bitlinear_quantized_into(encoder, &s.gated, &layer.down, Out::add(&s.x))
+        match &s.gated {
+            Prepared::Quantized(gated) => {
+                bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, gated)?;
+                bitnet::bitlinear_quantized_into(encoder, gated, &layer.down, Out::add(&s.x))
+            }
+            Prepared::Floats(_) => {
+                bitnet::gate_into(encoder, &s.gate_up, c.gate(), &s.hidden)?;
+                linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x))
+            }
+        }
     }
 
     /// Records the embedding and all layers; gives the residual stream.
@@ -255,15 +289,23 @@ impl GpuModel {
     }
 }
 
-/// Norm, quantiser and BitLinear: in one dispatch where that is better, else by way of `xq`.
+/// Norm, quantiser where the model has them, and product: in one dispatch where that is better, else by way of `prepared`.
 fn linear(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
-    xq: &QuantizedActivations,
+    prepared: &Prepared,
     y: Out<'_, f32>,
 ) -> Result<()> {
+    let xq = match (prepared, norm) {
+        (Prepared::Quantized(xq), _) => xq,
+        (Prepared::Floats(normed), Some((gain, eps))) => {
+            transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
+            return bitnet::bitlinear_float_by_row_into(encoder, normed, w, y);
+        }
+        (Prepared::Floats(_), None) => return bitnet::bitlinear_float_by_row_into(encoder, x, w, y),
+    };
     if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
         return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);
     }

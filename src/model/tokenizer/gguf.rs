@@ -14,8 +14,8 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// Tokens that end a turn of a chat. GGUF names a single EOS, which often ends only a whole text.
-const END_OF_TURN: [&str; 3] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"];
+/// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF names a single EOS.
+const ENDS: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>"];
 
 /// How a text is split into pieces before BPE merges within them.
 struct Split {
@@ -51,7 +51,7 @@ impl Tokenizer {
             return Err(error("BOS is wanted by add_bos_token, but the file names none".into()));
         }
         let mut eos: Vec<u32> = vocabulary.eos.into_iter().collect();
-        eos.extend(END_OF_TURN.iter().filter_map(|name| inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
+        eos.extend(ENDS.iter().filter_map(|name| inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
         let template = vocabulary.chat_template.clone();
         Self::new(inner, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, template })
     }

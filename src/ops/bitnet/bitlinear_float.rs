@@ -147,12 +147,19 @@ const GEMV_TOKENS: usize = 8;
 
 /// The kernels for a product of activations and ternary weights; the order of their sums follows from the shape.
 fn plan(product: Product) -> &'static Forms {
-    let quads = product.k > 0 && product.k.is_multiple_of(4);
     match product.b_along_k && product.m <= GEMV_TOKENS {
-        true => [&BITLINEAR_FLOAT_GEMV, &BITLINEAR_FLOAT_GEMV_QUADS][usize::from(quads)],
-        false if quads && product.is_large() => &MATMUL_TERNARY_LARGE,
+        true => gemv_forms(product.k),
+        false if are_quads(product.k) && product.is_large() => &MATMUL_TERNARY_LARGE,
         false => &MATMUL_TERNARY,
     }
+}
+
+fn gemv_forms(k: usize) -> &'static Forms {
+    if are_quads(k) { &BITLINEAR_FLOAT_GEMV_QUADS } else { &BITLINEAR_FLOAT_GEMV }
+}
+
+fn are_quads(k: usize) -> bool {
+    k > 0 && k.is_multiple_of(4)
 }
 
 /// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised
@@ -209,7 +216,22 @@ pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     epilogue: &Epilogue<'_, X>,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true)
+    record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true, plan)
+}
+
+/// [`bitlinear_float_into`], by the kernels for few tokens however many there are: what comes of a row of `x` is the same bits in any company. For models,
+/// whose sequences are computed alone and in batches.
+///
+/// # Errors
+/// As [`bitlinear_float_into`].
+pub fn bitlinear_float_by_row_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
+    let choose = |_| gemv_forms(w.columns());
+    record(encoder, "bitlinear_float_by_row", x, w, &Epilogue::new(), y.into(), true, choose)
 }
 
 /// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded
@@ -233,9 +255,10 @@ pub fn bitlinear_backward_into<'y, X: Float, Y: Float>(
     w: &TernaryMatrix,
     dx: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_backward", dy, w, &Epilogue::new(), dx.into(), false)
+    record(encoder, "bitlinear_backward", dy, w, &Epilogue::new(), dx.into(), false, plan)
 }
 
+#[allow(clippy::too_many_arguments)]
 fn record<X: Float, Y: Float>(
     encoder: &mut Encoder,
     op: &'static str,
@@ -244,6 +267,7 @@ fn record<X: Float, Y: Float>(
     epilogue: &Epilogue<'_, X>,
     y: Out<'_, Y>,
     transposed: bool,
+    plan: impl Fn(Product) -> &'static Forms,
 ) -> Result<()> {
     let [m, n, k] = product_shape(op, a.shape(), [w.rows(), w.columns()], &y, transposed)?;
     let words = w.row_words();

@@ -1,6 +1,8 @@
 //! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's) and y = silu(gate)·up (SwiGLU, Shazeer 2020, arXiv:2002.05202), and their gradients:
 //! of a gate dy·up·f'(gate), of an up dy·f(gate).
 
+#[cfg(feature = "models")]
+use super::gate_quantize::Gate;
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -130,7 +132,7 @@ fn halves<T: Float>(op: &'static str, x: &Tensor<T>) -> Result<(usize, usize)> {
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
 pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gate_cpu(x, features, relu2_cpu)
+    gated_cpu(x, features, relu2_cpu)
 }
 
 /// The CPU twin of [`silu_gate`]; else as [`relu2_gate_cpu`].
@@ -138,10 +140,34 @@ pub fn relu2_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows.
 pub fn silu_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
-    gate_cpu(x, features, silu_cpu)
+    gated_cpu(x, features, silu_cpu)
 }
 
-fn gate_cpu<T: Float>(x: &[T], features: usize, function: fn(f32) -> f32) -> Result<Vec<f32>> {
+/// [`relu2_gate_into`] or [`silu_gate_into`].
+///
+/// # Errors
+/// As these.
+#[cfg(feature = "models")]
+pub(crate) fn gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, kind: Gate, y: impl Into<Out<'y, Y>>) -> Result<()> {
+    match kind {
+        Gate::Relu2 => relu2_gate_into(encoder, x, y),
+        Gate::Silu => silu_gate_into(encoder, x, y),
+    }
+}
+
+/// [`relu2_gate_cpu`] or [`silu_gate_cpu`].
+///
+/// # Errors
+/// As these.
+#[cfg(feature = "models")]
+pub(crate) fn gate_cpu<T: Float>(x: &[T], features: usize, kind: Gate) -> Result<Vec<f32>> {
+    match kind {
+        Gate::Relu2 => relu2_gate_cpu(x, features),
+        Gate::Silu => silu_gate_cpu(x, features),
+    }
+}
+
+fn gated_cpu<T: Float>(x: &[T], features: usize, function: fn(f32) -> f32) -> Result<Vec<f32>> {
     let columns = features.saturating_mul(2);
     if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
         return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });

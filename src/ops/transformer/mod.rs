@@ -1,7 +1,7 @@
 //! What a transformer needs beside its linear layers: embedding, norm, rotary positions with a key-value cache, attention, the head, and the
 //! choice of a token.
 //!
-//! Formulas are those of transformers' `BitNetForCausalLM` and `LlamaForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary
+//! Formulas are those of transformers' `BitNetForCausalLM`, `LlamaForCausalLM` and `Qwen3ForCausalLM`: RMSNorm (Zhang and Sennrich, arXiv 1910.07467), rotary
 //! positions (Su et al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
 
 pub(crate) mod attention;
@@ -12,6 +12,7 @@ pub(crate) mod flash_attention;
 pub(crate) mod flash_attention_backward;
 pub(crate) mod penalize;
 pub(crate) mod rms_norm;
+pub(crate) mod rms_norm_heads;
 pub(crate) mod rope;
 pub(crate) mod rotate;
 pub(crate) mod sample;
@@ -19,4 +20,17 @@ pub(crate) mod top_k;
 
 pub use cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 
-family!(attention, dense_gemv, embed, flash_attention, flash_attention_backward, penalize, rms_norm, rope, rotate, sample, top_k);
+family!(
+    attention,
+    dense_gemv,
+    embed,
+    flash_attention,
+    flash_attention_backward,
+    penalize,
+    rms_norm,
+    rms_norm_heads,
+    rope,
+    rotate,
+    sample,
+    top_k
+);

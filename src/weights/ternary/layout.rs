@@ -40,6 +40,22 @@ pub fn gather(words: &mut [u32], bytes: &[u8], shift: usize) {
     }
 }
 
+/// A word of the sixteen codes that another has in their order, element `e` at bit `2·e`: a transpose.
+#[cfg(feature = "formats")]
+pub fn transpose(word: u32) -> u32 {
+    // Spreads the four codes of a byte over the four bytes of a word.
+    let spread = word.to_le_bytes().map(u32::from).map(|b| (b | b << 6 | b << 12 | b << 18) & 0x0303_0303);
+    spread[0] | spread[1] << 2 | spread[2] << 4 | spread[3] << 6
+}
+
+/// A word of sixteen weights of -1 and +1, of which bits say whether they are +1, the first in the lowest bit.
+#[cfg(feature = "formats")]
+pub fn from_signs(bits: u16) -> u32 {
+    // Bit e goes to bit 2·e + 1, where it is code 0 or 2.
+    let spread = [(8, 0x00ff_00ff), (4, 0x0f0f_0f0f), (2, 0x3333_3333), (1, 0x5555_5555)];
+    transpose(spread.into_iter().fold(u32::from(bits), |word, (shift, mask)| (word | word << shift) & mask) << 1)
+}
+
 /// The inverse of [`gather`]: sets bit `shift` and the next of every byte, which were zero.
 pub fn scatter(words: &[u32], bytes: &mut [u8], shift: usize) {
     let spread = |word: u32| std::array::from_fn::<_, 4, _>(|f| (word >> (2 * f) & 0x0303_0303) << shift);

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 HERE = pathlib.Path(__file__).parent
 I2_S, Q2_0 = 36, 42
+PQ2_0, PTQ1_0, Q1_0 = 142, 143, 41
 
 
 def mix(seed, count):
@@ -52,6 +53,27 @@ def q2_0(values, factors):
     packed = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
     halves = np.asarray(factors, np.float16).reshape(-1, 1).view(np.uint8)
     return np.concatenate([halves, packed], axis=1).reshape(-1)
+
+
+def groups(kind, layout, values, scales):
+    """The type's number, and blocks of `values` with a scale for every 128; of Q2_0, `layout` is the number of values in a block."""
+    halves = np.asarray(scales, np.float16).reshape(-1, 1)
+    if kind == "Q2_0" and layout == 64:
+        return Q2_0, q2_0(values, np.repeat(halves, 2))
+    factors, number = halves.view(np.uint8), {"Q2_0": Q2_0, "PQ2_0": PQ2_0, "PTQ1_0": PTQ1_0, "Q1_0": Q1_0}[kind]
+    if kind == "Q1_0":
+        return number, np.concatenate([factors, np.packbits(values.reshape(-1, 128) > 0, 1, "little")], 1).reshape(-1)
+    codes = (values + 1).astype(np.uint8).reshape(-1, 128)
+    if kind == "PTQ1_0":
+        parts = [(0, 16, 5), (80, 8, 5), (120, 2, 4)]
+        digits = [np.concatenate([codes[:, first + n * i:][:, :n, None] for i in range(count)], 2) for first, n, count in parts]
+        # Of four digits, the fifth is 0; a byte is the fraction v / 3^5 in 256ths, rounded up.
+        sums = [(part * (3 ** np.arange(4, 4 - part.shape[2], -1))).sum(2, dtype=np.int64) for part in digits]
+        packed = [((256 * v + 242) // 243).astype(np.uint8) for v in sums]
+        return number, np.concatenate([*packed, factors], 1).reshape(-1)
+    quads = codes.reshape(-1, 32, 4)
+    packed = quads[..., 0] | quads[..., 1] << 2 | quads[..., 2] << 4 | quads[..., 3] << 6
+    return number, np.concatenate([factors, packed], 1).reshape(-1)
 
 
 def random_blocks(kind, rows, columns, *scales):

@@ -197,6 +197,8 @@ class Forward:
         self.dtype = dtype
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
+        # Activations are not quantised.
+        self.floats = self.config["model_type"] == "qwen3"
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
@@ -208,6 +210,8 @@ class Forward:
 
     def read_linear(self, name):
         weight = self.tensors[f"{name}.weight"]
+        if self.floats:
+            return self.array(f"{name}.weight"), self.dtype(1)
         if weight.dtype != torch.uint8:
             weight = weight.double().numpy()
             beta = max(np.abs(weight).mean(), 1e-5)
@@ -221,6 +225,8 @@ class Forward:
 
     def linear(self, name, x):
         codes, beta = self.linears[name]
+        if self.floats:
+            return x @ codes.T
         a = self.dtype(127) / np.maximum(np.abs(x).max(-1, keepdims=True), self.dtype(1e-5))
         scaled = x * a
         self.code_margin = min(self.code_margin, np.abs(scaled - np.floor(scaled) - 0.5).min())
@@ -239,6 +245,12 @@ class Forward:
         scaling = config.get("rope_scaling")
         if scaling is None:
             return frequencies
+        if scaling.get("type") == "yarn":
+            # Turns in the original context fall with the pair's number; between 32 turns and 1, whole pairs outwards, is the ramp.
+            pair = [half * np.log(scaling["original_max_position_embeddings"] / (turns * 2 * np.pi)) / np.log(theta) for turns in (32, 1)]
+            low, high = max(np.floor(pair[0]), 0), min(np.ceil(pair[1]), 2 * half - 1)
+            divided = np.clip((np.arange(half) - low) / (high - low), 0, 1)
+            return frequencies * (1 - divided + divided / scaling["factor"])
         assert scaling["rope_type"] == "llama3"
         turns = scaling["original_max_position_embeddings"] * frequencies / (2 * np.pi)
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -248,7 +260,9 @@ class Forward:
     def rotate(self, x):
         """x [heads, tokens, head_dim]"""
         angles = np.arange(x.shape[1])[:, None] * self.frequencies()
-        cos, sin = np.cos(angles).astype(self.dtype), np.sin(angles).astype(self.dtype)
+        scaling = self.config.get("rope_scaling") or {}
+        factor = 0.1 * np.log(scaling["factor"]) + 1 if scaling.get("type") == "yarn" else 1
+        cos, sin = (factor * np.cos(angles)).astype(self.dtype), (factor * np.sin(angles)).astype(self.dtype)
         first, second = np.split(x, 2, -1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
@@ -256,6 +270,8 @@ class Forward:
         config, tokens = self.config, len(x)
         head_dim = config["head_dim"]
         q, k, v = (self.linear(f"{prefix}{name}_proj", x).reshape(tokens, -1, head_dim).swapaxes(0, 1) for name in "qkv")
+        if config["model_type"] == "qwen3":
+            q, k = self.norm(f"{prefix}q_norm", q), self.norm(f"{prefix}k_norm", k)
         group = config["num_attention_heads"] // config["num_key_value_heads"]
         k, v = np.repeat(self.rotate(k), group, 0), np.repeat(v, group, 0)
         scores = self.rotate(q) @ k.swapaxes(1, 2) * self.dtype(head_dim**-0.5)

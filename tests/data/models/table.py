@@ -84,9 +84,9 @@ LLAMA_3_2 = LLAMA | {
 }
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 300, "eos_token_id": 301,
-    "head_dim": 24, "hidden_act": "silu", "hidden_size": 96, "initializer_range": 0.02, "intermediate_size": 216,
+    "head_dim": 64, "hidden_act": "silu", "hidden_size": 128, "initializer_range": 0.02, "intermediate_size": 384,
     "max_position_embeddings": 32768, "max_window_layers": 2, "model_type": "qwen3", "num_attention_heads": 4, "num_hidden_layers": 2,
-    "num_key_value_heads": 1, "rms_norm_eps": 1e-06, "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 8192, "type": "yarn"},
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 8192, "type": "yarn"},
     "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
     "use_sliding_window": False, "vocab_size": 304,
 }
@@ -98,6 +98,7 @@ ONE_BIT_AS_BITNET = ONE_BIT_LLM | {"architectures": ["BitNetForCausalLM"], "mode
 SAME = "transformers, from the same bytes"
 PACKED = "transformers, from the same weights packed with an `autobitlinear` config"
 ASKED = "transformers, with `quantization_mode` `online` put into the config"
+GROUPS = "transformers, from the same weights as floats"
 RENAMED = (
     "transformers' own BitNet with SiLU, tensors renamed, `quantization_mode` `online` "
     "(1bitLLM's code is in its repository, not in transformers)"
@@ -123,6 +124,8 @@ class Case:
         """What tells this file's kind from others'."""
         if self.gguf:
             return f"`{self.gguf[0]}`"
+        if "quantization" in (self.published or [self.config])[0]:
+            return f"`{self.config['model_type']}`, `quantization`"
         config = self.published[0] if self.published else self.config
         quantization = config.get("quantization_config") or {}
         words = [config["model_type"], *(quantization[key] for key in ("linear_class", "quantization_mode") if key in quantization)]
@@ -166,7 +169,12 @@ def renamed(own):
 def perturbed(own):
     """The same tensors, one scale half as large again (where there is none, one matrix)."""
     name = "model.layers.1.mlp.down_proj.weight"
-    name = f"{name}_scale" if f"{name}_scale" in own else name
+    name = next((other for other in (f"{name}_scale", name.replace("weight", "scales")) if other in own), name)
+    if isinstance(own[name], Grouped):
+        return own | {name: Grouped(own[name].values, own[name].scales * 1.5)}
+    if name.endswith("scales"):
+        biases = name.replace("scales", "biases")
+        return own | {other: (own[other].float() * 1.5).to(own[other].dtype) for other in (name, biases)}
     return own | {name: (own[name].float() * 1.5).to(own[name].dtype)}
 
 
@@ -185,6 +193,69 @@ def with_k_ends(own):
     return own | {name: torch.from_numpy(values).half() for name, values in decoded.items()}
 
 
+@dataclass
+class Grouped:
+    """Weights of -1, 0 and 1 (or only of -1 and 1), and a scale for every 128 columns."""
+
+    values: np.ndarray
+    scales: np.ndarray
+
+    def dequantized(self):
+        return (self.values.astype(np.float32).reshape(*self.scales.shape, GROUP) * self.scales[..., None].astype(np.float32)).reshape(self.values.shape)
+
+
+GROUP = 128
+
+
+def grouped(config, seed, binary=False, side=np.float16):
+    """A Qwen3 whose linear layers, embedding and head are ternary, or binary, by groups."""
+    rng, hidden, vocab = np.random.default_rng(seed), config["hidden_size"], config["vocab_size"]
+
+    def gains(n):
+        return torch.from_numpy(rng.normal(1, 0.1, n)).bfloat16()
+
+    def matrix(rows, columns, size):
+        kinds = rng.choice([-1, 1], (rows, columns)) if binary else rng.choice([-1, 0, 1], (rows, columns), p=[0.3, 0.4, 0.3])
+        scales = torch.from_numpy(size * rng.uniform(0.5, 1.5, (rows, columns // GROUP)))
+        # Numbers that bf16 has, and f16 too.
+        return Grouped(kinds.astype(np.int8), scales.bfloat16().float().numpy().astype(side))
+
+    own = {"model.embed_tokens.weight": matrix(vocab, hidden, 1.2)}
+    for layer in range(config["num_hidden_layers"]):
+        prefix, head = f"model.layers.{layer}.", config["head_dim"]
+        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden, "self_attn.q_norm": head, "self_attn.k_norm": head}
+        own |= {f"{prefix}{name}.weight": gains(n) for name, n in norms.items()}
+        for name in make.LINEARS:
+            rows, columns = make.linear_shape(config, name)
+            gain = 3.0 if name.endswith(("o_proj", "down_proj")) else 1.5
+            own[f"{prefix}{name}.weight"] = matrix(rows, columns, gain / np.sqrt(0.6 * columns))
+    own["model.norm.weight"] = gains(hidden)
+    if not config["tie_word_embeddings"]:
+        own["lm_head.weight"] = matrix(vocab, hidden, 1.2)
+    return own
+
+
+def in_floats(own, dtype=torch.float32):
+    """Every weight as a float."""
+    return {name: torch.from_numpy(w.dequantized()).to(dtype) if isinstance(w, Grouped) else w for name, w in own.items()}
+
+
+def in_mlx(own, bits, dtype):
+    """As MLX stores them: integers in words of 32 bits, scales and biases."""
+    tensors = {}
+    for name, w in own.items():
+        if not isinstance(w, Grouped):
+            tensors[name] = w.to(dtype)
+            continue
+        integers = (w.values + 1 if bits == 2 else w.values > 0).astype(np.uint32).reshape(len(w.values), -1, 32 // bits)
+        words = np.bitwise_or.reduce(integers << (bits * np.arange(32 // bits, dtype=np.uint32)), -1)
+        scales = torch.from_numpy(w.scales.astype(np.float32))
+        tensors[name] = torch.from_numpy(words)
+        tensors[name.replace("weight", "scales")] = (scales if bits == 2 else 2 * scales).to(dtype)
+        tensors[name.replace("weight", "biases")] = (-scales).to(dtype)
+    return tensors
+
+
 # --- files
 
 
@@ -197,7 +268,8 @@ def write_directory(directory, config, own):
 PARTS = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.ffn_sub_norm": "ffn_sub_norm",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.ffn_sub_norm": "ffn_sub_norm", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
 }
 ENDS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
 
@@ -213,18 +285,25 @@ def write_gguf(path, config, own, architecture, kind, layout, quantized_ends=Fal
     """Metadata as bitnet.cpp's and llama.cpp's converters write it; norms in F32, embedding and head in F16, or as llama-quantize makes them."""
     writer = GGUFWriter(path, architecture)
     heads, vocab = config["num_attention_heads"], config["vocab_size"]
-    head_dim = config["hidden_size"] // heads
+    head_dim = config.get("head_dim") if architecture == "qwen3" else config["hidden_size"] // heads
     writer.add_vocab_size(vocab)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_rope_dimension_count(head_dim)
+    if architecture == "qwen3":
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
+        writer.add_rope_scaling_orig_ctx_len(config["rope_scaling"]["original_max_position_embeddings"])
+    else:
+        writer.add_rope_dimension_count(head_dim)
     writer.add_head_count(heads)
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_file_type({"I2_S": 40, "TQ1_0": 36, "TQ2_0": 37, "Q2_0": 42}[kind])
+    writer.add_file_type({"I2_S": 40, "TQ1_0": 36, "TQ2_0": 37, "Q2_0": 42, "PQ2_0": 141, "PTQ1_0": 143, "Q1_0": 40}[kind])
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([f"t{i}" for i in range(vocab)])
     writer.add_token_merges(["t 1"])
@@ -237,11 +316,15 @@ def write_gguf(path, config, own, architecture, kind, layout, quantized_ends=Fal
         if name.endswith("weight_scale"):
             continue
         stored, beta = gguf_name(name), own.get(f"{name}_scale")
+        if isinstance(tensor, Grouped):
+            number, data = GGUF.groups(kind, layout, tensor.values, tensor.scales)
+            writer.add_tensor(stored, data.view(np.int8), raw_shape=tensor.values.shape, raw_dtype=number)
+            continue
         if quantized_ends and name in QUANTIZED_ENDS:
             writer.add_tensor(stored, k_blocks(QUANTIZED_ENDS[name], *tensor.shape), raw_dtype=QUANTIZED_ENDS[name])
             continue
         if beta is None:
-            writer.add_tensor(stored, tensor.numpy().astype(np.float32 if tensor.ndim == 1 else np.float16))
+            writer.add_tensor(stored, tensor.float().numpy().astype(np.float32 if tensor.ndim == 1 else np.float16))
             continue
         values, beta = codes(tensor).numpy().astype(np.int8), np.float32(beta.float().item())
         if architecture == "llama" and stored.split(".")[2] in ("attn_q", "attn_k"):
@@ -295,8 +378,25 @@ def safetensors_cases():
     own = tensors(LLAMA_3_2, 9, masters=True)
     yield Case("meta-llama/Llama-3.2-1B (dense)", "floats, bf16", LLAMA_3_2, own, refused=True)
     yield Case("… the same, `LoadOptions::quantize`", "floats, bf16", LLAMA_3_2, own, flags=("--quantize",), compared=False)
-    ones = {f"model.layers.{i}.self_attn.{part}_norm.weight": torch.ones(24).bfloat16() for i in range(2) for part in "qk"}
-    yield Case("prism-ml/Ternary-Bonsai-1.7B-unpacked", "-β, 0, β in bf16", QWEN3, own | ones, refused=True)
+    own = grouped(QWEN3, 10)
+    file = "-β, 0, β in bf16 by 128 columns"
+    yield Case("prism-ml/Ternary-Bonsai-1.7B-unpacked", file, QWEN3, in_floats(own, torch.bfloat16))
+    file = "words of 2-bit integers, f16 scales by 128 columns"
+    yield mlx_case("prism-ml/Ternary-Bonsai-1.7B-mlx-2bit", file, QWEN3, own, 2, torch.float16)
+    untied = QWEN3 | {"tie_word_embeddings": False, "rope_scaling": QWEN3["rope_scaling"] | {"original_max_position_embeddings": 16384}}
+    own = grouped(untied, 11)
+    yield mlx_case("prism-ml/Ternary-Bonsai-8B-mlx-2bit", file.replace("f16", "bf16"), untied, own, 2, torch.bfloat16)
+    own = grouped(QWEN3, 12, binary=True)
+    yield mlx_case("prism-ml/Bonsai-1.7B-mlx-1bit", "words of bits, f16 scales by 128 columns", QWEN3, own, 1, torch.float16)
+    floats = {name: tensor + 0.01 * torch.randn(tensor.shape).bfloat16() for name, tensor in in_floats(own, torch.bfloat16).items()}
+    yield Case("Qwen/Qwen3-1.7B (dense)", "floats, bf16", QWEN3, floats, refused=True)
+
+
+def mlx_case(model, file, config, own, bits, dtype):
+    """Both keys, as mlx-lm writes them."""
+    settings = {"group_size": GROUP, "bits": bits}
+    published = config | {"quantization": settings, "quantization_config": settings}
+    return Case(model, file, config, in_floats(own), GROUPS, published=(published, in_mlx(own, bits, dtype)))
 
 
 def gguf_cases():
@@ -325,9 +425,13 @@ def gguf_cases():
     one_bit = ONE_BIT_AS_BITNET | {"quantization_config": MULTIPLY, "hidden_size": 128, "intermediate_size": 192}
     own = tensors(one_bit, 23, torch.float16)
     yield Case("1bitLLM/bitnet_b1_58-3B, bitnet.cpp", "I2_S", one_bit, own, PACKED, gguf=("bitnet", "I2_S", "x86"))
-    qwen = QWEN3 | small | {"head_dim": 32}
-    own = tensors(qwen | {"quantization_config": MULTIPLY}, 24, torch.float16)
-    yield Case("prism-ml/Ternary-Bonsai-1.7B-gguf", "Q2_0", qwen, own, gguf=("qwen3", "Q2_0", None), refused=True)
+    name = "prism-ml/Ternary-Bonsai-1.7B-gguf"
+    rows = [(name, "Q2_0 by 64", "Q2_0", 64), (name, "Q2_0 by 128, as it was", "Q2_0", 128), (name, "PQ2_0", "PQ2_0", None), (name, "PTQ1_0", "PTQ1_0", None),
+            ("prism-ml/Bonsai-1.7B-gguf", "Q1_0", "Q1_0", None)]
+    for seed, (model, file, kind, layout) in enumerate(rows, 30):
+        own = grouped(QWEN3, seed, binary=kind == "Q1_0")
+        gguf = ("qwen3", kind, layout)
+        yield Case(model, f"{file}; embedding too", QWEN3, in_floats(own), GROUPS, published=(QWEN3, own), gguf=gguf)
 
 
 # --- running

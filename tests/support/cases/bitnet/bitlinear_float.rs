@@ -30,6 +30,45 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// However many tokens there are: within the bounds of the product, and each the same bits as alone.
+pub fn by_row() -> Vec<Case> {
+    let shapes = [(1, 20, 50, None), (9, 20, 50, Some(16)), (21, 9, 1100, Some(128)), (70, 33, 256, Some(64))];
+    shapes.into_iter().map(|(m, rows, columns, size)| by_row_of(m, rows, columns, size)).collect()
+}
+
+fn by_row_of(m: usize, rows: usize, columns: usize, size: Option<usize>) -> Case {
+    let mut rng = rng((rows + columns) as u64);
+    let scales = match size {
+        Some(size) => Scales::Groups { size, scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0) },
+        None => Scales::Tensor(0.7),
+    };
+    let w = ternary_with(&mut rng, rows, columns, scales);
+    let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
+    let x = floats(&mut rng, m * columns, 1.0);
+    let wanted: Vec<Near> = (0..m * rows).map(|i| product.forward(&x, i)).collect();
+    let check = move |got: &[Data], _| {
+        let all = got[0].to_f32();
+        let alone: Vec<f32> = got[1..].iter().flat_map(Data::to_f32).collect();
+        if all.iter().map(|v| v.to_bits()).ne(alone.iter().map(|v| v.to_bits())) {
+            return Err("a row has other bits alone".into());
+        }
+        got[0].check_near(wanted.iter().copied())
+    };
+    let record = move |r: &mut Recorder| {
+        let w = w.upload(r.encoder.context())?;
+        let (all, y) = (r.upload(&x, [m, columns])?, r.output::<f32>([m, rows])?);
+        bitnet::bitlinear_float_by_row_into(&mut r.encoder, &all, &w, &y)?;
+        r.watch_all(&y);
+        for row in x.chunks(columns) {
+            let (row, y) = (r.upload(row, [1, columns])?, r.output::<f32>([1, rows])?);
+            bitnet::bitlinear_float_by_row_into(&mut r.encoder, &row, &w, &y)?;
+            r.watch_all(&y);
+        }
+        Ok(())
+    };
+    Case::new(format!("{m} × {rows} × {columns} by {size:?}"), record, check)
+}
+
 /// Every kernel that finishes products by every type of float, with every activation and a bias or none.
 pub fn finished() -> Vec<Case> {
     use Activation::*;

@@ -34,6 +34,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
     ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
+    ("bitnet::bitlinear_float_by_row", Kernels, bitlinear_float::by_row),
     ("bitnet::bitlinear_float_with", Wgsl, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::bitlinear_int", WgslAndTwin, bitlinear_int::cases),

@@ -7,6 +7,7 @@ mod embed;
 mod flash_attention;
 mod penalize;
 mod rms_norm;
+mod rms_norm_heads;
 mod rope;
 mod rotate;
 mod sample;
@@ -24,6 +25,7 @@ pub const OPS: Family = &[
     ("transformer::penalize", Wgsl, penalize::cases),
     ("transformer::rms_norm", Kernels, rms_norm::cases),
     ("transformer::rms_norm_backward", KernelsAndTwin, super::tensor::rms_norm_gradients),
+    ("transformer::rms_norm_heads", Kernels, rms_norm_heads::cases),
     ("transformer::rope", Kernels, rope::cases),
     ("transformer::rotate", WgslAndTwin, rotate::cases),
     ("transformer::sample", Wgsl, sample::cases),

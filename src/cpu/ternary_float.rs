@@ -1,0 +1,139 @@
+//! Ternary matrices times activations in floats: as [`bitlinear_float_cpu`](crate::bitnet::bitlinear_float_cpu), but that a sum is scaled once for a group
+//! of columns, when all of it has been added.
+//!
+//! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing is added up across a vector. Products are ±x or 0, and so
+//! exact; a token's are added in the order of the columns, whatever other tokens share the weights that are decoded for it.
+
+use super::ternary::by_blocks;
+use crate::{
+    error::{Error, Result},
+    weights::ternary::{
+        interleaved::{InterleavedTernary, LANES, Lanes},
+        layout::{CODES_PER_WORD, bit},
+    },
+};
+use std::ops::Range;
+
+/// The activations that meet a word.
+type Column = [f32; CODES_PER_WORD];
+
+/// Tokens that share decoded weights.
+const TOGETHER: usize = 4;
+
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`.
+pub fn bitlinear(x: &[f32], w: &InterleavedTernary) -> Result<Vec<f32>> {
+    let columns = w.columns();
+    if columns == 0 || !x.len().is_multiple_of(columns) {
+        return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
+    }
+    if x.is_empty() {
+        return Ok(Vec::new());
+    }
+    let m = x.len() / columns;
+    let mut padded = vec![[0f32; CODES_PER_WORD]; m * w.row_words()];
+    for (to, row) in padded.chunks_exact_mut(w.row_words()).zip(x.chunks_exact(columns)) {
+        to.as_flattened_mut()[..columns].copy_from_slice(row);
+    }
+    Ok(by_blocks(m, w, |blocks, y| multiply(&padded, w, blocks, y)))
+}
+
+/// Some blocks of rows times all tokens: `[tokens, 16 rows a block]`.
+#[multiversion::multiversion(targets = "simd")]
+fn multiply(x: &[Column], w: &InterleavedTernary, blocks: Range<usize>, y: &mut [f32]) {
+    let (width, stride) = (blocks.len() * LANES, w.row_words());
+    for (i, block) in blocks.enumerate() {
+        let of_tokens = x.chunks(TOGETHER * stride).zip(y.chunks_mut(TOGETHER * width));
+        for (x, y) in of_tokens {
+            let row = |t: usize| &x[t * stride..][..stride];
+            if x.len() == TOGETHER * stride {
+                tile::<TOGETHER>(std::array::from_fn(row), w, block, y, width, i);
+            } else {
+                (0..x.len() / stride).for_each(|t| tile::<1>([row(t)], w, block, &mut y[t * width..], width, i));
+            }
+        }
+    }
+}
+
+/// A block of rows times T tokens, to place `i` of their outputs, which are `width` numbers each.
+#[inline(always)]
+fn tile<const T: usize>(x: [&[Column]; T], w: &InterleavedTernary, block: usize, y: &mut [f32], width: usize, i: usize) {
+    let (words, scales) = w.block(block);
+    let mut all = [[0f32; LANES]; T];
+    for (group, scales) in scales.iter().enumerate() {
+        let range = w.group_range(group);
+        let sums = sums::<T>(&words[range.clone()], x.map(|x| &x[range.clone()]));
+        for (all, sums) in all.iter_mut().zip(&sums) {
+            (0..LANES).for_each(|lane| all[lane] += sums[lane] * scales[lane]);
+        }
+    }
+    for (t, all) in all.iter().enumerate() {
+        y[t * width + i * LANES..][..LANES].copy_from_slice(all);
+    }
+}
+
+#[inline(always)]
+fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[f32; LANES]; T] {
+    let mut sums = [[0f32; LANES]; T];
+    for (j, word) in words.iter().enumerate() {
+        for e in 0..CODES_PER_WORD {
+            let values = word.0.map(|word| ((word >> bit(e) & 3) as i32 - 1) as f32);
+            for (sums, x) in sums.iter_mut().zip(&x) {
+                (0..LANES).for_each(|lane| sums[lane] += values[lane] * x[j][e]);
+            }
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::ternary::{packed::PackedTernary, scales::Scales};
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    /// Sums in the order that is promised, of one token alone.
+    fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
+        let size = w.group().unwrap_or(w.columns());
+        let scales = w.row_scales();
+        let groups = scales.len() / w.rows();
+        let row = |row: usize| {
+            let group = |group: usize| {
+                let columns = group * size..((group + 1) * size).min(w.columns());
+                columns.fold(0f32, |sum, column| sum + f32::from(w.value(row, column)) * x[column])
+            };
+            (0..groups).fold(0f32, |all, g| all + group(g) * scales[row * groups + g])
+        };
+        (0..w.rows()).map(|r| row(r).to_bits()).collect()
+    }
+
+    #[test]
+    fn a_token_has_the_same_bits_in_any_company() {
+        let mut rng = StdRng::seed_from_u64(3);
+        for (m, rows, columns, size) in [
+            (1, 1, 1, None),
+            (0, 3, 5, None),
+            (3, 20, 300, Some(128)),
+            (9, 33, 256, Some(64)),
+            (4, 16, 40, Some(16)),
+            (6, 70, 129, Some(128)),
+        ] {
+            let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
+            let scales = match size {
+                Some(size) => {
+                    let count = rows * columns.div_ceil(size);
+                    Scales::Groups { size, scales: (0..count).map(|_| rng.random_range(0.5..2.0)).collect() }
+                }
+                None => Scales::Tensor(0.7),
+            };
+            let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
+            let x: Vec<f32> = (0..m * columns).map(|_| rng.random_range(-3.0..3.0)).collect();
+            let y = bitlinear(&x, &InterleavedTernary::of(&w)).unwrap();
+            let y: Vec<Vec<u32>> = y.chunks(rows).map(|y| y.iter().map(|v| v.to_bits()).collect()).collect();
+            let wanted: Vec<Vec<u32>> = x.chunks(columns).map(|x| plainly(x, &w)).collect();
+            assert!(y == wanted, "{m} × {rows} × {columns} by {size:?}");
+            if m > 0 {
+                assert!(bitlinear(&x[1..], &InterleavedTernary::of(&w)).is_err() || columns == 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Matrices as MLX quantises them: integers of a few bits in words of 32, the first in the lowest bits, with a scale and a bias for every group of
+//! neighbouring columns. A weight is scale · integer + bias.
+
+use super::{
+    problem::{Problem, unsupported},
+    safetensors::TensorBytes,
+};
+use crate::{
+    error::Result,
+    weights::{
+        dense::{DenseElement, PackedDense},
+        ternary::{
+            layout::{from_signs, transpose},
+            packed::PackedTernary,
+            scales::Scales,
+        },
+    },
+};
+use half::{bf16, f16};
+use safetensors::Dtype;
+use serde_json::Value;
+
+/// The key `quantization` of a config.json.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Affine {
+    /// 1 or 2.
+    bits: usize,
+    /// Columns of a group.
+    group: usize,
+}
+
+/// A matrix's tensors.
+pub(super) struct AffineMatrix<'a> {
+    /// `[rows, columns · bits / 32]`
+    pub weight: &'a TensorBytes<'a>,
+    /// `[rows, columns / group]`
+    pub scales: &'a TensorBytes<'a>,
+    /// As `scales`.
+    pub biases: &'a TensorBytes<'a>,
+}
+
+impl Affine {
+    /// None where there is no such key: a model that was not written by MLX.
+    ///
+    /// # Errors
+    /// A message, for what is not affine, of other bits or groups, or has layers with settings of their own.
+    pub fn from_json(json: &Value) -> Result<Option<Self>, Problem> {
+        let quantization = &json["quantization"];
+        if quantization.is_null() {
+            return Ok(None);
+        }
+        let keys = quantization.as_object().ok_or_else(|| format!("quantization is {quantization}; an object is needed"))?;
+        let mode = &quantization["mode"];
+        if !mode.is_null() && mode != "affine" {
+            return unsupported(format!("quantization.mode {mode} is not supported; \"affine\" is"));
+        }
+        let read = |value: &Value| {
+            let one = |key: &str, known: &[u64]| match value[key].as_u64().filter(|number| known.contains(number)) {
+                Some(number) => Ok(number as usize),
+                None => unsupported(format!("quantization.{key} {} is not supported; one of {known:?} is needed", value[key])),
+            };
+            Ok::<_, Problem>(Self { bits: one("bits", &[1, 2])?, group: one("group_size", &[32, 64, 128])? })
+        };
+        let all = read(quantization)?;
+        for (layer, own) in keys.iter().filter(|(_, own)| own.is_object()) {
+            if read(own).ok() != Some(all) {
+                return unsupported(format!("quantization has other settings for `{layer}`; one for all layers is supported"));
+            }
+        }
+        Ok(Some(all))
+    }
+
+    /// Columns of a row of so many words.
+    pub fn columns(self, words: usize) -> usize {
+        words.saturating_mul(32 / self.bits)
+    }
+
+    /// The scales and biases of a matrix, `[rows, columns / group]`.
+    fn groups(self, matrix: &AffineMatrix<'_>, rows: usize, columns: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+        if !columns.is_multiple_of(self.group) {
+            return Err(matrix.weight.error(format!("has rows of {columns} weights, not whole groups of {}", self.group)));
+        }
+        for tensor in [matrix.scales, matrix.biases] {
+            if tensor.matrix()? != (rows, columns / self.group) {
+                let expected = [rows, columns / self.group];
+                return Err(tensor.error(format!("has shape {:?}; {expected:?} is needed", tensor.shape)));
+            }
+        }
+        Ok((matrix.scales.to_f32()?, matrix.biases.to_f32()?))
+    }
+
+    /// A matrix whose weights are ternary: of two bits, where biases are the scales' negatives and no integer is 3; of one bit, where a bias is half the
+    /// scale's negative. `[rows, columns]` has been checked against the words.
+    pub fn ternary(self, matrix: &AffineMatrix<'_>, rows: usize, columns: usize) -> Result<PackedTernary> {
+        let weight = matrix.weight;
+        let (scales, biases) = self.groups(matrix, rows, columns)?;
+        let fits = |(scale, bias): (&f32, &f32)| if self.bits == 2 { *bias == -scale } else { *bias * 2.0 == -scale };
+        if let Some(at) = scales.iter().zip(&biases).position(|pair| !fits(pair)) {
+            let (groups, scale, bias) = (columns / self.group, scales[at], biases[at]);
+            let (row, first) = (at / groups, at % groups * self.group);
+            let wanted = if self.bits == 2 { "-scale" } else { "-scale / 2" };
+            return Err(weight.unsupported(format!(
+                "has the scale {scale} and the bias {bias} in row {row} from column {first} on: it is ternary where biases are {wanted}"
+            )));
+        }
+        let (words, _) = weight.bytes.as_chunks::<4>();
+        let bad = |word: &[u8; 4]| u32::from_le_bytes(*word) & u32::from_le_bytes(*word) >> 1 & 0x5555_5555 != 0;
+        if let Some(at) = (self.bits == 2).then(|| words.iter().position(bad)).flatten() {
+            return Err(weight.unsupported(format!("has the integer 3 in word {at}: not ternary")));
+        }
+        let stride = columns / 32 * self.bits;
+        let scales =
+            Scales::Groups { size: self.group, scales: if self.bits == 2 { scales } else { biases.iter().map(|bias| -bias).collect() } };
+        let packed = PackedTernary::from_rows(rows, columns, scales, |row, packed| {
+            let words = words[row * stride..][..stride].iter().map(|word| u32::from_le_bytes(*word));
+            match self.bits {
+                2 => packed.iter_mut().zip(words).for_each(|(packed, word)| *packed = transpose(word)),
+                _ => {
+                    let halves = words.flat_map(|word| [word as u16, (word >> 16) as u16]);
+                    packed.iter_mut().zip(halves).for_each(|(packed, half)| *packed = from_signs(half));
+                }
+            }
+        });
+        packed.map_err(|e| weight.error(e))
+    }
+
+    /// A matrix with whatever scales and biases, in the type that these have.
+    pub fn dense(self, matrix: &AffineMatrix<'_>, rows: usize, columns: usize) -> Result<PackedDense> {
+        let (scales, biases) = self.groups(matrix, rows, columns)?;
+        let in_word = 32 / self.bits;
+        let (words, _) = matrix.weight.bytes.as_chunks::<4>();
+        let weights = (0..rows * columns).map(|i| {
+            let word = u32::from_le_bytes(words[i / in_word]);
+            let integer = word >> (i % in_word * self.bits) & ((1 << self.bits) - 1);
+            scales[i / self.group] * integer as f32 + biases[i / self.group]
+        });
+        let (element, bytes): (_, Vec<u8>) = match matrix.scales.dtype {
+            Dtype::F16 => (DenseElement::F16, weights.flat_map(|w| f16::from_f32(w).to_le_bytes()).collect()),
+            Dtype::BF16 => (DenseElement::Bf16, weights.flat_map(|w| bf16::from_f32(w).to_le_bytes()).collect()),
+            _ => (DenseElement::F32, weights.flat_map(f32::to_le_bytes).collect()),
+        };
+        PackedDense::from_bytes(element, rows, columns, &bytes).map_err(|e| matrix.weight.error(e))
+    }
+}
