@@ -13,6 +13,8 @@ fn models() -> Vec<(&'static str, Model)> {
         ("the CPU", Model::load_cpu(real_model()).unwrap()),
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
+        ("float activations on the GPU", small("qwen3")),
+        ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
     ];
     all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
     all

@@ -14,7 +14,7 @@ use support::{
     models::{LongContext, directory, engines, golden, session},
 };
 
-const MODELS: [&str; 5] = ["odd", "newer", "online", "llama", "sharded"];
+const MODELS: [&str; 6] = ["odd", "newer", "online", "llama", "sharded", "qwen3"];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());

@@ -109,14 +109,15 @@ mod tests {
     #[test]
     fn a_token_has_the_same_bits_in_any_company() {
         let mut rng = StdRng::seed_from_u64(3);
-        for (m, rows, columns, size) in [
+        let shapes: [(usize, usize, usize, Option<usize>); 6] = [
             (1, 1, 1, None),
             (0, 3, 5, None),
             (3, 20, 300, Some(128)),
             (9, 33, 256, Some(64)),
             (4, 16, 40, Some(16)),
             (6, 70, 129, Some(128)),
-        ] {
+        ];
+        for (m, rows, columns, size) in shapes {
             let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
             let scales = match size {
                 Some(size) => {

@@ -120,6 +120,8 @@ impl ModelConfig {
         check_graph(json)?;
         let context = json.size("max_position_embeddings", Some(defaults.context))?;
         let (hidden, heads) = (json.size("hidden_size", None)?, json.size("num_attention_heads", None)?);
+        // A null says that there are as many as heads.
+        let kv_heads = defaults.kv_heads.filter(|_| !json.0.contains_key("num_key_value_heads")).unwrap_or(heads);
         let vocab = json.size("vocab_size", None)?;
         let rope = Rope::from_json(json, defaults, context)?;
         let eos = match json.0.get("eos_token_id") {
@@ -134,7 +136,7 @@ impl ModelConfig {
             intermediate: json.size("intermediate_size", None)?,
             layers: json.size("num_hidden_layers", None)?,
             heads,
-            kv_heads: json.size("num_key_value_heads", Some(heads))?,
+            kv_heads: json.size("num_key_value_heads", Some(kv_heads))?,
             head_dim: json.size("head_dim", Some(defaults.head_dim.unwrap_or(hidden / heads)))?,
             vocab,
             context,
@@ -238,6 +240,8 @@ struct Defaults {
     sub_norms: bool,
     qk_norms: bool,
     quantized_activations: bool,
+    /// None where there are as many as heads.
+    kv_heads: Option<usize>,
     /// None where it follows from the hidden size.
     head_dim: Option<usize>,
     context: usize,
@@ -252,6 +256,7 @@ static BITNET: Defaults = Defaults {
     sub_norms: true,
     qk_norms: false,
     quantized_activations: true,
+    kv_heads: None,
     head_dim: None,
     context: 2048,
     theta: 500_000.0,
@@ -266,6 +271,7 @@ static QWEN3: Defaults = Defaults {
     sub_norms: false,
     qk_norms: true,
     quantized_activations: false,
+    kv_heads: Some(32),
     head_dim: Some(128),
     context: 32_768,
     theta: 10_000.0,

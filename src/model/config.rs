@@ -84,3 +84,38 @@ impl RopeScaling {
         (low, if low == high { high + 0.001 } else { high })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn yarn(head_dim: usize, rope_theta: f32, rope_scaling: RopeScaling) -> ModelConfig {
+        let json = serde_json::json!({
+            "model_type": "qwen3", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+            "num_key_value_heads": 1, "vocab_size": 8, "head_dim": head_dim, "rope_theta": rope_theta,
+        });
+        ModelConfig { rope_scaling, ..ModelConfig::from_json(&json).unwrap() }
+    }
+
+    fn near(frequencies: &[f32], wanted: &[(usize, f32)]) {
+        for &(i, wanted) in wanted {
+            assert!((frequencies[i] / wanted - 1.0).abs() < 1e-6, "pair {i}: {} is not {wanted}", frequencies[i]);
+        }
+    }
+
+    /// Numbers of transformers 5.23, before the ramp, at its ends, within, and behind it.
+    #[test]
+    fn frequencies_of_yarn_are_those_of_transformers() {
+        let bonsai = |context| RopeScaling::Yarn { factor: 4.0, context, attention: 1.0, fast: 32.0, slow: 1.0, truncate: true };
+        let small = yarn(128, 1e6, bonsai(8192.0)).rope_frequencies();
+        near(&small, &[(0, 1.0), (16, 0.031_622_779), (17, 0.025_482_967), (18, 0.019_629_285), (25, 0.002_932_201_4)]);
+        near(&small, &[(33, 0.000_237_012_43), (34, 0.000_162_345_41), (35, 0.000_130_824_77), (63, 3.102_344_4e-7)]);
+        let large = yarn(128, 1e6, bonsai(16_384.0)).rope_frequencies();
+        near(&large, &[(20, 0.013_335_215), (25, 0.003_531_969_6), (36, 0.000_124_028_39), (37, 8.495_521e-5)]);
+        let cut = RopeScaling::Yarn { factor: 8.0, context: 256.0, attention: 0.9, fast: 16.0, slow: 2.0, truncate: false };
+        let cut = yarn(16, 1e4, cut);
+        near(&cut.rope_frequencies(), &[(0, 1.0), (1, 0.287_408_6), (2, 0.042_441_797), (3, 0.003_952_847_3), (7, 3.952_847_3e-5)]);
+        // Cosines and sines are multiplied.
+        assert_eq!(cut.rope_angles(1)[..4], [0.9, 0.0, 0.9, 0.0]);
+    }
+}

@@ -60,7 +60,11 @@ fn rotary_parameters_are_read_in_both_spellings() {
     assert_eq!(rope(json!({"rope_parameters": {"rope_theta": 5.0, "rope_type": "default"}})), Ok((5.0, RopeScaling::None)));
     assert_eq!(rope(json!({"rope_theta": 7.0, "rope_parameters": llama3})), Ok((7.0, expected)));
     for (keys, words) in [
-        (json!({"rope_scaling": {"type": "yarn", "factor": 2}}), "`yarn`"),
+        (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "`dynamic`"),
+        (json!({"rope_scaling": {"type": "yarn", "factor": 0}}), "out of range"),
+        (json!({"rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 0}}), "out of range"),
+        (json!({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}}), "the rotary base is 1"),
+        (json!({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": 1}}), "truncate"),
         (json!({"rope_scaling": {"type": "linear"}}), "no factor"),
         (json!({"rope_scaling": {"type": "linear", "factor": 0}}), "Linear(0.0)"),
         (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "Linear(0.0)"),
@@ -76,6 +80,51 @@ fn rotary_parameters_are_read_in_both_spellings() {
 }
 
 #[test]
+fn qwen3_has_the_defaults_of_transformers() {
+    let qwen3 = |keys: Value| {
+        let mut all = json!({"model_type": "qwen3", "bos_token_id": null, "eos_token_id": null, "num_key_value_heads": 4});
+        keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        read_config(all).unwrap()
+    };
+    let config = qwen3(json!({}));
+    assert_eq!((config.head_dim, config.context, config.eps, config.rope_theta), (128, 32_768, 1e-6, 10_000.0));
+    assert_eq!((config.activation, config.sub_norms, config.qk_norms, config.tied_head), (Activation::Silu, false, true, false));
+    assert_eq!((config.bos, config.eos), (None, vec![]));
+    assert_eq!(qwen3(json!({"num_attention_heads": 32, "num_key_value_heads": null})).kv_heads, 32);
+    // Activations are quantised where BitNet's keys say so, and never by MLX.
+    assert!(!config.quantized_activations);
+    assert!(qwen3(json!({"quantization_config": {"quant_method": "bitnet"}})).quantized_activations);
+    let mlx =
+        json!({"bits": 2, "group_size": 128, "mode": "affine", "lm_head": false, "model.embed_tokens": {"bits": 2, "group_size": 128}});
+    assert!(!qwen3(json!({"quantization": mlx})).quantized_activations);
+    let llama = json!({"model_type": "llama", "quantization": mlx, "quantization_config": mlx});
+    assert!(!read_config(llama).unwrap().quantized_activations);
+    assert!(read_config(json!({"model_type": "llama"})).unwrap().quantized_activations);
+}
+
+#[test]
+fn yarn_is_read() {
+    let yarn = |keys: Value| {
+        let mut all = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192});
+        keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        read_config(json!({"rope_scaling": all, "max_position_embeddings": 32_768})).unwrap().rope_scaling
+    };
+    // 0.1·ln 4 + 1, as transformers has it.
+    let usual = RopeScaling::Yarn { factor: 4.0, context: 8192.0, attention: 1.138_629_4, fast: 32.0, slow: 1.0, truncate: true };
+    assert_eq!(yarn(json!({})), usual);
+    assert_eq!(yarn(json!({"factor": null, "beta_fast": 0, "attention_factor": null})), usual);
+    let given = yarn(json!({"attention_factor": 0.9, "beta_fast": 16, "beta_slow": 2, "truncate": false}));
+    assert_eq!(given, RopeScaling::Yarn { factor: 4.0, context: 8192.0, attention: 0.9, fast: 16.0, slow: 2.0, truncate: false });
+    // Where it is not said, the original context is the model's, and a factor below 1 changes nothing of cosines.
+    let short = yarn(json!({"original_max_position_embeddings": null, "factor": 0.5}));
+    assert_eq!(short, RopeScaling::Yarn { factor: 0.5, context: 32_768.0, attention: 1.0, fast: 32.0, slow: 1.0, truncate: true });
+    match yarn(json!({"factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3})) {
+        RopeScaling::Yarn { attention, .. } => assert!((attention - 0.901_784).abs() < 1e-6, "{attention}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn impossible_configurations_are_refused() {
     let sizes =
         ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"];
@@ -86,7 +135,9 @@ fn impossible_configurations_are_refused() {
         }
     }
     for (keys, words) in [
-        (json!({"model_type": "qwen3"}), "`qwen3`"),
+        (json!({"model_type": "qwen2"}), "`qwen2`"),
+        (json!({"model_type": "qwen3", "use_sliding_window": true}), "use_sliding_window"),
+        (json!({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}), "sliding_attention"),
         (json!({"model_type": null}), "model_type"),
         (json!({"hidden_size": null}), "hidden_size"),
         (json!({"hidden_act": "gelu"}), "`gelu`"),
@@ -117,13 +168,14 @@ fn impossible_configurations_are_refused() {
 #[test]
 fn sound_models_that_cannot_run_are_unsupported() {
     for keys in [
-        json!({"model_type": "qwen3"}),
+        json!({"model_type": "qwen2"}),
+        json!({"quantization": {"bits": 4, "group_size": 64}}),
         json!({"hidden_act": "gelu"}),
         json!({"attention_bias": true}),
         json!({"quantization_config": {"use_rms_norm": true}}),
         json!({"quantization_config": {"quant_method": "gptq"}}),
         json!({"partial_rotary_factor": 0.5}),
-        json!({"rope_scaling": {"type": "yarn", "factor": 2}}),
+        json!({"rope_scaling": {"type": "dynamic", "factor": 2}}),
         json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}),
     ] {
         let directory = Directory::model(&config(keys.clone()), &file(&[]));
@@ -133,6 +185,20 @@ fn sound_models_that_cannot_run_are_unsupported() {
     assert!(matches!(directory.open().unwrap_err(), Error::Unsupported { .. }));
     let wrong = Directory::model(&config(json!({"hidden_size": 0})), &file(&[]));
     assert!(matches!(wrong.open().unwrap_err(), Error::Format { .. }));
+}
+
+#[test]
+fn settings_of_mlx_are_checked() {
+    for (keys, words) in [
+        (json!({"quantization": 3}), "quantization is 3"),
+        (json!({"quantization": {"bits": 4, "group_size": 128}}), "bits 4"),
+        (json!({"quantization": {"bits": 2, "group_size": 100}}), "group_size 100"),
+        (json!({"quantization": {"bits": 2, "group_size": 128, "mode": "mxfp4"}}), "mxfp4"),
+        (json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 1, "group_size": 128}}}), "`lm_head`"),
+    ] {
+        let error = Directory::model(&config(keys.clone()), &file(&[])).open().unwrap_err().to_string();
+        assert!(error.contains(words), "{keys}: {error}");
+    }
 }
 
 #[test]

@@ -2,5 +2,6 @@
 
 mod configurations;
 mod file;
+mod groups;
 mod safetensors;
 mod written;

@@ -148,3 +148,33 @@ pub fn q2(values: &[i8], scales: &[f32]) -> Vec<u8> {
     };
     values.chunks(64).zip(scales).flat_map(block).collect()
 }
+
+pub fn pq2(values: &[i8], scales: &[f32]) -> Vec<u8> {
+    let block = |(values, scale): (&[i8], &f32)| {
+        let byte = |at: usize| (0..4).fold(0, |byte, l| byte | code(values, 4 * at + l) << (2 * l));
+        f16::from_f32(*scale).to_le_bytes().into_iter().chain((0..32).map(byte)).collect::<Vec<u8>>()
+    };
+    values.chunks(128).zip(scales).flat_map(block).collect()
+}
+
+pub fn ptq1(values: &[i8], scales: &[f32]) -> Vec<u8> {
+    let digits = |trits: [u8; 5]| (trits.iter().fold(0u32, |number, &trit| number * 3 + u32::from(trit)) * 256).div_ceil(243) as u8;
+    let block = |(values, scale): (&[i8], &f32)| {
+        let byte = |at: usize| match at {
+            0..16 => digits(std::array::from_fn(|i| code(values, 16 * i + at))),
+            16..24 => digits(std::array::from_fn(|i| code(values, 80 + 8 * i + at - 16))),
+            _ => digits(std::array::from_fn(|i| if i < 4 { code(values, 120 + 2 * i + at - 24) } else { 0 })),
+        };
+        (0..26).map(byte).chain(f16::from_f32(*scale).to_le_bytes()).collect::<Vec<u8>>()
+    };
+    values.chunks(128).zip(scales).flat_map(block).collect()
+}
+
+/// Weights of -1 and 1.
+pub fn q1(values: &[i8], scales: &[f32]) -> Vec<u8> {
+    let block = |(values, scale): (&[i8], &f32)| {
+        let byte = |at: usize| (0..8).fold(0, |byte, l| byte | u8::from(values[8 * at + l] > 0) << l);
+        f16::from_f32(*scale).to_le_bytes().into_iter().chain((0..16).map(byte)).collect::<Vec<u8>>()
+    };
+    values.chunks(128).zip(scales).flat_map(block).collect()
+}

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use support::files::Directory;
 
 #[track_caller]
-fn refused<T>(result: Result<T>, words: &str) {
+pub fn refused<T>(result: Result<T>, words: &str) {
     match result.map(|_| ()) {
         Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => assert!(error.to_string().contains(words), "{error}"),
         other => panic!("no error of the file but {other:?}, where `{words}` was expected"),
@@ -22,8 +22,8 @@ fn sound_models_that_cannot_run_are_unsupported() {
     let keys = [("expert_count", 2), ("attention.value_length", 2), ("rope.dimension_count", 2)];
     let changed = keys.map(|(key, value)| Maker::model().number(&format!("bitnet-25.{key}"), value));
     let others = [
-        Maker::model().text("general.architecture", "qwen3"),
-        Maker::model().text("bitnet-25.rope.scaling.type", "yarn"),
+        Maker::model().text("general.architecture", "qwen2"),
+        Maker::model().text("bitnet-25.rope.scaling.type", "longrope"),
         Maker::model().tensor("rope_freqs.weight", &[2], 0, &[[0, 0, 0x80, 0x3f], [0, 0, 0, 0x40]].concat()),
     ];
     for maker in changed.into_iter().chain(others) {
@@ -247,11 +247,12 @@ fn impossible_models_are_refused() {
     refused(number("vocab_size", 5), "5 tokens by its metadata, 4 by");
     refused(model(&|m| m.without("token_embd.weight")), "no tensor `token_embd.weight`");
     refused(model(&|m| m.tensor("token_embd.weight", &[32], 0, &[0; 128])), "a matrix");
-    refused(model(&|m| m.text("general.architecture", "qwen3")), "`qwen3`");
+    refused(model(&|m| m.text("general.architecture", "qwen2")), "`qwen2`");
     refused(model(&|m| m.without("general.architecture")), "general.architecture");
     refused(model(&|m| m.float("bitnet-25.attention.layer_norm_rms_epsilon", f32::NAN)), "epsilon");
     refused(model(&|m| m.float("bitnet-25.rope.freq_base", 0.0)), "rotary base");
-    refused(model(&|m| m.text("bitnet-25.rope.scaling.type", "yarn")), "yarn");
+    refused(model(&|m| m.text("bitnet-25.rope.scaling.type", "longrope")), "longrope");
+    refused(model(&|m| m.text("bitnet-25.rope.scaling.type", "yarn")), "rope.scaling.factor");
     refused(model(&|m| m.text("bitnet-25.rope.scaling.type", "linear")), "rope.scaling.factor");
     refused(model(&|m| m.number("tokenizer.ggml.bos_token_id", 4)), "token 4");
     refused(model(&|m| m.text("tokenizer.ggml.eos_token_id", "a")), "eos_token_id");

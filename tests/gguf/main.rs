@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 
 mod file;
+mod groups;
 mod hostile;
 
 use file::*;
@@ -191,7 +192,7 @@ proptest! {
         let columns = 256 * blocks;
         let values = trits(seed, rows * columns);
         let scale_of = |i: usize| if shared { 0.75 } else { 0.25 + (i % 9) as f32 };
-        for (kind, id, size, encode) in [("TQ1_0", 34, 256, tq1 as fn(&[i8], &[f32]) -> Vec<u8>), ("TQ2_0", 35, 256, tq2), ("Q2_0", 42, 64, q2)] {
+        for (kind, id, size, encode) in [("TQ1_0", 34, 256, tq1 as fn(&[i8], &[f32]) -> Vec<u8>), ("TQ2_0", 35, 256, tq2), ("Q2_0", 42, 64, q2), ("PQ2_0", 142, 128, pq2), ("PTQ1_0", 143, 128, ptq1)] {
             let scales: Vec<f32> = (0..rows * columns / size).map(scale_of).collect();
             let model = Maker::model().tensor("output.weight", &[rows as u64, columns as u64], id, &encode(&values, &scales));
             let read = open_bytes(&model.bytes()).unwrap().linear("lm_head", rows, columns).unwrap();

@@ -18,7 +18,7 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
     text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`); the f64 forward pass shares no code
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`); the f64 forward pass shares no code
 with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
 of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
@@ -44,6 +44,7 @@ STEPS, SAFE, TEXT = 24, 0.25, 100
 
 BITNET = {"architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidden_act": "relu2", "attention_bias": False}
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": False}
 OFFLINE = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
 
 
@@ -103,6 +104,16 @@ CASES = {
         },
         "side": torch.bfloat16, "reciprocal": True, "shards": 2, "seed": 5,
     },
+    # Activations in floats, weights of -a, 0, a by 128 columns (of which the last are fewer), norms of heads, and YaRN, whose ramp has all of its
+    # three parts. A head size that is no multiple of 4.
+    "qwen3": {
+        "config": QWEN3 | shape(64, 144, 2, 4, 2, 38, 300) | {
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+            "bos_token_id": 297, "eos_token_id": [298, 299], "max_position_embeddings": 2048,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 6,
+    },
 }
 
 
@@ -148,6 +159,8 @@ def make_tensors(case):
         norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
         if bitnet:
             norms |= {"self_attn.attn_sub_norm": hidden, "mlp.ffn_sub_norm": config["intermediate_size"]}
+        if config["model_type"] == "qwen3":
+            norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
         for name, n in norms.items():
             tensors[f"{prefix}{name}.weight"] = gains(n)
         for name in LINEARS:
@@ -159,6 +172,10 @@ def make_tensors(case):
                 tensors[f"{prefix}{name}.weight"] = masters(rng, rows, columns, beta)
                 continue
             codes = rng.choice([-1, 0, 1], (rows, columns), p=[0.3, 0.4, 0.3])
+            if size := case.get("groups"):
+                scales = beta * rng.uniform(0.5, 1.5, (rows, -(-columns // size)))
+                tensors[f"{prefix}{name}.weight"] = torch.from_numpy(codes * np.repeat(scales, size, 1)[:, :columns]).to(side)
+                continue
             scale = 1 / beta if case["reciprocal"] else beta
             tensors[f"{prefix}{name}.weight"] = pack(codes)
             tensors[f"{prefix}{name}.weight_scale"] = torch.tensor([scale], dtype=side)
@@ -190,6 +207,10 @@ def write_model(directory, case):
 
 
 # --- our own forward pass, from the files
+
+
+def is_yarn(scaling):
+    return scaling.get("rope_type", scaling.get("type")) == "yarn"
 
 
 class Forward:
@@ -245,7 +266,7 @@ class Forward:
         scaling = config.get("rope_scaling")
         if scaling is None:
             return frequencies
-        if scaling.get("type") == "yarn":
+        if is_yarn(scaling):
             # Turns in the original context fall with the pair's number; between 32 turns and 1, whole pairs outwards, is the ramp.
             pair = [half * np.log(scaling["original_max_position_embeddings"] / (turns * 2 * np.pi)) / np.log(theta) for turns in (32, 1)]
             low, high = max(np.floor(pair[0]), 0), min(np.ceil(pair[1]), 2 * half - 1)
@@ -261,7 +282,7 @@ class Forward:
         """x [heads, tokens, head_dim]"""
         angles = np.arange(x.shape[1])[:, None] * self.frequencies()
         scaling = self.config.get("rope_scaling") or {}
-        factor = 0.1 * np.log(scaling["factor"]) + 1 if scaling.get("type") == "yarn" else 1
+        factor = 0.1 * np.log(scaling["factor"]) + 1 if is_yarn(scaling) else 1
         cos, sin = (factor * np.cos(angles)).astype(self.dtype), (factor * np.sin(angles)).astype(self.dtype)
         first, second = np.split(x, 2, -1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)

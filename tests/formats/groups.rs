@@ -1,0 +1,152 @@
+//! Weights that are ternary, or binary, by groups of columns: in floats, and in MLX's words.
+
+use super::file::{ModelDirectory, bf16, config, file};
+use bitnet_wgpu::{DenseElement, Error, PackedTernary, Result, Scales, formats::ModelFile};
+use half::{bf16 as Bf16, f16};
+use serde_json::{Value, json};
+use support::files::Directory;
+
+const ROWS: usize = 3;
+
+fn qwen3(keys: Value) -> String {
+    let mut all = json!({"model_type": "qwen3"});
+    keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+    config(all)
+}
+
+fn mlx(bits: usize, group: usize) -> String {
+    qwen3(json!({"quantization": {"bits": bits, "group_size": group}, "quantization_config": {"bits": bits, "group_size": group}}))
+}
+
+/// Trits, and a scale that bf16 has for every so many of a row.
+fn weights(columns: usize, group: usize) -> (Vec<i8>, Vec<f32>) {
+    let values = (0..ROWS * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
+    (values, (0..ROWS * columns.div_ceil(group)).map(|i| 0.25 + i as f32 / 32.0).collect())
+}
+
+fn floats(columns: usize, group: usize, (values, scales): &(Vec<i8>, Vec<f32>)) -> Vec<f32> {
+    let groups = columns.div_ceil(group);
+    (0..ROWS * columns).map(|i| f32::from(values[i]) * scales[i / columns * groups + i % columns / group]).collect()
+}
+
+fn refused(found: Result<PackedTernary>, words: &str) {
+    match found {
+        Err(error @ (Error::Format { .. } | Error::Unsupported { .. })) => assert!(error.to_string().contains(words), "{error}"),
+        other => panic!("{words}: {other:?}"),
+    }
+}
+
+#[test]
+fn floats_by_128_columns_are_taken_exactly() {
+    let open = |keys: &str, columns: usize, values: &[f32]| {
+        Directory::model(keys, &file(&[("l.weight", "BF16", &[ROWS, columns], &bf16(values))])).open().unwrap()
+    };
+    let plain = qwen3(json!({}));
+    // Whole groups, a short one at the end, and one that is all there is.
+    for columns in [256, 300, 50] {
+        let made = weights(columns, 128);
+        let values = floats(columns, 128, &made);
+        let wanted = PackedTernary::from_values(ROWS, columns, &made.0, Scales::Groups { size: 128, scales: made.1 }).unwrap();
+        let read = open(&plain, columns, &values);
+        assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), wanted);
+        // They stay as they are where others may be quantised.
+        assert_eq!(read.with_quantize(true).linear("l").unwrap(), wanted);
+        assert_eq!(wanted.dequantize(), values);
+    }
+    // A group without a weight has no scale; one scale for all is one for the matrix.
+    let mut values = floats(256, 128, &weights(256, 128));
+    values[128..256].fill(0.0);
+    let read = open(&plain, 256, &values).linear("l").unwrap();
+    assert_eq!(read.dequantize(), values);
+    let one = open(&plain, 256, &vec![-0.5; ROWS * 256]).linear("l").unwrap();
+    assert_eq!(one.scales(), &Scales::Tensor(0.5));
+    // By other groups than these, and with a weight that is another: what does not fit is named.
+    refused(open(&plain, 256, &floats(256, 64, &weights(256, 64))).linear("l"), "row 0 has 0.25 and");
+    let mut values = floats(300, 128, &weights(300, 128));
+    values[2 * 300 + 299] = 7.0;
+    refused(open(&plain, 300, &values).linear("l"), "and 7 in columns 256 to 299");
+    values[2 * 300 + 299] = f32::NAN;
+    refused(open(&plain, 300, &values).linear("l"), "finite");
+}
+
+/// Words of MLX: an integer of so many bits for every weight, the first in the lowest.
+fn words(integers: &[u32], bits: usize) -> Vec<u8> {
+    let word = |all: &[u32]| all.iter().rev().fold(0u32, |word, integer| word << bits | integer);
+    integers.chunks(32 / bits).flat_map(|all| word(all).to_le_bytes()).collect()
+}
+
+fn halves(numbers: &[f32], element: &str) -> Vec<u8> {
+    let half = |x: f32| if element == "F16" { f16::from_f32(x).to_le_bytes() } else { Bf16::from_f32(x).to_le_bytes() };
+    numbers.iter().flat_map(|&x| half(x)).collect()
+}
+
+#[test]
+fn words_of_mlx_are_read() {
+    for (bits, group, element) in [(2, 128, "F16"), (2, 64, "BF16"), (1, 128, "F16"), (2, 32, "F16"), (1, 32, "BF16")] {
+        let columns = 384;
+        let (mut values, scales) = weights(columns, group);
+        if bits == 1 {
+            values.iter_mut().for_each(|value| *value = if *value < 1 { -1 } else { 1 });
+        }
+        let integers: Vec<u32> = values.iter().map(|&value| if bits == 2 { (value + 1) as u32 } else { u32::from(value > 0) }).collect();
+        let (packed, biases) = (words(&integers, bits), scales.iter().map(|scale| -scale).collect::<Vec<_>>());
+        let steps: Vec<f32> = scales.iter().map(|scale| scale * if bits == 2 { 1.0 } else { 2.0 }).collect();
+        let (steps, biases) = (halves(&steps, element), halves(&biases, element));
+        let (stored, groups) = (columns * bits / 32, columns / group);
+        let all: [(&str, &str, &[usize], &[u8]); 3] = [
+            ("lm_head.weight", "U32", &[ROWS, stored], &packed),
+            ("lm_head.scales", element, &[ROWS, groups], &steps),
+            ("lm_head.biases", element, &[ROWS, groups], &biases),
+        ];
+        let open = |all: &[_]| Directory::model(&mlx(bits, group), &file(all)).open().unwrap();
+        let first = scales[0];
+        let wanted = PackedTernary::from_values(ROWS, columns, &values, Scales::Groups { size: group, scales }).unwrap();
+        let checkpoint = open(&all);
+        assert_eq!(ModelFile::linear(&checkpoint, "lm_head", ROWS, columns).unwrap(), wanted, "{bits} bits by {group}");
+        assert_eq!(checkpoint.linear("lm_head").unwrap(), wanted);
+        let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
+        assert_eq!(dense.element(), if element == "F16" { DenseElement::F16 } else { DenseElement::Bf16 });
+        assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
+        // Other shapes, and parts that are not there.
+        refused(ModelFile::linear(&checkpoint, "lm_head", ROWS + 1, columns), "3 rows, not 4");
+        refused(ModelFile::linear(&checkpoint, "lm_head", ROWS, columns - 32), "352 columns are needed");
+        assert!(checkpoint.dense("lm_head", ROWS, columns + 32).is_err());
+        refused(open(&all[..2]).linear("lm_head"), "no tensor `lm_head.biases`");
+        refused(open(&[all[0], all[2]]).linear("lm_head"), "no tensor `lm_head.scales`");
+        let short = [all[0], all[1], ("lm_head.biases", element, &[ROWS, groups - 1], &biases[..2 * ROWS * (groups - 1)])];
+        refused(open(&short).linear("lm_head"), "`lm_head.biases` has shape");
+        assert!(open(&short).dense("lm_head", ROWS, columns).is_err());
+        // The same words with the config of other groups, of other bits, and without one.
+        let of = |config: &str| Directory::model(config, &file(&all)).open().unwrap().linear("lm_head");
+        refused(of(&mlx(bits, if group == 128 { 64 } else { 128 })), "is needed");
+        refused(of(&mlx(3 - bits, group)), "");
+        refused(of(&qwen3(json!({}))), "is U32");
+        // A bias that makes it something else.
+        let mut other = biases.clone();
+        other[3] ^= 1 << 5;
+        let other = [all[0], all[1], ("lm_head.biases", element, all[2].2, &*other)];
+        refused(open(&other).linear("lm_head"), "in row 0 from column");
+        assert!(open(&other).dense("lm_head", ROWS, columns).is_ok());
+        if bits == 2 {
+            let mut packed = packed.clone();
+            packed[5] |= 0x0c;
+            let threes = [("lm_head.weight", "U32", all[0].2, &*packed), all[1], all[2]];
+            refused(open(&threes).linear("lm_head"), "the integer 3 in word 1");
+            // Of an embedding it is twice the scale.
+            let dense = open(&threes).dense("lm_head", ROWS, columns).unwrap();
+            assert_eq!(dense.row(0)[21], 2.0 * first);
+        }
+    }
+    // Rows that are no whole groups.
+    let odd: [(&str, &str, &[usize], &[u8]); 3] =
+        [("l.weight", "U32", &[1, 3], &[0; 12]), ("l.scales", "F16", &[1, 1], &[0; 2]), ("l.biases", "F16", &[1, 1], &[0; 2])];
+    refused(Directory::model(&mlx(2, 32), &file(&odd)).open().unwrap().linear("l"), "not whole groups of 32");
+}
+
+/// The packed form says of every model that its activations are quantised.
+#[test]
+fn models_of_float_activations_are_not_packed() {
+    let directory = Directory::model(&qwen3(json!({})), &file(&[]));
+    let error = bitnet_wgpu::formats::write_packed(&directory.open().unwrap(), directory.0.join("out"), false, |_| ()).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("activations"), "{error}");
+}

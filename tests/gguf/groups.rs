@@ -1,0 +1,129 @@
+//! Types of Ternary-Bonsai: ternary and binary blocks of 128, the two layouts under one number, and the keys of Qwen3.
+
+use super::{file::*, hostile::refused, trits};
+use bitnet_wgpu::{
+    DenseElement, PackedTernary, Scales,
+    formats::{Activation, GgufType, I2sLayout, ModelFile, RopeScaling},
+};
+
+const ROWS: usize = 9;
+const COLUMNS: usize = 256;
+
+fn values() -> Vec<i8> {
+    trits(7, ROWS * COLUMNS)
+}
+
+fn scales(size: usize) -> Vec<f32> {
+    (0..ROWS * COLUMNS / size).map(|i| 0.25 + (i % 9) as f32).collect()
+}
+
+/// The type in a file's header, its blocks' size, and its encoder; the first two are one number.
+type Layout = (u32, usize, fn(&[i8], &[f32]) -> Vec<u8>);
+const NEWER: Layout = (42, 64, q2);
+const OLDER: Layout = (42, 128, pq2);
+
+/// A model with such a matrix in two places, `others` before, between and after them.
+fn model((id, size, encode): Layout, others: [bool; 3]) -> Maker {
+    let bytes = encode(&values(), &scales(size));
+    let other = |maker: Maker, name: &str, there: bool| if there { maker.tensor(name, &[3], 0, &[0; 12]) } else { maker };
+    let shape = [ROWS as u64, COLUMNS as u64];
+    let maker = other(Maker::of("qwen3"), "blk.0.attn_norm.weight", others[0]).tensor("blk.0.ffn_up.weight", &shape, id, &bytes);
+    let maker = other(maker, "blk.0.ffn_norm.weight", others[1]).tensor("output.weight", &shape, id, &bytes);
+    other(maker, "output_norm.weight", others[2])
+}
+
+#[test]
+fn both_layouts_under_one_number_are_told_apart() {
+    for others in 0..8 {
+        let others = [others & 1 == 1, others & 2 == 2, others & 4 == 4];
+        for (layout, kind) in [(NEWER, GgufType::Q2_0), (OLDER, GgufType::Pq2_0), ((142, 128, pq2 as _), GgufType::Pq2_0)] {
+            // What a file says of its type is not asked.
+            for maker in [model(layout, others), model(layout, others).number("general.file_type", 141)] {
+                let file = open_bytes(&maker.bytes()).unwrap();
+                let wanted =
+                    PackedTernary::from_values(ROWS, COLUMNS, &values(), Scales::Groups { size: layout.1, scales: scales(layout.1) });
+                let wanted = wanted.unwrap();
+                for name in ["model.layers.0.mlp.up_proj", "lm_head"] {
+                    assert_eq!(file.linear(name, ROWS, COLUMNS).unwrap(), wanted, "{kind:?} among {others:?}");
+                }
+                assert_eq!(file.file().kind("output.weight"), Some(kind));
+                let dense = file.dense("lm_head", ROWS, COLUMNS).unwrap();
+                assert_eq!(dense.element(), DenseElement::F16);
+                assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
+            }
+        }
+    }
+    // Padding behind the last tensor is there, or not.
+    let mut padded = model(OLDER, [false; 3]).bytes();
+    padded.resize(padded.len().next_multiple_of(32), 0);
+    assert_eq!(open_bytes(&padded).unwrap().file().kind("output.weight"), Some(GgufType::Pq2_0));
+}
+
+#[test]
+fn a_file_that_was_cut_is_not_of_the_other_layout() {
+    for (layout, others) in [(NEWER, [false; 3]), (OLDER, [false; 3]), (NEWER, [true; 3]), (OLDER, [true; 3])] {
+        let whole = model(layout, others).bytes();
+        let block = if layout.1 == 64 { 18 } else { 34 };
+        for cut in [1, block, 10 * block, whole.len() / 4] {
+            refused(open_bytes(&whole[..whole.len() - cut]), "of data");
+        }
+    }
+}
+
+#[test]
+fn binary_blocks_are_read() {
+    let signs: Vec<i8> = values().iter().map(|&value| if value < 1 { -1 } else { 1 }).collect();
+    // A negative scale turns all signs.
+    let scales: Vec<f32> = scales(128).into_iter().enumerate().map(|(i, scale)| if i == 3 { -scale } else { scale }).collect();
+    let shape = [ROWS as u64, COLUMNS as u64];
+    let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &shape, 41, &q1(&signs, &scales)).bytes()).unwrap();
+    let wanted = PackedTernary::from_values(ROWS, COLUMNS, &signs, Scales::Groups { size: 128, scales }).unwrap();
+    assert_eq!(file.linear("lm_head", ROWS, COLUMNS).unwrap(), wanted);
+    let dense = file.dense("lm_head", ROWS, COLUMNS).unwrap();
+    assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
+    let tensor = file.file().tensor("output.weight").unwrap();
+    assert_eq!((tensor.kind, tensor.ternary(I2sLayout::X86).unwrap()), (GgufType::Q1_0, wanted));
+}
+
+#[test]
+fn blocks_that_do_not_fit_are_refused() {
+    for (id, encode, bytes) in [(41, q1 as fn(&[i8], &[f32]) -> Vec<u8>, 18), (142, pq2, 34), (143, ptq1, 28)] {
+        let data = encode(&trits(1, 256), &[1.0, 2.0]);
+        assert_eq!(data.len(), 2 * bytes);
+        let open = |shape: [u64; 2], data: &[u8]| open_bytes(&Maker::of("qwen3").tensor("output.weight", &shape, id, data).bytes());
+        assert!(open([1, 256], &data).unwrap().linear("lm_head", 1, 256).is_ok());
+        refused(open([2, 192], &[data.clone(), data.clone()].concat()), "whole blocks of 128");
+        refused(open([2, 64], &data), "whole blocks of 128");
+        refused(open([1, 256], &data[..data.len() - 1]), "of data");
+        refused(open([1, 256], &data).unwrap().linear("lm_head", 1, 128), "[1, 128] is needed");
+        let infinite = encode(&trits(1, 256), &[1.0, f32::INFINITY]);
+        refused(open([1, 256], &infinite).unwrap().linear("lm_head", 1, 256), "scale inf");
+        refused(open([1, 256], &infinite).unwrap().dense("lm_head", 1, 256), "finite");
+    }
+    // Code 3 is twice the scale in an embedding, and nothing in a linear layer.
+    for (id, mut data) in [(42, q2(&trits(1, 128), &[0.5, 1.5])), (142, pq2(&trits(1, 128), &[0.5]))] {
+        data[3] = 0xe4;
+        let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &[1, 128], id, &data).bytes()).unwrap();
+        refused(file.linear("lm_head", 1, 128), "the value 2");
+        assert_eq!(file.dense("lm_head", 1, 128).unwrap().row(0)[4..8], [-0.5, 0.0, 0.5, 1.0]);
+    }
+}
+
+#[test]
+fn keys_of_qwen3_are_read() {
+    let plain = Maker::of("qwen3").number("qwen3.attention.key_length", 6).number("qwen3.attention.value_length", 6);
+    let config = open_bytes(&plain.bytes()).unwrap().config().clone();
+    assert_eq!((config.head_dim, config.activation, config.tied_head), (6, Activation::Silu, true));
+    assert_eq!((config.qk_norms, config.sub_norms, config.quantized_activations), (true, false, false));
+    assert_eq!((config.rope_scaling, config.rope_theta), (RopeScaling::None, 10_000.0));
+    let yarn = plain.text("qwen3.rope.scaling.type", "yarn").float("qwen3.rope.scaling.factor", 4.0);
+    let scaling = |maker: &Maker| open_bytes(&maker.bytes()).map(|file| file.config().rope_scaling);
+    let usual = RopeScaling::Yarn { factor: 4.0, context: 16.0, attention: 1.138_629_4, fast: 32.0, slow: 1.0, truncate: true };
+    assert_eq!(scaling(&yarn).unwrap(), usual);
+    let all = yarn.clone().number("qwen3.rope.scaling.original_context_length", 8).float("qwen3.rope.scaling.attn_factor", 0.5);
+    let all = all.float("qwen3.rope.scaling.yarn_beta_fast", 16.0).float("qwen3.rope.scaling.yarn_beta_slow", 2.0);
+    let given = RopeScaling::Yarn { factor: 4.0, context: 8.0, attention: 0.569_314_7, fast: 16.0, slow: 2.0, truncate: true };
+    assert_eq!(scaling(&all).unwrap(), given);
+    refused(scaling(&yarn.clone().float("qwen3.rope.scaling.yarn_ext_factor", 0.5)), "yarn_ext_factor is 0.5");
+    refused(scaling(&yarn.float("qwen3.rope.scaling.factor", -1.0)), "out of range");
+}
