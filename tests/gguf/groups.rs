@@ -102,6 +102,12 @@ fn blocks_that_do_not_fit_are_refused() {
     }
     // Code 3 is twice the scale in an embedding, and nothing in a linear layer.
     for (id, mut data) in [(42, q2(&trits(1, 128), &[0.5, 1.5])), (142, pq2(&trits(1, 128), &[0.5]))] {
+        for at in (2..data.len()).filter(|at| id == 142 || !(18..20).contains(at)) {
+            let mut data = data.clone();
+            data[at] |= 0x30;
+            let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &[1, 128], id, &data).bytes()).unwrap();
+            refused(file.linear("lm_head", 1, 128), "the value 2");
+        }
         data[3] = 0xe4;
         let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &[1, 128], id, &data).bytes()).unwrap();
         refused(file.linear("lm_head", 1, 128), "the value 2");
