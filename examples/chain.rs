@@ -40,6 +40,6 @@ fn main() -> Result<()> {
         println!("token {token}: y = {:?} ..., largest difference from the CPU {off:.0e} of the largest output", &y[..3]);
     }
     let (clock, time) = pollster::block_on(block.time(100))?;
-    println!("{time:?} per block, by the {clock:?} clock; {:?}", context.pool_stats());
+    println!("{time:?} per block, by the {clock:?} clock; {:?}", context.memory_stats());
     Ok(())
 }

@@ -1,7 +1,12 @@
 //! One error type. Its variants are grouped by who can mend them: the environment, the caller, whoever made a matrix, this machine, a shader, run
 //! time, files, text.
 
-use crate::{element::Element, language::ShaderLanguage, shape::Shape};
+use crate::{
+    element::Element,
+    language::ShaderLanguage,
+    memory::{LiveMemory, listed},
+    shape::Shape,
+};
 use std::sync::Arc;
 
 /// Result with this crate's [`Error`].
@@ -90,9 +95,13 @@ pub enum Error {
     Shader { kernel: &'static str, language: ShaderLanguage, message: String },
 
     // --- run time
-    /// The device has no memory left.
-    #[error("out of GPU memory in {during}: {message}")]
-    OutOfMemory { during: String, message: String },
+    /// The device has no memory left, though all that waited for reuse was given back. `live` is what this context has, the most first.
+    #[error("out of GPU memory in {during}: {message}; {}", listed(live))]
+    OutOfMemory { during: String, message: String, live: Vec<LiveMemory> },
+    /// A context's memory is limited, and its tensors would take more: see [`Context::limit_memory`](crate::Context::limit_memory). `live` is what there
+    /// is already, the most first.
+    #[error("{bytes} bytes more ({what}) are over the memory limit of {limit}; {}", listed(live))]
+    MemoryLimit { what: String, bytes: u64, limit: u64, live: Vec<LiveMemory> },
     /// The device reported an error (validation, internal).
     #[error("GPU error in {during}: {message}")]
     Gpu { during: String, message: String },
@@ -194,7 +203,7 @@ impl Error {
             Self::MissingFeature { .. } | Self::Limit { .. } | Self::Language { .. } | Self::Grid { .. } | Self::Unsupported { .. } => {
                 ErrorKind::Unsupported
             }
-            Self::TooLarge { .. } | Self::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => ErrorKind::OutOfMemory,
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
             Self::Readback(_) => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,

@@ -19,7 +19,8 @@
 //!
 //! | to | see |
 //! | --- | --- |
-//! | open a device, or use an app's own | [`Context`] |
+//! | open a device, or use an app's own | [`Context`], [`ContextOptions`] |
+//! | see which GPUs there are | [`Adapters`] |
 //! | put data on it and get it back | [`Tensor`], [`PackedTernary`], [`TernaryMatrix`] |
 //! | record work, run it, run it again | [`Encoder`], [`Recording`] |
 //! | quantise and multiply, on GPU or CPU | [`bitnet`] |
@@ -49,6 +50,7 @@ mod gpu;
 pub mod kernel;
 mod language;
 mod limits;
+mod memory;
 #[cfg(feature = "models")]
 pub mod model;
 mod ops;
@@ -60,11 +62,11 @@ pub use bytemuck;
 pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
+    adapters::{Adapter, AdapterChoice, Adapters, ChooseAdapter, ChosenAdapter, ContextOptions},
     capabilities::Capabilities,
     context::Context,
     encoder::Encoder,
     out::Out,
-    pool::PoolStats,
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Recording, Submission},
     tensor::{Bind, Tensor},
@@ -72,6 +74,7 @@ pub use gpu::{
 pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
+pub use memory::{Footprint, LiveMemory, MemoryStats};
 pub use ops::{bitnet, catalog, linear_algebra, measure, optimizer, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{

@@ -17,16 +17,16 @@ fn ten_thousand_submissions_take_no_more_memory() {
         }
     };
     (0..1000).for_each(|i| step(i % 100 == 99));
-    let (pool, resident) = (context.pool_stats(), resident_bytes());
+    let (pool, resident) = (context.memory_stats(), resident_bytes());
     (0..9000).for_each(|i| step(i % 100 == 99));
-    let after = context.pool_stats();
-    assert_eq!((after.misses, after.used_bytes, after.free_bytes), (pool.misses, pool.used_bytes, pool.free_bytes));
+    let after = context.memory_stats();
+    assert_eq!((after.misses, after.live_bytes, after.cached_bytes), (pool.misses, pool.live_bytes, pool.cached_bytes));
     assert!(after.hits >= pool.hits + 9000);
     if let (Some(before), Some(after)) = (resident, resident_bytes()) {
         assert!(after < before + (16 << 20), "resident memory grew from {before} to {after} bytes");
     }
-    context.trim_pool();
-    assert_eq!(context.pool_stats().free_bytes, 0);
+    context.trim_memory();
+    assert_eq!(context.memory_stats().cached_bytes, 0);
 }
 
 /// What the process holds, where /proc tells.

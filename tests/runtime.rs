@@ -1,7 +1,8 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
 use bitnet_wgpu::{
-    Bind, Context, Dispatch, Error, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
+    Adapters, Bind, Context, ContextOptions, Dispatch, Error, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, Tensor,
+    bitnet, f16,
     kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
@@ -241,7 +242,7 @@ fn read_futures_can_be_dropped_at_any_time() {
         }
     }
     assert_eq!(block_on(x.read()).unwrap(), [5; 5000]);
-    assert!(context.pool_stats().used_bytes < 2 << 20, "{:?}", context.pool_stats());
+    assert!(context.memory_stats().live_bytes < 2 << 20, "{:?}", context.memory_stats());
 }
 
 #[test]
@@ -289,7 +290,7 @@ fn an_apps_buffers_are_tensors() {
     let context = block_on(Context::new()).unwrap();
     let (a, b) = (app_buffer(&context, 16, SHARED), app_buffer(&context, 64, SHARED));
     context.queue().write_buffer(&a, 0, bytemuck_words(&[1, 2, 3]));
-    let before = context.pool_stats();
+    let before = context.memory_stats();
     {
         let x = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
         let y = Tensor::<u32>::from_buffer(&context, b.clone(), [3]).unwrap();
@@ -297,7 +298,7 @@ fn an_apps_buffers_are_tensors() {
         let mut encoder = context.encoder("app");
         add(&mut encoder, &x, &y, 5).unwrap();
         block_on(encoder.submit().unwrap().into_future()).unwrap();
-        assert_eq!(context.pool_stats(), before, "nothing was allocated, and nothing copied");
+        assert_eq!(context.memory_stats(), before, "nothing was allocated, and nothing copied");
         assert_eq!(block_on(y.read()).unwrap(), [6, 7, 8]);
         // One buffer is one buffer, in however many tensors.
         let again = Tensor::<u32>::from_buffer(&context, a.clone(), [3]).unwrap();
@@ -310,7 +311,7 @@ fn an_apps_buffers_are_tensors() {
         assert!(buffers[0] == buffers[1] && buffers[0][0] != buffers[0][1], "{buffers:?}");
         assert_eq!(recording.dispatches().next().unwrap().binding_of(&again), Some(0));
     }
-    let free = context.pool_stats().free_bytes;
+    let free = context.memory_stats().cached_bytes;
     let others: Vec<_> = (0..4).map(|_| context.upload(&[9u32; 16], [16]).unwrap()).collect();
     assert!(others.iter().all(|tensor| tensor.buffer() != &a && tensor.buffer() != &b), "it never comes into the pool ({free} bytes)");
 }
@@ -378,10 +379,60 @@ fn a_recording_joins_an_apps_encoder() {
 
 #[test]
 fn a_software_adapter_is_not_preferred_unless_it_is_named() {
-    let (preferred, why) = block_on(Context::preferred()).unwrap();
+    let (preferred, why) = block_on(Context::preferred(Default::default())).unwrap();
     let named = ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].iter().any(|name| std::env::var_os(name).is_some());
     assert_eq!(preferred.is_none(), context().capabilities().software && !named, "{why}");
     assert!(why.contains(&context().capabilities().adapter), "{why}");
+}
+
+#[test]
+fn adapters_are_chosen_by_name_by_index_and_by_the_caller() {
+    let all = block_on(Adapters::list(&ContextOptions::default())).all;
+    assert!(all.iter().enumerate().all(|(at, adapter)| adapter.index == at && (adapter.score > 0) == adapter.refused.is_none()), "{all:?}");
+    let last = all.len() - 1;
+    let name = all[last].capabilities.adapter.clone();
+    let choose = |options: ContextOptions| block_on(Adapters::list(&options)).chosen;
+    let by_function = choose(ContextOptions::default().adapter_by(|all| Some(all.last()?.index))).unwrap();
+    assert_eq!((by_function.index, choose(ContextOptions::default().adapter(last)).unwrap().index), (last, last));
+    let by_name = choose(ContextOptions::default().adapter(name[1..].to_uppercase())).unwrap();
+    assert!(all[by_name.index].capabilities.adapter == name && by_name.why.contains("name"), "{by_name:?}");
+    let refused = |options: ContextOptions, words: &str| match block_on(Context::open(options)) {
+        Err(Error::NoAdapter { reason, found }) => assert!(reason.contains(words) && found.contains(&name), "{reason} ({found})"),
+        other => panic!("{other:?}"),
+    };
+    refused(ContextOptions::default().adapter("no such adapter"), "\"no such adapter\"");
+    refused(ContextOptions::default().adapter(""), "is empty");
+    refused(ContextOptions::default().adapter(all.len()), &format!("adapter {} was asked for; there are {}", all.len(), all.len()));
+    refused(ContextOptions::default().adapter_by(|_| Some(usize::MAX)), "there are");
+    refused(ContextOptions::default().adapter_by(|_| None), "chose none");
+    // What is asked for is taken, a software adapter too.
+    let (preferred, why) = block_on(Context::preferred(ContextOptions::default().adapter(by_name.index))).unwrap();
+    assert!(preferred.is_some() && why.contains(&name), "{why}");
+}
+
+#[test]
+fn contexts_on_all_adapters_work_side_by_side() {
+    let all = block_on(Adapters::list(&ContextOptions::default())).all;
+    let usable: Vec<usize> = all.iter().filter(|adapter| adapter.refused.is_none()).map(|adapter| adapter.index).collect();
+    // One more of the first: where there is one adapter, there are two contexts still.
+    let indices = usable.iter().chain(&usable[..1]);
+    let contexts: Vec<_> = indices.map(|&index| block_on(Context::open(ContextOptions::default().adapter(index))).unwrap()).collect();
+    thread::scope(|scope| {
+        for (i, context) in (0u32..).zip(&contexts) {
+            scope.spawn(move || {
+                let x = context.upload(&[i; 100], [100]).unwrap();
+                for _ in 0..20 {
+                    let y = Tensor::zeros(context, [100]).unwrap();
+                    let mut encoder = context.encoder("side by side");
+                    add(&mut encoder, &x, &y, 7).unwrap();
+                    let _ = encoder.submit().unwrap();
+                    assert_eq!(block_on(y.read()).unwrap(), [i + 7; 100]);
+                }
+            });
+        }
+    });
+    let [x, y] = [0, contexts.len() - 1].map(|at| contexts[at].upload(&[1u32], [1]).unwrap());
+    assert!(matches!(add(&mut contexts[0].encoder("mixed"), &x, &y, 1), Err(Error::OtherDevice { binding: "y", .. })));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `bitnet adapters`: the GPUs, and what would run on them.
 
-use crate::{model::matrix_units, say, text};
+use crate::{model::matrix_units, say};
 use anyhow::Result;
-use bitnet_wgpu::{Capabilities, Context, bitnet, wgpu};
+use bitnet_wgpu::{Adapter, Capabilities, Context, ContextOptions, bitnet};
 use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -20,35 +20,43 @@ const SHAPES: [(usize, usize); 2] = [(1, 2560), (512, 2560)];
 
 impl Adapters {
     pub fn run(self) -> Result<()> {
-        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
-        let adapters = block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+        let list = block_on(bitnet_wgpu::Adapters::list(&ContextOptions::default().experimental(matrix_units())));
+        let chosen = list.chosen.as_ref();
+        let why = |adapter: &Adapter| chosen.ok().filter(|chosen| chosen.index == adapter.index).map(|chosen| chosen.why.as_str());
         if self.json {
-            let all: Vec<_> =
-                adapters.iter().map(|adapter| open(adapter).map_or_else(|error| refused(adapter, &error), |c| object(&c))).collect();
+            let all: Vec<_> = list.all.iter().map(|adapter| object(adapter, open(adapter), why(adapter))).collect();
             say(format!("{}\n", Value::Array(all)))?;
             return Ok(());
         }
-        if adapters.is_empty() {
+        if list.all.is_empty() {
             say("no adapters; models run on the CPU\n")?;
         }
-        for adapter in adapters {
-            say(format!(
-                "{}\n{}\n",
-                adapter.get_info().name,
-                open(&adapter).map_or_else(|e| format!("  cannot be used: {e}\n"), |c| shown(&c))
-            ))?;
+        for adapter in &list.all {
+            let opened = open(adapter).map_or_else(|error| format!("  cannot be used: {error}\n"), |context| shown(&context));
+            say(format!("{}: {}\n{}{opened}\n", adapter.index, adapter.capabilities.adapter, offered(adapter, why(adapter))))?;
+        }
+        if let (Err(error), false) = (chosen, list.all.is_empty()) {
+            say(format!("none is chosen: {error}\n"))?;
         }
         Ok(())
     }
 }
 
-fn open(adapter: &wgpu::Adapter) -> Result<Context> {
-    let (features, required_limits) = Context::device_needs(adapter);
-    let required_features = features | (adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
-    let descriptor =
-        wgpu::DeviceDescriptor { required_features, required_limits, experimental_features: matrix_units(), ..Default::default() };
-    let (device, queue) = block_on(adapter.request_device(&descriptor))?;
-    Ok(block_on(Context::from_wgpu(adapter, device, queue))?)
+fn open(adapter: &Adapter) -> bitnet_wgpu::Result<Context> {
+    block_on(Context::open(ContextOptions::default().adapter(adapter.index).experimental(matrix_units())))
+}
+
+/// What is known before it is opened.
+fn offered(adapter: &Adapter, why: Option<&str>) -> String {
+    let memory = adapter.memory_bytes.map_or("of unknown size".into(), |bytes| format!("of {} MiB", bytes >> 20));
+    let shared = match adapter.unified_memory {
+        Some(true) => ", the processor's own",
+        Some(false) => ", apart from the processor's",
+        None => "",
+    };
+    let apple = adapter.apple_generation.map(|generation| format!(", Apple M{generation}")).unwrap_or_default();
+    let chosen = why.map(|why| format!("; chosen: {why}")).unwrap_or_default();
+    format!("  {:?}{apple}; memory {memory}{shared}; score {}{chosen}\n", adapter.kind, adapter.score)
 }
 
 fn shown(context: &Context) -> String {
@@ -71,18 +79,22 @@ pub fn units(c: &Capabilities) -> String {
     if sizes.is_empty() { "none that are used".into() } else { sizes.join(", ") }
 }
 
-fn object(context: &Context) -> Value {
-    let c = context.capabilities();
-    json!({
-        "adapter": c.adapter, "driver": c.driver, "backend": format!("{:?}", c.backend), "software": c.software, "usable": true,
-        "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(), "language": format!("{:?}", context.language()),
-        "subgroups": c.subgroups, "f16": c.f16, "half_subnormals": c.half_subnormals, "timestamps": c.timestamps,
+fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&str>) -> Value {
+    let c = opened.as_ref().map_or(&adapter.capabilities, Context::capabilities);
+    let mut object = json!({
+        "index": adapter.index, "adapter": c.adapter, "driver": c.driver, "backend": format!("{:?}", c.backend), "kind": format!("{:?}", adapter.kind),
+        "software": c.software, "unified_memory": adapter.unified_memory, "memory_bytes": adapter.memory_bytes,
+        "apple_generation": adapter.apple_generation, "score": adapter.score, "reasons": adapter.reasons, "chosen": why.is_some(), "chosen_why": why,
+        "usable": opened.is_ok(), "why": opened.as_ref().err().map(ToString::to_string),
+        "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(),
+        "subgroups": c.subgroups, "f16": c.f16, "timestamps": c.timestamps,
         "matrix_units": c.matrix_units.iter().map(|unit| json!({ "size": unit.size, "lanes": unit.lanes })).collect::<Vec<_>>(),
         "max_binding_bytes": c.max_binding_bytes,
-    })
-}
-
-fn refused(adapter: &wgpu::Adapter, error: &anyhow::Error) -> Value {
-    let info = adapter.get_info();
-    json!({ "adapter": info.name, "backend": format!("{:?}", info.backend), "usable": false, "why": text(error) })
+    });
+    if let Ok(context) = &opened {
+        // Only an open device shows these.
+        object["language"] = json!(format!("{:?}", context.language()));
+        object["half_subnormals"] = json!(c.half_subnormals);
+    }
+    object
 }

@@ -158,7 +158,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
     });
     if let Some(context) = &context {
-        let bytes = context.pool_stats().used_bytes;
+        let bytes = context.memory_stats().live_bytes;
         show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
         let units = adapters::units(context.capabilities());
         show(format!("matrix units: {units}"))?;
@@ -263,8 +263,8 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         object["arrival_us_per_token"] = (1e6 / rate).into();
     }
     if let Some(context) = &context {
-        let stats = context.pool_stats();
-        let bytes = stats.used_bytes + stats.free_bytes;
+        let stats = context.memory_stats();
+        let bytes = stats.live_bytes + stats.cached_bytes;
         show(format!("{:.2} GB of GPU memory in all, pooled buffers included", bytes as f64 / 1e9))?;
         object["gpu_bytes"] = bytes.into();
     }

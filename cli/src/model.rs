@@ -3,7 +3,7 @@
 use crate::{hub, note};
 use anyhow::Result;
 use bitnet_wgpu::{
-    Context, ShaderLanguage,
+    AdapterChoice, Context, ContextOptions, ShaderLanguage,
     formats::I2sLayout,
     model::{LoadOptions, Model, ModelFiles, Tokenizer},
     wgpu,
@@ -52,6 +52,9 @@ pub struct ModelArgs {
     /// Compute on the GPU, even a software one, which is slower than the CPU
     #[arg(long)]
     pub gpu: bool,
+    /// Compute on this GPU: a part of its name, or its number in `bitnet adapters`
+    #[arg(long, value_name = "NAME|NUMBER", conflicts_with = "cpu")]
+    pub adapter: Option<String>,
     /// Leave out the GPU's matrix units, which make prompts faster on Vulkan
     #[arg(long)]
     pub no_matrix_units: bool,
@@ -99,10 +102,14 @@ impl ModelArgs {
             return Ok(None);
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
+        let mut options = ContextOptions::default().experimental(experimental);
+        if let Some(adapter) = &self.adapter {
+            options = options.adapter(adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index));
+        }
         let context = if self.gpu || self.language.is_some() {
-            Some(pollster::block_on(Context::new_with(experimental))?)
+            Some(pollster::block_on(Context::open(options))?)
         } else {
-            let (context, why) = pollster::block_on(Context::preferred_with(experimental))?;
+            let (context, why) = pollster::block_on(Context::preferred(options))?;
             note(format!("computing on {why}"));
             context
         };

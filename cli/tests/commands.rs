@@ -278,7 +278,13 @@ fn bench_and_adapters_give_figures() {
     fails(&["bench", "--sequences", "0"], "--sequences 0");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     let adapters = json(&["adapters"]);
-    assert!(adapters.as_array().unwrap().iter().any(|adapter| adapter["usable"] == true), "{adapters}");
+    let adapters = adapters.as_array().unwrap();
+    assert!(adapters.iter().enumerate().all(|(at, adapter)| adapter["index"] == at && adapter["kind"].is_string()), "{adapters:?}");
+    let chosen: Vec<_> = adapters.iter().filter(|adapter| adapter["chosen"] == true).collect();
+    assert!(chosen.len() == 1 && chosen[0]["usable"] == true && chosen[0]["score"].as_u64().unwrap() > 0, "{adapters:?}");
+    assert!(chosen[0]["chosen_why"].is_string(), "{adapters:?}");
+    let text = succeeds(&["adapters"]);
+    assert!(text.contains("score") && text.contains("; chosen: "), "{text}");
 }
 
 /// The weights of this model cannot be loaded, so that whoever names the option has not tried to.
@@ -358,6 +364,9 @@ fn odd_surroundings_are_errors() {
         assert!(!output.status.success() && errors(&output).contains(value), "{variable}: {}", errors(&output));
     }
     fails(&["run", TALES, "x", "--language", "msl", "--cpu"], "cannot be used with");
+    fails(&["run", TALES, "x", "--adapter", "no such adapter"], "no such adapter");
+    fails(&["run", TALES, "x", "--adapter", "1000"], "adapter 1000 was asked for; there are");
+    fails(&["run", TALES, "x", "--adapter", "0", "--cpu"], "cannot be used with");
 }
 
 #[test]

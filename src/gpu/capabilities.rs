@@ -26,7 +26,7 @@ pub struct Capabilities {
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
     /// The matrix units that BitLinear of many tokens and products of halves use. None unless the device was opened with wgpu's experimental feature
-    /// for them: [`Context::new_with`](crate::Context::new_with) does.
+    /// for them: [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
     pub matrix_units: Vec<MatrixUnit>,
     /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such instruction.
     pub fast_packed_dot: bool,

@@ -4,7 +4,7 @@ use super::{
     capabilities::Capabilities,
     pipeline::{Pipeline, Pipelines},
     poll::PollThread,
-    pool::{Pool, PoolStats, Pooled},
+    pool::{Pool, Pooled},
     scopes::guarded,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
         needs::Needs,
     },
     language::ShaderLanguage,
+    memory::{LiveMemory, MemoryStats},
 };
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub struct Context {
 struct Settings {
     language: ShaderLanguage,
     capabilities: Arc<Capabilities>,
+    /// What its tensors are for.
+    label: Arc<str>,
 }
 
 struct Shared {
@@ -50,7 +53,7 @@ impl Context {
         let (features, limits) = (device.features(), device.limits());
         let shared = Shared { device, queue, info, features, limits, pool: Arc::default(), pipelines: Pipelines::default(), poll };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
-        let settings = Settings { language, capabilities: Arc::new(capabilities) };
+        let settings = Settings { language, capabilities: Arc::new(capabilities), label: "tensors".into() };
         Ok(Self { shared: Arc::new(shared), settings })
     }
 
@@ -115,13 +118,49 @@ impl Context {
         &self.shared.queue
     }
 
-    /// Counters of the buffer pool.
-    pub fn pool_stats(&self) -> PoolStats {
+    /// The same device, whose tensors from here on are counted under this label in [`Context::live_memory`] and in errors.
+    ///
+    /// ```no_run
+    /// # async fn load() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::Context;
+    ///
+    /// let context = Context::new().await?;
+    /// let images = context.labelled("images").upload(&[0.0f32; 1000], [10, 100])?;
+    /// for live in context.live_memory() {
+    ///     println!("{}: {} bytes in {} buffers", live.label, live.bytes, live.buffers);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn labelled(&self, label: &str) -> Self {
+        Self { settings: Settings { label: label.into(), ..self.settings.clone() }, ..self.clone() }
+    }
+
+    /// How much GPU memory the tensors of this context and its clones take. What an app allocates itself is not in it, nor what wgpu and the driver need:
+    /// see [`Context::reserved_bytes`].
+    pub fn memory_stats(&self) -> MemoryStats {
         self.shared.pool.stats()
     }
 
+    /// What the live bytes of [`Context::memory_stats`] are for, the most first.
+    pub fn live_memory(&self) -> Vec<LiveMemory> {
+        self.shared.pool.live()
+    }
+
+    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its own among them; `None` where it does not count them, as
+    /// on Metal.
+    pub fn reserved_bytes(&self) -> Option<u64> {
+        self.device().generate_allocator_report().map(|report| report.total_reserved_bytes)
+    }
+
+    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Buffers that have waited longest are given
+    /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`].
+    pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {
+        self.shared.pool.limit(bytes.into());
+    }
+
     /// Gives the memory of waiting buffers back to the driver.
-    pub fn trim_pool(&self) {
+    pub fn trim_memory(&self) {
         self.shared.pool.trim();
     }
 
@@ -179,6 +218,11 @@ impl Context {
             let _ = device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries });
         };
         guarded(device, || "taking a buffer of the app's".into(), bind)
+    }
+
+    /// A buffer for a tensor.
+    pub(super) fn allocate_tensor(&self, bytes: u64, usage: wgpu::BufferUsages) -> Result<Arc<Pooled>> {
+        self.allocate(bytes, usage, &self.settings.label)
     }
 
     pub(super) fn allocate(&self, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {

@@ -1,5 +1,6 @@
 //! The device and what every op needs of it: buffers, pipelines, recordings, reads, times. Knows kernels, and no op.
 
+pub(crate) mod adapters;
 pub(crate) mod capabilities;
 pub(crate) mod context;
 pub(crate) mod encoder;

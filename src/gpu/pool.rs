@@ -1,42 +1,114 @@
-//! Buffers that outlive their use: freed ones wait in size classes, so that a steady program allocates nothing.
+//! Buffers that outlive their use: freed ones wait for a request of about their size, so that a steady program allocates nothing. Those that have waited
+//! longest go back to the driver when memory is short.
 
 use super::scopes::guarded;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    memory::{LiveMemory, MemoryStats},
+};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-/// Counters of a context's buffer pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolStats {
-    /// Requests that a waiting buffer served.
-    pub hits: u64,
-    /// Requests that allocated.
-    pub misses: u64,
-    /// Bytes in buffers now in use.
-    pub used_bytes: u64,
-    /// Bytes in buffers that wait for reuse.
-    pub free_bytes: u64,
+#[derive(Default)]
+pub struct Pool(Mutex<State<wgpu::Buffer>>);
+
+/// What there is, and what waits. It knows sizes only, and nothing of a device.
+struct State<B> {
+    /// By usage, size, and when they came.
+    cached: BTreeMap<(u32, u64, u64), B>,
+    /// Their usage and size, by when they came: the first has waited longest.
+    ages: BTreeMap<u64, (u32, u64)>,
+    returns: u64,
+    live: HashMap<Arc<str>, Live>,
+    stats: MemoryStats,
 }
 
 #[derive(Default)]
-pub struct Pool(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    free: HashMap<(u64, wgpu::BufferUsages), Vec<wgpu::Buffer>>,
-    stats: PoolStats,
+struct Live {
+    buffers: usize,
+    bytes: u64,
 }
 
-impl State {
-    fn reuse(&mut self, size: u64, usage: wgpu::BufferUsages) -> Option<wgpu::Buffer> {
-        let buffer = self.free.get_mut(&(size, usage))?.pop()?;
+impl<B> Default for State<B> {
+    fn default() -> Self {
+        let (cached, ages, live, stats) = Default::default();
+        Self { cached, ages, returns: 0, live, stats }
+    }
+}
+
+impl<B> State<B> {
+    /// The smallest that waits and will do, of those the one that came last.
+    fn reuse(&mut self, usage: u32, size: u64) -> Option<(u64, B)> {
+        let fitting = (usage, size, 0)..=(usage, size + size / 4, u64::MAX);
+        let found = self.cached.range(fitting).next()?.0.1;
+        let key = *self.cached.range((usage, found, 0)..=(usage, found, u64::MAX)).next_back()?.0;
         self.stats.hits += 1;
-        self.stats.free_bytes -= size;
-        self.stats.used_bytes += size;
-        Some(buffer)
+        Some((found, self.uncache(key)?))
+    }
+
+    fn uncache(&mut self, key: (u32, u64, u64)) -> Option<B> {
+        self.ages.remove(&key.2);
+        self.stats.cached_bytes -= key.1;
+        self.cached.remove(&key)
+    }
+
+    fn cache(&mut self, usage: u32, size: u64, buffer: B) {
+        self.returns += 1;
+        self.cached.insert((usage, size, self.returns), buffer);
+        self.ages.insert(self.returns, (usage, size));
+        self.stats.cached_bytes += size;
+    }
+
+    /// Counts a buffer as live; gives the label to keep with it.
+    fn enter(&mut self, label: &str, size: u64, asked: u64) -> Arc<str> {
+        let label = self.live.get_key_value(label).map_or_else(|| label.into(), |(label, _)| label.clone());
+        let live = self.live.entry(label.clone()).or_default();
+        live.buffers += 1;
+        live.bytes += size;
+        self.stats.live_bytes += size;
+        self.stats.fragmentation_bytes += size.saturating_sub(asked);
+        self.stats.peak_live_bytes = self.stats.peak_live_bytes.max(self.stats.live_bytes);
+        self.stats.peak_bytes = self.stats.peak_bytes.max(self.stats.live_bytes + self.stats.cached_bytes);
+        label
+    }
+
+    fn leave(&mut self, label: &Arc<str>, size: u64, asked: u64) {
+        if let Some(live) = self.live.get_mut(label) {
+            live.buffers -= 1;
+            live.bytes -= size;
+            if live.buffers == 0 {
+                self.live.remove(label);
+            }
+        }
+        self.stats.live_bytes -= size;
+        self.stats.fragmentation_bytes -= size.saturating_sub(asked);
+    }
+
+    /// Has those go that waited longest, until so many bytes more are within the limit; they are dropped by the caller, who holds no lock then.
+    fn evict_for(&mut self, size: u64) -> Vec<B> {
+        let mut gone = Vec::new();
+        let Some(limit) = self.stats.limit else { return gone };
+        while (self.stats.live_bytes + self.stats.cached_bytes).saturating_add(size) > limit
+            && let Some((&age, &(usage, bytes))) = self.ages.first_key_value()
+        {
+            gone.extend(self.uncache((usage, bytes, age)));
+            self.stats.evictions += 1;
+        }
+        gone
+    }
+
+    /// Would so many bytes more be too many, whatever is evicted?
+    fn exceeds(&self, size: u64) -> Option<u64> {
+        self.stats.limit.filter(|&limit| self.stats.live_bytes.saturating_add(size) > limit)
+    }
+
+    fn live(&self) -> Vec<LiveMemory> {
+        let mut all: Vec<_> = self.live.iter().map(|(label, live)| LiveMemory::new(label.clone(), live.buffers, live.bytes)).collect();
+        all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.label.cmp(&b.label)));
+        all
     }
 }
 
@@ -44,7 +116,14 @@ impl State {
 /// is submitted: a buffer that came back too early would be handed out and overwritten before the recorded work runs.
 pub struct Pooled {
     buffer: wgpu::Buffer,
-    home: Weak<Pool>,
+    home: Option<Home>,
+}
+
+/// Where a buffer belongs, and as what it is counted.
+struct Home {
+    pool: Weak<Pool>,
+    label: Arc<str>,
+    asked: u64,
 }
 
 impl Pooled {
@@ -57,7 +136,7 @@ impl Pooled {
 
     /// A buffer that belongs to somebody else, and to no pool.
     pub fn foreign(buffer: wgpu::Buffer) -> Self {
-        Self { buffer, home: Weak::new() }
+        Self { buffer, home: None }
     }
 }
 
@@ -70,18 +149,21 @@ impl std::ops::Deref for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let Some(pool) = self.home.upgrade() {
-            let (size, usage) = (self.buffer.size(), self.buffer.usage());
-            let mut state = pool.state();
-            state.stats.used_bytes -= size;
-            state.stats.free_bytes += size;
-            state.free.entry((size, usage)).or_default().push(self.buffer.clone());
-        }
+        let Some(Home { pool, label, asked }) = &self.home else { return };
+        let Some(pool) = pool.upgrade() else { return };
+        let size = self.buffer.size();
+        let mut state = pool.state();
+        state.leave(label, size, *asked);
+        state.cache(self.buffer.usage().bits(), size, self.buffer.clone());
+        // The limit may have been lowered meanwhile.
+        let gone = state.evict_for(0);
+        drop(state);
+        drop(gone);
     }
 }
 
 impl Pool {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, State<wgpu::Buffer>> {
         // Nothing in a critical section can leave the state half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,49 +174,175 @@ impl Pool {
         if bytes > limit {
             return Err(Error::TooLarge { what: label.to_owned(), bytes, limit });
         }
-        // Near the limit a class may be above it.
-        let size = size_class(bytes).min(limit);
-        if let Some(buffer) = self.state().reuse(size, usage) {
-            return Ok(Arc::new(Pooled { buffer, home: Arc::downgrade(self) }));
-        }
-        let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
-        let buffer = guarded(device, || format!("allocating {size} bytes"), || device.create_buffer(&descriptor))?;
+        // Near the limit a rounded size may be above it.
+        let size = buffer_bytes(bytes).min(limit);
+        let home = |label| Some(Home { pool: Arc::downgrade(self), label, asked: bytes });
         let mut state = self.state();
+        if let Some((found, buffer)) = state.reuse(usage.bits(), size) {
+            let label = state.enter(label, found, bytes);
+            return Ok(Arc::new(Pooled { buffer, home: home(label) }));
+        }
+        if let Some(limit) = state.exceeds(size) {
+            let live = state.live();
+            return Err(Error::MemoryLimit { what: label.to_owned(), bytes: size, limit, live });
+        }
+        let gone = state.evict_for(size);
         state.stats.misses += 1;
-        state.stats.used_bytes += size;
-        Ok(Arc::new(Pooled { buffer, home: Arc::downgrade(self) }))
+        // Counted before it is there, so that threads do not pass the limit together.
+        let label = state.enter(label, size, bytes);
+        drop(state);
+        drop(gone);
+        match self.allocate(device, size, usage, &label) {
+            Ok(buffer) => Ok(Arc::new(Pooled { buffer, home: home(label) })),
+            Err(error) => {
+                self.state().leave(&label, size, bytes);
+                Err(error)
+            }
+        }
     }
 
-    pub fn stats(&self) -> PoolStats {
+    /// Allocates; where there is no memory, again when all that waits has been given back.
+    fn allocate(&self, device: &wgpu::Device, size: u64, usage: wgpu::BufferUsages, label: &str) -> Result<wgpu::Buffer> {
+        let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
+        let allocate = || guarded(device, || format!("allocating {size} bytes for {label}"), || device.create_buffer(&descriptor));
+        let retried = match allocate() {
+            Err(Error::OutOfMemory { .. }) => {
+                let freed = self.state().cached.len() as u64;
+                self.trim();
+                self.state().stats.evictions += freed;
+                // Memory is free when the work that uses it is done.
+                let _ = device.poll(wgpu::PollType::Wait { submission_index: None, timeout: None });
+                allocate()
+            }
+            other => return other,
+        };
+        retried.map_err(|error| match error {
+            Error::OutOfMemory { during, message, .. } => {
+                let mut live = self.state().live();
+                // What was asked for is counted already, and is not there.
+                live.retain_mut(|live| {
+                    let own = &*live.label == label;
+                    live.bytes -= if own { size } else { 0 };
+                    live.buffers -= usize::from(own);
+                    live.buffers > 0
+                });
+                Error::OutOfMemory { during, message, live }
+            }
+            other => other,
+        })
+    }
+
+    pub fn stats(&self) -> MemoryStats {
         self.state().stats
+    }
+
+    /// What is live, the most first.
+    pub fn live(&self) -> Vec<LiveMemory> {
+        self.state().live()
+    }
+
+    /// Sets the most that live and cached bytes may be.
+    pub fn limit(&self, bytes: Option<u64>) {
+        let mut state = self.state();
+        state.stats.limit = bytes;
+        let gone = state.evict_for(0);
+        drop(state);
+        drop(gone);
     }
 
     /// Frees every buffer that waits.
     pub fn trim(&self) {
         let mut state = self.state();
-        state.free.clear();
-        state.stats.free_bytes = 0;
+        state.ages.clear();
+        state.stats.cached_bytes = 0;
+        let gone = std::mem::take(&mut state.cached);
+        drop(state);
+        drop(gone);
     }
 }
 
-/// Four classes a power of two, from 256 bytes on; at most a quarter more than was asked for.
-fn size_class(bytes: u64) -> u64 {
+/// The size of a new buffer: sixteen a power of two, from 256 bytes on, so that a buffer serves requests that are a little larger, too. For more than 1024
+/// bytes it is at most a sixteenth more than was asked for.
+pub fn buffer_bytes(bytes: u64) -> u64 {
     let bytes = bytes.max(256);
-    let step = (bytes.checked_next_power_of_two().unwrap_or(1 << 63) / 8).max(64);
+    let step = (bytes.checked_next_power_of_two().unwrap_or(1 << 63) / 32).max(64);
     bytes.div_ceil(step).saturating_mul(step)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::size_class;
+    use super::*;
 
     #[test]
-    fn classes_waste_at_most_a_quarter() {
-        assert_eq!(size_class(0), 256);
+    fn sizes_waste_little() {
+        assert_eq!(buffer_bytes(0), 256);
         for bytes in (256..100_000).chain([1 << 31, (1 << 31) + 1]) {
-            let class = size_class(bytes);
-            assert!(class >= bytes && class <= bytes + bytes / 4 && class.is_multiple_of(4), "{bytes} -> {class}");
-            assert_eq!(size_class(class), class);
+            let (size, most) = (buffer_bytes(bytes), if bytes > 1024 { bytes / 16 } else { 63 });
+            assert!(size >= bytes && size <= bytes + most && size.is_multiple_of(4), "{bytes} -> {size}");
+            assert_eq!(buffer_bytes(size), size);
         }
+    }
+
+    /// A request as a pool makes it; true if something that waited served it.
+    fn get(state: &mut State<&'static str>, label: &str, size: u64) -> Result<bool, u64> {
+        if let Some((found, _)) = state.reuse(1, size) {
+            state.enter(label, found, size);
+            return Ok(true);
+        }
+        state.exceeds(size).map_or(Ok(()), Err)?;
+        state.evict_for(size);
+        state.enter(label, size, size);
+        Ok(false)
+    }
+
+    fn free(state: &mut State<&'static str>, label: &str, size: u64, name: &'static str) {
+        state.leave(&label.into(), size, size);
+        state.cache(1, size, name);
+    }
+
+    #[test]
+    fn what_waited_longest_goes_first() {
+        let mut state = State::default();
+        state.stats.limit = Some(3000);
+        for size in [1000, 700, 800] {
+            assert_eq!(get(&mut state, "a", size), Ok(false));
+        }
+        free(&mut state, "a", 700, "first");
+        free(&mut state, "a", 1000, "second");
+        free(&mut state, "a", 800, "third");
+        assert_eq!((state.stats.cached_bytes, state.stats.live_bytes, state.stats.peak_bytes), (2500, 0, 2500));
+        assert_eq!(get(&mut state, "b", 1300), Ok(false));
+        assert_eq!((state.stats.evictions, state.stats.cached_bytes, state.stats.live_bytes), (2, 800, 1300));
+        assert_eq!(state.cached.values().collect::<Vec<_>>(), [&"third"]);
+        // As much as is there, and no more.
+        assert_eq!(get(&mut state, "b", 1701), Err(3000));
+        assert_eq!((state.stats.evictions, state.stats.cached_bytes), (2, 800), "a request that is refused costs nobody a buffer");
+        assert_eq!(get(&mut state, "c", 1700), Ok(false));
+        assert_eq!((state.stats.cached_bytes, state.stats.live_bytes, state.stats.peak_bytes), (0, 3000, 3000));
+        let live: Vec<_> = state.live().iter().map(|live| (live.label.to_string(), live.buffers, live.bytes)).collect();
+        assert_eq!(live, [("c".into(), 1, 1700), ("b".into(), 1, 1300)]);
+        free(&mut state, "c", 1700, "c");
+        assert_eq!(state.live().len(), 1);
+    }
+
+    #[test]
+    fn a_request_gets_the_closest_that_waits() {
+        let mut state = State::default();
+        for size in [1300, 1200, 1200] {
+            get(&mut state, "a", size).unwrap();
+        }
+        free(&mut state, "a", 1300, "large");
+        free(&mut state, "a", 1200, "old");
+        free(&mut state, "a", 1200, "new");
+        assert_eq!(state.reuse(1, 1100), Some((1200, "new")));
+        assert_eq!(state.reuse(1, 1100), Some((1200, "old")));
+        assert_eq!(state.reuse(1, 1000), None, "a third more is too much");
+        assert_eq!(state.reuse(2, 1300), None, "of another usage");
+        assert_eq!(state.reuse(1, 1301), None);
+        assert_eq!(state.reuse(1, 1300), Some((1300, "large")));
+        state.enter("a", 1300, 1100);
+        assert_eq!(state.stats.fragmentation_bytes, 200);
+        state.leave(&"a".into(), 1300, 1100);
+        assert_eq!((state.stats.fragmentation_bytes, state.stats.cached_bytes), (0, 0));
     }
 }

@@ -1,7 +1,10 @@
 //! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
 use super::{context::Context, pool::Pooled};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    memory::Footprint,
+};
 use futures_intrusive::channel::shared::{OneshotReceiver, oneshot_channel};
 use std::sync::Arc;
 
@@ -58,7 +61,7 @@ fn submit_read(
 ) -> Result<Receiver> {
     let bytes = bytes.next_multiple_of(4);
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-    let buffer = context.allocate(bytes, usage, "readback")?;
+    let buffer = context.allocate(bytes, usage, Footprint::STAGING)?;
     let (sender, receiver) = oneshot_channel();
     let index = context.submit_with(label, |encoder| {
         record(encoder);

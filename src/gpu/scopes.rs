@@ -20,7 +20,7 @@ pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: 
 fn typed(during: String, error: &wgpu::Error) -> Error {
     let message = error.to_string();
     match error {
-        wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory { during, message },
+        wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory { during, message, live: Vec::new() },
         _ => Error::Gpu { during, message },
     }
 }

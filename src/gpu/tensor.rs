@@ -26,7 +26,7 @@ impl<T: ElementType> Tensor<T> {
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         let bytes = bindable::<T>(context, shape)?;
-        let buffer = context.allocate(bytes, STORAGE, "tensor")?;
+        let buffer = context.allocate_tensor(bytes, STORAGE)?;
         Ok(Self { context: context.clone(), buffer, bytes, shape, element: PhantomData })
     }
 

@@ -20,7 +20,7 @@ use crate::{
     element::Element,
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
-    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    gpu::{adapters::ContextOptions, context::Context, recording::Recording, tensor::Tensor},
     weights::ternary::interleaved::InterleavedTernary,
 };
 use rayon::prelude::*;
@@ -44,7 +44,7 @@ impl Model {
     /// # Errors
     /// As [`Model::load`], and those of [`Context::preferred`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let (context, why) = pollster::block_on(Context::preferred())?;
+        let (context, why) = pollster::block_on(Context::preferred(ContextOptions::default()))?;
         log::info!("computing on {why}");
         Self::load_with(context.as_ref(), path, LoadOptions::default())
     }

@@ -70,7 +70,7 @@ impl Roof {
         let (bytes_per_second, clock) = best_rate(&recording, (16 * quads) as f64).await?;
         // Not a gigabyte in the pool for the rest of the program.
         drop((recording, source, sink));
-        context.trim_pool();
+        context.trim_memory();
         Ok(Self { bytes_per_second, clock })
     }
 

@@ -26,7 +26,7 @@ pub use matrix::{Matrix, hilbert, of_rank, roundings};
 pub use pollster::block_on;
 pub use random::*;
 
-use bitnet_wgpu::{Capabilities, Context, ShaderLanguage, wgpu};
+use bitnet_wgpu::{Capabilities, Context, ContextOptions, ShaderLanguage, wgpu};
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
@@ -49,7 +49,7 @@ pub fn with_matrix_units() -> Option<&'static Context> {
         context();
         // SAFETY: kernels of the crate alone run on this device.
         let token = unsafe { wgpu::ExperimentalFeatures::enabled() };
-        let context = block_on(Context::new_with(token)).expect("it was opened before");
+        let context = block_on(Context::open(ContextOptions::default().experimental(token))).expect("it was opened before");
         (!context.capabilities().matrix_units.is_empty()).then_some(context)
     });
     CONTEXT.as_ref()

@@ -8,6 +8,7 @@ use crate::{
         tensors::{Ends, Layer},
     },
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
+    memory::Footprint,
     model::{
         engine::SessionOptions,
         layers::{HostEnds, HostLayer},
@@ -24,6 +25,9 @@ type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
 
 /// The weights on a GPU.
 pub(in crate::model) struct GpuModel {
+    /// The caller's.
+    pub(super) given: Context,
+    /// The same for intermediate results, which are counted as such.
     pub(super) context: Context,
     pub(super) config: ModelConfig,
     ends: Ends<DenseMatrix, Tensor<f32>>,
@@ -155,17 +159,18 @@ impl Scratch {
 impl GpuModel {
     /// Uploads the weights, layer by layer as they come.
     pub fn new(context: &Context, config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
-        let vector = |values: &Vec<f32>| context.upload(values, [values.len()]);
-        let ends = host.try_map(|dense| dense.upload(context), vector)?;
+        let (given, weights) = (context.clone(), context.labelled(Footprint::WEIGHTS));
+        let vector = |values: &Vec<f32>| weights.upload(values, [values.len()]);
+        let ends = host.try_map(|dense| dense.upload(&weights), vector)?;
         // An embedding is large: it need not stay while layers are read.
         drop(host);
-        let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(context), vector)).collect::<Result<_>>()?;
-        Ok(Self { context: context.clone(), config, ends, layers })
+        let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
+        Ok(Self { given, context: context.labelled(Footprint::ACTIVATIONS), config, ends, layers })
     }
 
     /// Empty key-value caches, and what goes with them.
     pub(super) fn memory(&self, options: SessionOptions) -> Result<Memory> {
-        let (context, c) = (&self.context, &self.config);
+        let (context, c) = (&self.context.labelled(Footprint::CACHE), &self.config);
         let SessionOptions { sequences, capacity, cache } = options;
         let element = cache.unwrap_or(Element::F32);
         let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, element);

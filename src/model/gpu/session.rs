@@ -79,7 +79,7 @@ impl Engine for GpuModel {
     }
 
     fn context(&self) -> Option<&Context> {
-        Some(&self.context)
+        Some(&self.given)
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {

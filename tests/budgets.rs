@@ -1,0 +1,110 @@
+//! GPU memory: what is counted, what is bounded, what a model takes, and what it says before that it will.
+
+use bitnet_wgpu::{
+    Context, ContextOptions, Error, ErrorKind, Footprint, Tensor,
+    model::{GenerateOptions, Model},
+    wgpu,
+};
+use support::{block_on, real_model};
+
+/// A context of its own, so that its counters are this test's.
+fn fresh(options: ContextOptions) -> Context {
+    block_on(Context::open(options)).unwrap()
+}
+
+/// Bytes that are live under a label.
+fn live(context: &Context, label: &str) -> u64 {
+    context.live_memory().iter().filter(|live| &*live.label == label).map(|live| live.bytes).sum()
+}
+
+#[test]
+fn tensors_are_counted_under_their_labels() {
+    let context = fresh(ContextOptions::default());
+    context.trim_memory();
+    let before = context.memory_stats();
+    assert_eq!((before.live_bytes, before.cached_bytes, before.limit), (0, 0, None));
+    let images = context.labelled("images");
+    let large = Tensor::<f32>::uninit(&images, [1000, 100]).unwrap();
+    let small = Tensor::<u32>::uninit(&context, [1]).unwrap();
+    let again = large.duplicate().unwrap();
+    let all: Vec<_> = context.live_memory().iter().map(|live| (live.label.to_string(), live.buffers, live.bytes)).collect();
+    let size = large.buffer().size();
+    assert_eq!(all, [("images".into(), 2, 2 * size), ("tensors".into(), 1, small.buffer().size())], "a copy is counted with its tensor");
+    let stats = context.memory_stats();
+    assert_eq!(stats.live_bytes, 2 * size + small.buffer().size());
+    assert_eq!(stats.fragmentation_bytes, 2 * (size - 400_000) + small.buffer().size() - 16);
+    assert_eq!((stats.hits, stats.misses), (before.hits, before.misses + 3));
+    drop((large, small, again));
+    let stats = context.memory_stats();
+    assert_eq!((stats.live_bytes, stats.cached_bytes, stats.fragmentation_bytes), (0, 2 * size + 256, 0));
+    assert!(stats.peak_bytes >= stats.cached_bytes && context.live_memory().is_empty());
+    let _large = Tensor::<f32>::uninit(&context, [999, 100]).unwrap();
+    assert_eq!(context.memory_stats().hits, stats.hits + 1);
+}
+
+#[test]
+fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
+    const KIB: u64 = 1 << 10;
+    let context = fresh(ContextOptions::default().memory_limit(1024 * KIB));
+    let of = |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
+    context.trim_memory();
+    let (weights, keys) = (of(&context.labelled("weights"), 512).unwrap(), of(&context.labelled("keys"), 256).unwrap());
+    let error = of(&context, 300).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    let text = error.to_string();
+    let Error::MemoryLimit { what, bytes, limit, live } = error else { panic!("{text}") };
+    assert!(what == "tensors" && bytes >= 300 * KIB && limit == 1024 * KIB, "{text}");
+    let labels: Vec<_> = live.iter().map(|live| (&*live.label, live.bytes)).collect();
+    assert_eq!(labels, [("weights", 512 * KIB), ("keys", 256 * KIB)]);
+    assert!(text.contains("524288 weights in 1, 262144 keys in 1"), "{text}");
+    // What waits makes room; a buffer that was evicted serves nobody.
+    drop(keys);
+    assert_eq!(context.memory_stats().cached_bytes / KIB, 256);
+    let evictions = context.memory_stats().evictions;
+    let other = of(&context, 400).unwrap();
+    let stats = context.memory_stats();
+    assert!(stats.evictions > evictions && stats.live_bytes + stats.cached_bytes <= 1024 * KIB, "{stats:?}");
+    assert_eq!(block_on(other.read()).unwrap_err().kind(), ErrorKind::OutOfMemory, "staging memory is memory");
+    drop(weights);
+    assert_eq!(block_on(other.read()).unwrap(), vec![0; 400 * 256]);
+    // A limit below what is live touches none of it; without one, all is as before.
+    context.limit_memory(KIB);
+    assert_eq!(context.memory_stats().cached_bytes, 0);
+    assert!(matches!(of(&context, 1), Err(Error::MemoryLimit { .. })));
+    context.limit_memory(None);
+    assert!(of(&context, 2048).is_ok());
+    assert_eq!(block_on(other.duplicate().unwrap().read()).unwrap(), vec![0; 400 * 256]);
+}
+
+#[test]
+fn a_device_without_memory_is_a_typed_error() {
+    // wgpu refuses every allocation, where the driver tells how much memory there is.
+    let memory_budget_thresholds = wgpu::MemoryBudgetThresholds { for_resource_creation: Some(0), for_device_loss: None };
+    let descriptor = wgpu::InstanceDescriptor { memory_budget_thresholds, ..wgpu::InstanceDescriptor::new_without_display_handle() };
+    let instance = wgpu::Instance::new(descriptor.with_env());
+    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
+    let (required_features, required_limits) = Context::device_needs(&adapter);
+    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+    let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
+    match block_on(Context::from_wgpu(&adapter, device, queue)) {
+        Err(error @ Error::OutOfMemory { .. }) => assert!(error.to_string().contains("nothing is live"), "{error}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => eprintln!("this driver does not tell how much memory there is"),
+    }
+}
+
+#[test]
+fn a_loaded_model_takes_little_more_than_its_tensors() {
+    let context = fresh(ContextOptions::default());
+    let model = Model::load(&context, real_model()).unwrap();
+    let session = model.session(bitnet_wgpu::model::SessionOptions::new(1, model.config().context)).unwrap();
+    let (stats, tensors) = (context.memory_stats(), live(&context, Footprint::WEIGHTS) + live(&context, Footprint::CACHE));
+    let asked = stats.live_bytes - stats.fragmentation_bytes;
+    let all = stats.live_bytes + stats.cached_bytes;
+    eprintln!("{stats:?}, {tensors} in tensors, wgpu has {:?}", context.reserved_bytes());
+    assert!(all as f64 <= 1.15 * asked as f64, "{all} bytes for {asked}");
+    assert!(tensors <= all && tensors as f64 > 0.99 * stats.live_bytes as f64, "{tensors} of {all}");
+    drop(session);
+    let options = GenerateOptions::default().max_tokens(3);
+    assert_eq!(model.generate("Once upon a time", &options).unwrap().into_iter().filter(|token| token.is_ok()).count(), 3);
+}
