@@ -1,8 +1,8 @@
 //! GPU memory: what is counted, what is bounded, what a model takes, and what it says before that it will.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind, Footprint, Tensor,
-    model::{GenerateOptions, Model},
+    Context, ContextOptions, Element, Error, ErrorKind, Footprint, Tensor,
+    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions},
     wgpu,
 };
 use support::{block_on, real_model};
@@ -97,7 +97,7 @@ fn a_device_without_memory_is_a_typed_error() {
 fn a_loaded_model_takes_little_more_than_its_tensors() {
     let context = fresh(ContextOptions::default());
     let model = Model::load(&context, real_model()).unwrap();
-    let session = model.session(bitnet_wgpu::model::SessionOptions::new(1, model.config().context)).unwrap();
+    let session = model.session(SessionOptions::new(1, model.config().context)).unwrap();
     let (stats, tensors) = (context.memory_stats(), live(&context, Footprint::WEIGHTS) + live(&context, Footprint::CACHE));
     let asked = stats.live_bytes - stats.fragmentation_bytes;
     let all = stats.live_bytes + stats.cached_bytes;
@@ -107,4 +107,81 @@ fn a_loaded_model_takes_little_more_than_its_tensors() {
     drop(session);
     let options = GenerateOptions::default().max_tokens(3);
     assert_eq!(model.generate("Once upon a time", &options).unwrap().into_iter().filter(|token| token.is_ok()).count(), 3);
+}
+
+#[test]
+fn what_will_be_needed_is_what_is_taken() {
+    let context = fresh(ContextOptions::default());
+    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    for int8_head in [true, false] {
+        let need = files.footprint(&context, &LoadOptions::default().int8_head(int8_head)).unwrap();
+        let _model = Model::from_files(Some(&context), &files, LoadOptions::default().int8_head(int8_head)).unwrap();
+        assert_eq!(need.weights, live(&context, Footprint::WEIGHTS), "int8_head {int8_head}");
+        context.trim_memory();
+    }
+    context.trim_memory();
+    let model = Model::from_files(Some(&context), &files, LoadOptions::default()).unwrap();
+    for (sequences, capacity, cache) in [(1, 700, Some(Element::F16)), (3, 90, None), (1, 1, Some(Element::F32))] {
+        context.trim_memory();
+        let options = SessionOptions::new(sequences, capacity.min(model.config().context)).cache(cache);
+        let need = model.session_footprint(options).unwrap();
+        let loaded = context.memory_stats();
+        assert_eq!(live(&context, Footprint::WEIGHTS), loaded.live_bytes, "asking takes nothing");
+        let session = model.session(options).unwrap();
+        assert_eq!(need.cache, live(&context, Footprint::CACHE), "{options:?}");
+        drop(session);
+    }
+}
+
+#[test]
+fn a_sessions_work_takes_what_was_estimated() {
+    let context = fresh(ContextOptions::default());
+    let model = Model::load(&context, real_model()).unwrap();
+    let (weights, capacity) = (context.memory_stats().live_bytes, model.config().context);
+    let options = SessionOptions::new(1, capacity);
+    let need = model.session_footprint(options).unwrap();
+    context.trim_memory();
+    let mut session = model.session(options).unwrap();
+    // A prompt of as many tokens as are computed together, some tokens, and the rest of the context: steps that are kept, and a pass beside them.
+    let text: Vec<u32> = (0..capacity as u32).map(|i| i % 1000).collect();
+    let sampled = GenerateOptions::default().max_tokens(4).ignore_eos(true).sampling(Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9));
+    for prompt in [&text[..capacity / 8], &text[..capacity - 6]] {
+        let mut answer = model.generate_in(session, prompt, &sampled).unwrap();
+        assert_eq!((&mut answer).into_iter().filter(|token| token.is_ok()).count(), 4);
+        session = block_on(answer.into_session()).unwrap();
+    }
+    let (taken, estimated) = (context.memory_stats().peak_live_bytes, weights + need.total());
+    eprintln!("{need:?} and {weights}: {estimated} estimated, {taken} taken");
+    assert!(taken <= estimated && estimated as f64 <= 1.05 * taken as f64, "{estimated} estimated, {taken} taken");
+}
+
+#[test]
+fn what_will_not_fit_is_refused_with_the_numbers() {
+    let context = fresh(ContextOptions::default());
+    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    let weights = files.footprint(&context, &LoadOptions::default()).unwrap().weights;
+    context.trim_memory();
+    context.limit_memory(weights - 1);
+    let misses = context.memory_stats().misses;
+    let error = Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop).unwrap_err();
+    assert!(matches!(&error, Error::MemoryLimit { bytes, limit, .. } if (*bytes, *limit) == (weights, weights - 1)), "{error}");
+    assert_eq!(context.memory_stats().misses, misses, "nothing was uploaded");
+    context.limit_memory(weights);
+    let model = Model::from_files(Some(&context), &files, LoadOptions::default()).unwrap();
+    let options = BatchOptions::new(2, 100);
+    let need = model.batch_footprint(options).unwrap();
+    context.limit_memory(weights + need.total() - 1);
+    let error = model.batch(options).map(drop).unwrap_err().to_string();
+    assert!(error.contains(&format!("cache {}, activations {}", need.cache, need.activations)), "{error}");
+    assert!(error.contains(&format!("{weights} weights in")), "{error}");
+    // With a byte more it is made, and works to its end.
+    context.limit_memory(weights + need.total());
+    let batch = model.batch(options).unwrap();
+    let generate = || batch.generate_ids(&[1; 95], &GenerateOptions::default().max_tokens(5).ignore_eos(true)).unwrap();
+    let both = [generate(), generate()].map(|stream| block_on(stream.all()).unwrap().ids);
+    assert!(both[0].len() == 5 && both[0] == both[1], "{both:?}");
+    assert!(context.memory_stats().live_bytes + context.memory_stats().cached_bytes <= weights + need.total());
+    // On the CPU, no GPU memory is needed.
+    let cpu = Model::load_cpu(real_model()).unwrap();
+    assert_eq!(cpu.session_footprint(SessionOptions::new(1, 10)).unwrap(), Footprint::default());
 }

@@ -3,8 +3,9 @@
 use super::{
     capabilities::Capabilities,
     pipeline::{Pipeline, Pipelines},
+    plan::Plan,
     poll::PollThread,
-    pool::{Pool, Pooled},
+    pool::{Pool, Pooled, buffer_bytes},
     scopes::guarded,
 };
 use crate::{
@@ -33,6 +34,8 @@ struct Settings {
     capabilities: Arc<Capabilities>,
     /// What its tensors are for.
     label: Arc<str>,
+    /// Where allocations are counted instead of made.
+    plan: Option<Arc<Plan>>,
 }
 
 struct Shared {
@@ -53,7 +56,7 @@ impl Context {
         let (features, limits) = (device.features(), device.limits());
         let shared = Shared { device, queue, info, features, limits, pool: Arc::default(), pipelines: Pipelines::default(), poll };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
-        let settings = Settings { language, capabilities: Arc::new(capabilities), label: "tensors".into() };
+        let settings = Settings { language, capabilities: Arc::new(capabilities), label: "tensors".into(), plan: None };
         Ok(Self { shared: Arc::new(shared), settings })
     }
 
@@ -159,6 +162,27 @@ impl Context {
         self.shared.pool.limit(bytes.into());
     }
 
+    /// A context whose tensors are counted and not made, and whose work is checked and not recorded.
+    pub(crate) fn planning(&self) -> (Self, Arc<Plan>) {
+        let plan = Arc::<Plan>::default();
+        (Self { settings: Settings { plan: Some(plan.clone()), ..self.settings.clone() }, ..self.clone() }, plan)
+    }
+
+    pub(super) fn plans(&self) -> bool {
+        self.settings.plan.is_some()
+    }
+
+    /// Refuses what would be over the limit, given what is live; `what` names it.
+    pub(crate) fn check_room(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
+        let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
+        match limit {
+            Some(limit) if live_bytes.saturating_add(bytes) > limit => {
+                Err(Error::MemoryLimit { what: what(), bytes, limit, live: self.live_memory() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Gives the memory of waiting buffers back to the driver.
     pub fn trim_memory(&self) {
         self.shared.pool.trim();
@@ -222,7 +246,11 @@ impl Context {
 
     /// A buffer for a tensor.
     pub(super) fn allocate_tensor(&self, bytes: u64, usage: wgpu::BufferUsages) -> Result<Arc<Pooled>> {
-        self.allocate(bytes, usage, &self.settings.label)
+        let Settings { label, plan, .. } = &self.settings;
+        match plan {
+            Some(plan) => plan.allocate(self, buffer_bytes(bytes), usage, label),
+            None => self.allocate(bytes, usage, label),
+        }
     }
 
     pub(super) fn allocate(&self, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
@@ -230,6 +258,9 @@ impl Context {
     }
 
     pub(super) fn write(&self, buffer: &wgpu::Buffer, data: &[u8]) -> Result<()> {
+        if self.plans() {
+            return Ok(());
+        }
         let (words, tail) = data.split_at(data.len() & !3);
         guarded(
             &self.shared.device,
@@ -248,6 +279,9 @@ impl Context {
     }
 
     pub(super) fn clear(&self, buffer: &wgpu::Buffer) -> Result<()> {
+        if self.plans() {
+            return Ok(());
+        }
         self.submit_with("clear", |encoder| encoder.clear_buffer(buffer, 0, None)).map(drop)
     }
 

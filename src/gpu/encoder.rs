@@ -65,7 +65,7 @@ impl Encoder {
         }
         let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
         let floats = check_bindings(&kernel, &self.context, &bound)?;
-        if extent.contains(&0) {
+        if extent.contains(&0) || self.context.plans() {
             return Ok(());
         }
         let bound = bound.iter().map(|b| (b.buffer.clone(), b.bytes)).collect();

@@ -7,6 +7,7 @@ pub(crate) mod encoder;
 pub(crate) mod open;
 pub(crate) mod out;
 pub(crate) mod pipeline;
+pub(crate) mod plan;
 pub(crate) mod poll;
 pub(crate) mod pool;
 pub(crate) mod probes;

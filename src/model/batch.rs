@@ -14,6 +14,7 @@ use super::{
 use crate::{
     element::Element,
     error::{Error, Result},
+    memory::Footprint,
 };
 use futures_core::Stream;
 use std::{
@@ -117,6 +118,14 @@ struct Thread {
 }
 
 impl Model {
+    /// The GPU memory that a batch will need: [`Model::session_footprint`] of its slots.
+    ///
+    /// # Errors
+    /// As [`Model::session_footprint`].
+    pub fn batch_footprint(&self, options: BatchOptions) -> Result<Footprint> {
+        self.session_footprint(options.session())
+    }
+
     /// Room for sequences that come and go.
     ///
     /// # Errors

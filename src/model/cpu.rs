@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     formats::{ModelConfig, tensors::Layer},
     gpu::{context::Context, recording::Recording, tensor::Tensor},
+    memory::Footprint,
     ops::{
         bitnet,
         transformer::{self, HostKvCache},
@@ -59,6 +60,10 @@ impl Engine for CpuModel {
         let cache = KvCache::new(self.config.attention())?;
         let caches = vec![vec![cache; self.config.layers]; options.sequences];
         Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), choice: None, next: Vec::new() }))
+    }
+
+    fn footprint(&self, _: SessionOptions) -> Result<Footprint> {
+        Ok(Footprint::default())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Result},
     formats::ModelConfig,
     gpu::{context::Context, recording::Recording, tensor::Tensor},
+    memory::Footprint,
     ops::transformer::{HostKvCache, Penalties, SampleOptions, penalize_cpu, sample_cpu},
 };
 use std::{pin::Pin, sync::Arc};
@@ -80,6 +81,9 @@ pub(super) trait Engine: Send + Sync {
 
     /// Empty sequences. The options have been checked.
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>>;
+
+    /// The GPU memory that such a session will need. The options have been checked.
+    fn footprint(&self, options: SessionOptions) -> Result<Footprint>;
 }
 
 /// Sequences and their key-value caches, with the engine that fills them. The caller has checked that sequences exist, that tokens are in the

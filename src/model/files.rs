@@ -1,6 +1,7 @@
 //! A model's files before its weights are read.
 
 use super::{
+    gpu::GpuModel,
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
     tokenizer::text::Tokenizer,
@@ -8,6 +9,8 @@ use super::{
 use crate::{
     error::{Error, Result},
     formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
+    gpu::context::Context,
+    memory::Footprint,
 };
 use std::path::Path;
 
@@ -142,6 +145,17 @@ impl ModelFiles {
             return Err(Error::Invalid { op: "generate", what: format!("token {id}; the vocabulary has {}", c.vocab) });
         }
         options.room(1, prompt.len(), c.context).map(drop)
+    }
+
+    /// The GPU memory that the weights will need. It reads the tensors outside the layers and those of the first layer, as large as which the others are
+    /// taken to be.
+    ///
+    /// # Errors
+    /// As [`Model::load`](super::Model::load).
+    pub fn footprint(&self, context: &Context, options: &LoadOptions<'_>) -> Result<Footprint> {
+        let (ends, layers) = (HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?.layers);
+        let weights = GpuModel::weights(context, &ends, &HostLayer::read(&*self.file, 0)?, layers)?;
+        Ok(Footprint { weights, ..Footprint::default() })
     }
 
     /// What loading would find wrong: tensors that are not used, the configuration, the tensors outside the layers, and one error for each layer that has

@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     formats::{ModelConfig, ModelFile},
     gpu::{adapters::ContextOptions, context::Context, recording::Recording, tensor::Tensor},
+    memory::Footprint,
     weights::ternary::interleaved::InterleavedTernary,
 };
 use rayon::prelude::*;
@@ -54,7 +55,8 @@ impl Model {
     /// # Errors
     /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`] for a sound model that this crate cannot run, or of which
     /// it would use a part only;
-    /// [`Error::TooLarge`] for a tensor that the device cannot bind.
+    /// [`Error::TooLarge`] for a tensor that the device cannot bind; [`Error::MemoryLimit`] for weights that do not fit a limited context, before any is
+    /// uploaded.
     pub fn load(context: &Context, path: impl AsRef<Path>) -> Result<Self> {
         Self::load_with(Some(context), path, LoadOptions::default())
     }
@@ -167,9 +169,31 @@ impl Model {
     /// Room for sequences.
     ///
     /// # Errors
-    /// [`Error::Context`] for more capacity than the model's context; [`Error::Invalid`] for none; what the device reports.
+    /// [`Error::Context`] for more capacity than the model's context; [`Error::Invalid`] for none; [`Error::MemoryLimit`] for more than a limited context
+    /// has room for, see [`Model::session_footprint`]; what the device reports.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         Session::new(self.engine.clone(), self.print, options)
+    }
+
+    /// The GPU memory that a session will need, the model's weights apart; nothing for a model on the CPU. It is for prompts of as many tokens as are
+    /// computed together, and for steps of all its sequences; a session that is used for less takes less. Where a context's memory is limited, what does not
+    /// fit is refused: [`Model::session`].
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::model::{Model, SessionOptions};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// let model = Model::open("path/to/a/model")?;
+    /// let need = model.session_footprint(SessionOptions::new(4, 2048))?;
+    /// println!("{} bytes, {} of them for keys and values", need.total(), need.cache);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::session`], but for memory.
+    pub fn session_footprint(&self, options: SessionOptions) -> Result<Footprint> {
+        self.engine.footprint(Session::checked(&*self.engine, options)?)
     }
 
     /// The session that [`Session::save`] wrote to a file, of this model on this or another device.

@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     gpu::{recording::Recording, tensor::Tensor},
     limits::sessions::MOST_SEQUENCES,
+    memory::Footprint,
 };
 use std::{path::Path, sync::Arc};
 
@@ -46,6 +47,22 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(engine: Arc<dyn Engine>, print: Fingerprint, options: SessionOptions) -> Result<Self> {
+        let options = Self::checked(&*engine, options)?;
+        let SessionOptions { sequences, capacity, .. } = options;
+        if let Some(context) = engine.context().filter(|context| context.memory_stats().limit.is_some()) {
+            let need = engine.footprint(options)?;
+            let what = || {
+                let Footprint { cache, activations, staging, .. } = need;
+                format!("a session of {sequences} × {capacity} tokens: cache {cache}, activations {activations}, staging {staging}")
+            };
+            context.check_room(need.total(), what)?;
+        }
+        let state = engine.clone().session(options)?;
+        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print, draft: None })
+    }
+
+    /// The options for a model, the type of the cache among them.
+    pub(super) fn checked(engine: &dyn Engine, options: SessionOptions) -> Result<SessionOptions> {
         let SessionOptions { sequences, capacity, .. } = options;
         let context = engine.config().context;
         if sequences == 0 || capacity == 0 || sequences > MOST_SEQUENCES {
@@ -60,9 +77,7 @@ impl Session {
         if !matches!(cache, Element::F32 | Element::F16) {
             return Err(Error::Invalid { op: "session", what: format!("a cache of {cache:?}; F32 and F16 are supported") });
         }
-        let options = options.cache(cache);
-        let state = engine.clone().session(options)?;
-        Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print, draft: None })
+        Ok(options.cache(cache))
     }
 
     /// A session with the sequences of a file that [`Session::save`] wrote.

@@ -20,18 +20,20 @@ use crate::{
     },
     weights::{dense::DenseMatrix, ternary::matrix::TernaryMatrix},
 };
+use std::sync::Arc;
 
 type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
 
 /// The weights on a GPU.
+#[derive(Clone)]
 pub(in crate::model) struct GpuModel {
     /// The caller's.
     pub(super) given: Context,
     /// The same for intermediate results, which are counted as such.
     pub(super) context: Context,
     pub(super) config: ModelConfig,
-    ends: Ends<DenseMatrix, Tensor<f32>>,
-    layers: Vec<GpuLayer>,
+    ends: Arc<Ends<DenseMatrix, Tensor<f32>>>,
+    layers: Arc<Vec<GpuLayer>>,
 }
 
 /// What layers keep of the sequences of a session.
@@ -158,14 +160,38 @@ impl Scratch {
 
 impl GpuModel {
     /// Uploads the weights, layer by layer as they come.
+    ///
+    /// # Errors
+    /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they will not fit: layers are taken to be as large as the first.
     pub fn new(context: &Context, config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
+        let mut layers = layers.peekable();
+        if let Some(Ok(first)) = layers.peek() {
+            context.check_room(Self::weights(context, &host, first, config.layers)?, || "a model's weights".into())?;
+        }
         let (given, weights) = (context.clone(), context.labelled(Footprint::WEIGHTS));
         let vector = |values: &Vec<f32>| weights.upload(values, [values.len()]);
         let ends = host.try_map(|dense| dense.upload(&weights), vector)?;
         // An embedding is large: it need not stay while layers are read.
         drop(host);
         let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
-        Ok(Self { given, context: context.labelled(Footprint::ACTIVATIONS), config, ends, layers })
+        Ok(Self { given, context: context.labelled(Footprint::ACTIVATIONS), config, ends: Arc::new(ends), layers: Arc::new(layers) })
+    }
+
+    /// Bytes that the weights of a model of such ends and layers take on a device.
+    pub fn weights(context: &Context, host: &HostEnds, layer: &HostLayer, layers: usize) -> Result<u64> {
+        let bytes = |upload: &dyn Fn(&Context) -> Result<()>| {
+            let (context, plan) = context.labelled(Footprint::WEIGHTS).planning();
+            upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
+        };
+        let vector = |context: &Context, values: &Vec<f32>| context.upload(values, [values.len()]);
+        let ends = bytes(&|context| host.try_map(|dense| dense.upload(context), |values| vector(context, values)).map(drop))?;
+        let layer = bytes(&|context| layer.try_map(|matrix| matrix.upload(context), |values| vector(context, values)).map(drop))?;
+        Ok(ends.saturating_add(layer.saturating_mul(layers as u64)))
+    }
+
+    /// The same on another context of the device.
+    pub(super) fn on(&self, context: Context) -> Self {
+        Self { context, ..self.clone() }
     }
 
     /// Empty key-value caches, and what goes with them.

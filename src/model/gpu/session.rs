@@ -4,7 +4,8 @@ use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Run, S
 use crate::{
     error::Result,
     formats::ModelConfig,
-    gpu::{context::Context, recording::Recording, tensor::Tensor},
+    gpu::{context::Context, pool::buffer_bytes, recording::Recording, tensor::Tensor},
+    memory::Footprint,
     model::engine::{Changes, Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
     ops::transformer::{HostKvCache, SampleOptions},
 };
@@ -85,6 +86,25 @@ impl Engine for GpuModel {
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
         let memory = self.memory(options)?;
         Ok(Box::new(GpuSession::new(self, memory, vec![0; options.sequences])?))
+    }
+
+    fn footprint(&self, options: SessionOptions) -> Result<Footprint> {
+        let SessionOptions { sequences, capacity, .. } = options;
+        let (context, plan) = self.context.planning();
+        let model = Arc::new(self.on(context));
+        let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        // The way to choose that takes most.
+        let choice = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
+        session.choose_by(Choice { options: choice, seeds: vec![0; sequences], changes: None })?;
+        let run = capacity.min(BATCH);
+        let prompts = sequences.min(BATCH / run);
+        session.record_kind(Kind { sequences: prompts, run, given: Rows::Logits(1) }, capacity)?;
+        for sequences in (1..=sequences).rev().take(KEPT) {
+            session.record_kind(Kind { sequences, run: 1, given: Rows::Next }, capacity)?;
+        }
+        let (tokens, logits) = (buffer_bytes(4 * sequences as u64), buffer_bytes(4 * (prompts * self.config.vocab) as u64));
+        let staging = (1 + AHEAD) as u64 * tokens + logits;
+        Ok(Footprint { weights: 0, cache: plan.bytes(Footprint::CACHE), activations: plan.bytes(Footprint::ACTIVATIONS), staging })
     }
 }
 
