@@ -105,7 +105,10 @@ pub enum Error {
     /// The device reported an error (validation, internal).
     #[error("GPU error in {during}: {message}")]
     Gpu { during: String, message: String },
-    /// Results could not be read back: the device was lost.
+    /// The device is gone: it was reset, unplugged or destroyed. Open another context; what was on it is lost.
+    #[error("the device was lost (noticed in {during})")]
+    DeviceLost { during: String },
+    /// Results could not be read back.
     #[error("readback failed: {0}")]
     Readback(String),
 
@@ -205,7 +208,7 @@ impl Error {
             }
             Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => ErrorKind::OutOfMemory,
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
-            Self::Readback(_) => ErrorKind::Lost,
+            Self::Readback(_) | Self::DeviceLost { .. } => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::BatchEnded(cause) => cause.kind(),
             Self::Io { .. } => ErrorKind::Io,

@@ -1,8 +1,8 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
 use bitnet_wgpu::{
-    Adapters, Bind, Context, ContextOptions, Dispatch, Error, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, Tensor,
-    bitnet, f16,
+    Adapters, Bind, Context, ContextOptions, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage,
+    Tensor, bitnet, f16,
     kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
@@ -433,6 +433,47 @@ fn contexts_on_all_adapters_work_side_by_side() {
     });
     let [x, y] = [0, contexts.len() - 1].map(|at| contexts[at].upload(&[1u32], [1]).unwrap());
     assert!(matches!(add(&mut contexts[0].encoder("mixed"), &x, &y, 1), Err(Error::OtherDevice { binding: "y", .. })));
+}
+
+#[test]
+fn a_destroyed_device_is_an_error_wherever_somebody_waits() {
+    let context = block_on(Context::new()).unwrap();
+    let (x, y) = (context.upload(&[1u32; 100], [100]).unwrap(), Tensor::zeros(&context, [100]).unwrap());
+    let record = || {
+        let mut encoder = context.encoder("lost");
+        add(&mut encoder, &x, &y, 1).map(|()| encoder.finish())
+    };
+    let recording = record().unwrap();
+    let before = recording.submit().unwrap();
+    context.device().destroy();
+    // What was submitted before may be done.
+    let _ = before.wait();
+    let (sender, done) = std::sync::mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let (recording, y, record) = (&recording, &y, &record);
+        scope.spawn(move || {
+            let lost = |what: &str, result: Result<()>| {
+                let kind = result.as_ref().err().map(Error::kind);
+                assert_eq!(kind, Some(ErrorKind::Lost), "{what}: {result:?}");
+            };
+            lost("wait", recording.submit().and_then(bitnet_wgpu::Submission::wait));
+            lost("await", recording.submit().and_then(|submission| block_on(submission.into_future())));
+            lost("read", block_on(y.read()).map(drop));
+            lost("read after work", recording.submit_read(&y).and_then(|read| block_on(read)).map(drop));
+            lost("a new recording", record().and_then(|recording| recording.submit()?.wait()));
+            lost("time", block_on(recording.time(2)).map(drop));
+            lost("profile", block_on(recording.profile()).map(drop));
+            // The end of this thread, however it comes, ends the wait below.
+            drop(sender);
+        });
+        // A wait without end would be one for this test too.
+        if done.recv_timeout(std::time::Duration::from_secs(60)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            std::process::abort();
+        }
+    });
+    // Another device is none the worse.
+    let other = block_on(Context::new()).unwrap();
+    assert_eq!(block_on(other.upload(&[5u32], [1]).unwrap().read()).unwrap(), [5]);
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! The thread that waits for the GPU on behalf of futures.
 
+use super::scopes::is_lost;
 use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotSender, oneshot_channel};
-use std::{sync::mpsc, thread};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+    thread,
+};
 
 /// A thread that waits for submissions whose readback is pending, so that futures complete under any executor. It sleeps
 /// while there are none.
@@ -22,10 +27,9 @@ impl PollThread {
         let (sender, receiver) = mpsc::channel::<Wait>();
         let poll = move || {
             for Wait { index, done } in receiver {
-                let waited = device.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None });
-                match (waited, done) {
-                    (waited, Some(done)) => drop(done.send(waited.map(drop).map_err(failed))),
-                    (Err(error), None) => log::error!("waiting for the GPU: {error}"),
+                match (wait(&device, index), done) {
+                    (waited, Some(done)) => drop(done.send(waited)),
+                    (Err(error), None) => log::error!("{error}"),
                     _ => {}
                 }
             }
@@ -46,7 +50,7 @@ impl PollThread {
     pub fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot_channel();
         self.send(Wait { index, done: Some(sender) });
-        async move { receiver.receive().await.unwrap_or_else(|| Err(Error::Readback("the device was lost".into()))) }
+        async move { receiver.receive().await.unwrap_or_else(|| Err(Error::DeviceLost { during: WAITING.into() })) }
     }
 
     fn send(&self, wait: Wait) {
@@ -57,9 +61,22 @@ impl PollThread {
     }
 }
 
-/// The error of a wait.
-pub fn failed(error: wgpu::PollError) -> Error {
-    Error::Gpu { during: "waiting for the GPU".into(), message: error.to_string() }
+const WAITING: &str = "waiting for the GPU";
+
+/// Waits for a submission.
+pub fn wait(device: &wgpu::Device, index: wgpu::SubmissionIndex) -> Result<()> {
+    let poll = || device.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None });
+    // wgpu panics where a driver says that the device is gone. Its locks are free then, and all that is done with the device later is refused.
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) if !is_lost(device) => Err(Error::Gpu { during: WAITING.into(), message: error.to_string() }),
+        Ok(Err(_)) | Err(_) => Err(Error::DeviceLost { during: WAITING.into() }),
+    }
+}
+
+/// The error of a read whose callback was never called.
+pub fn unanswered() -> Error {
+    Error::DeviceLost { during: "a readback".into() }
 }
 
 impl Drop for PollThread {

@@ -1,7 +1,7 @@
 //! How long kernels take, and by which clock.
 
 use super::{
-    readback,
+    poll, readback,
     recording::{Recording, encode},
     scopes::guarded,
 };
@@ -123,9 +123,7 @@ impl Recording {
             let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
             encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
         })?;
-        let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
-        let waited = self.context.device().poll(wait);
-        waited.map_err(|e| Error::Gpu { during: "waiting for the GPU".into(), message: e.to_string() })?;
+        poll::wait(self.context.device(), index)?;
         Ok(start.elapsed())
     }
 }

@@ -1,6 +1,6 @@
 //! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
-use super::{context::Context, pool::Pooled};
+use super::{context::Context, poll, pool::Pooled};
 use crate::{
     error::{Error, Result},
     memory::Footprint,
@@ -47,7 +47,7 @@ pub fn read_after(
     };
     async move {
         let Some(receiver) = submitted? else { return Ok(None) };
-        let staging = receiver.receive().await.ok_or_else(|| Error::Readback("the device was lost".into()))?;
+        let staging = receiver.receive().await.ok_or_else(poll::unanswered)?;
         staging.map(Some).map_err(Error::Readback)
     }
 }

@@ -254,9 +254,11 @@ pub struct Submission {
 
 impl Submission {
     /// Blocks until it is done.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`]; what the device reports.
     pub fn wait(self) -> Result<()> {
-        let wait = wgpu::PollType::Wait { submission_index: Some(self.index), timeout: None };
-        self.context.device().poll(wait).map(drop).map_err(poll::failed)
+        poll::wait(self.context.device(), self.index)
     }
 }
 

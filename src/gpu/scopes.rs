@@ -4,6 +4,21 @@ use crate::error::{Error, Result};
 
 /// Runs `work` and returns wgpu's complaints about it as an error; by default they panic.
 pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: impl FnOnce() -> R) -> Result<R> {
+    match complaint(device, work) {
+        (result, None) => Ok(result),
+        (_, Some(_)) if is_lost(device) => Err(Error::DeviceLost { during: during() }),
+        (_, Some(error)) => Err(typed(during(), &error)),
+    }
+}
+
+/// Is the device gone? wgpu says so to the app's callback only; but it no longer complains about what is made on it then, not even about this.
+pub fn is_lost(device: &wgpu::Device) -> bool {
+    let wrong = wgpu::BufferDescriptor { label: None, size: u64::MAX, usage: wgpu::BufferUsages::STORAGE, mapped_at_creation: false };
+    complaint(device, || device.create_buffer(&wrong)).1.is_none()
+}
+
+/// Runs `work`; gives wgpu's first complaint about it too.
+fn complaint<R>(device: &wgpu::Device, work: impl FnOnce() -> R) -> (R, Option<wgpu::Error>) {
     let filters = [wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal];
     let scopes = filters.map(|filter| device.push_error_scope(filter));
     let result = work();
@@ -11,10 +26,7 @@ pub fn guarded<R>(device: &wgpu::Device, during: impl FnOnce() -> String, work: 
     for scope in scopes.into_iter().rev() {
         first = first.or(now(scope.pop()).flatten());
     }
-    match first {
-        None => Ok(result),
-        Some(error) => Err(typed(during(), &error)),
-    }
+    (result, first)
 }
 
 fn typed(during: String, error: &wgpu::Error) -> Error {
