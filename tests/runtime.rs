@@ -459,7 +459,7 @@ fn a_destroyed_device_is_an_error_wherever_somebody_waits() {
             lost("wait", recording.submit().and_then(bitnet_wgpu::Submission::wait));
             lost("await", recording.submit().and_then(|submission| block_on(submission.into_future())));
             lost("read", block_on(y.read()).map(drop));
-            lost("read after work", recording.submit_read(&y).and_then(|read| block_on(read)).map(drop));
+            lost("read after work", recording.submit_read(y).and_then(block_on).map(drop));
             lost("a new recording", record().and_then(|recording| recording.submit()?.wait()));
             lost("time", block_on(recording.time(2)).map(drop));
             lost("profile", block_on(recording.profile()).map(drop));

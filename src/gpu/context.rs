@@ -163,6 +163,7 @@ impl Context {
     }
 
     /// A context whose tensors are counted and not made, and whose work is checked and not recorded.
+    #[cfg(feature = "models")]
     pub(crate) fn planning(&self) -> (Self, Arc<Plan>) {
         let plan = Arc::<Plan>::default();
         (Self { settings: Settings { plan: Some(plan.clone()), ..self.settings.clone() }, ..self.clone() }, plan)
@@ -173,6 +174,7 @@ impl Context {
     }
 
     /// Refuses what would be over the limit, given what is live; `what` names it.
+    #[cfg(feature = "models")]
     pub(crate) fn check_room(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
         match limit {

@@ -14,6 +14,7 @@ pub struct Plan(Mutex<BTreeMap<Arc<str>, u64>>);
 
 impl Plan {
     /// Bytes that were asked for under a label.
+    #[cfg(feature = "models")]
     pub fn bytes(&self, label: &str) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(label).copied().unwrap_or(0)
     }
