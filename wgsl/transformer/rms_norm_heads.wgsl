@@ -7,12 +7,7 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> qkv: array<f32>;
 
 // `at` is where a head begins.
-alias Fetched = vec4<f32>;
-fn fetch(at: u32, quad: u32) -> vec4<f32> {
-    let i = 4u * quad;
-    return vec4<f32>(qkv[at + within(i)], qkv[at + within(i + 1u)], qkv[at + within(i + 2u)], qkv[at + within(i + 3u)]);
-}
-fn numbers(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v, quad); }
+fn number(at: u32, i: u32) -> f32 { return qkv[at + i]; }
 
 // Nothing is beyond what is held.
 fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return v; }

@@ -96,11 +96,12 @@ impl Engine for GpuModel {
         // The way to choose that takes most.
         let choice = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
         session.choose_by(Choice { options: choice, seeds: vec![0; sequences], changes: None })?;
-        let run = capacity.min(BATCH);
-        let prompts = sequences.min(BATCH / run);
-        session.record_kind(Kind { sequences: prompts, run, given: Rows::Logits(1) }, capacity)?;
+        let batch = batch(&self.context);
+        let run = capacity.min(batch);
+        let prompts = sequences.min(batch / run);
+        session.record_kind(Kind { sequences: prompts, run, given: Rows::Logits(1) }, capacity, Run::Again)?;
         for sequences in (1..=sequences).rev().take(KEPT) {
-            session.record_kind(Kind { sequences, run: 1, given: Rows::Next }, capacity)?;
+            session.record_kind(Kind { sequences, run: 1, given: Rows::Next }, capacity, Run::Again)?;
         }
         let (tokens, logits) = (buffer_bytes(4 * sequences as u64), buffer_bytes(4 * (prompts * self.config.vocab) as u64));
         let staging = (1 + AHEAD) as u64 * tokens + logits;

@@ -25,11 +25,20 @@ static RMS_NORM_HEADS: Kernel = Kernel::trusted(
     Params::FIELDS,
     &[read("query_gain", F32), read("key_gain", F32), read_write("qkv", F32)],
     &[
-        Source::wgsl(wgsl![REDUCE, CELLS, "shared/exact", "shared/row", "shared/rms", "shared/flat", "transformer/rms_norm_heads"])
-            .workgroup_size([THREADS, 1, 1])
-            .tile([1, 1, 1])
-            .constants(&[("HELD", 1)])
-            .workgroup_bytes(1056),
+        Source::wgsl(wgsl![
+            REDUCE,
+            CELLS,
+            "shared/exact",
+            "shared/row",
+            "shared/row_numbers",
+            "shared/rms",
+            "shared/flat",
+            "transformer/rms_norm_heads"
+        ])
+        .workgroup_size([THREADS, 1, 1])
+        .tile([1, 1, 1])
+        .constants(&[("HELD", 1)])
+        .workgroup_bytes(1056),
         Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "shared/rms_row", "transformer/rms_norm_heads"])
             .workgroup_size([THREADS, 1, 1])
             .tile([1, 1, 1])
