@@ -24,14 +24,14 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Context {
     shared: Arc<Shared>,
-    settings: Settings,
+    settings: Arc<Settings>,
 }
 
 /// What may differ between contexts on one device.
 #[derive(Clone)]
 struct Settings {
     language: ShaderLanguage,
-    capabilities: Arc<Capabilities>,
+    capabilities: Capabilities,
     /// What its tensors are for.
     label: Arc<str>,
     /// Where allocations are counted instead of made.
@@ -56,14 +56,21 @@ impl Context {
         let (features, limits) = (device.features(), device.limits());
         let shared = Shared { device, queue, info, features, limits, pool: Arc::default(), pipelines: Pipelines::default(), poll };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
-        let settings = Settings { language, capabilities: Arc::new(capabilities), label: "tensors".into(), plan: None };
-        Ok(Self { shared: Arc::new(shared), settings })
+        let settings = Settings { language, capabilities, label: "tensors".into(), plan: None };
+        Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
     }
 
     /// The same device with other capabilities.
     pub(super) fn with_capabilities(&self, capabilities: Capabilities) -> Self {
-        let settings = Settings { capabilities: Arc::new(capabilities), ..self.settings.clone() };
-        Self { settings, ..self.clone() }
+        self.with(Settings { capabilities, ..self.settings() })
+    }
+
+    fn settings(&self) -> Settings {
+        (*self.settings).clone()
+    }
+
+    fn with(&self, settings: Settings) -> Self {
+        Self { shared: self.shared.clone(), settings: Arc::new(settings) }
     }
 
     /// The same device, buffers and caches, with kernels from another language, where they have it.
@@ -74,7 +81,7 @@ impl Context {
         if !self.capabilities().languages.contains(&language) {
             return Err(Error::Language { language, backend: self.capabilities().backend });
         }
-        Ok(Self { settings: Settings { language, ..self.settings.clone() }, ..self.clone() })
+        Ok(self.with(Settings { language, ..self.settings() }))
     }
 
     /// The same device, used as if it offered less: `change` may clear capabilities, so that the kernels for lesser
@@ -136,7 +143,7 @@ impl Context {
     /// # }
     /// ```
     pub fn labelled(&self, label: &str) -> Self {
-        Self { settings: Settings { label: label.into(), ..self.settings.clone() }, ..self.clone() }
+        self.with(Settings { label: label.into(), ..self.settings() })
     }
 
     /// How much GPU memory the tensors of this context and its clones take. What an app allocates itself is not in it, nor what wgpu and the driver need:
@@ -166,7 +173,7 @@ impl Context {
     #[cfg(feature = "models")]
     pub(crate) fn planning(&self) -> (Self, Arc<Plan>) {
         let plan = Arc::<Plan>::default();
-        (Self { settings: Settings { plan: Some(plan.clone()), ..self.settings.clone() }, ..self.clone() }, plan)
+        (self.with(Settings { plan: Some(plan.clone()), ..self.settings() }), plan)
     }
 
     pub(super) fn plans(&self) -> bool {
@@ -248,7 +255,7 @@ impl Context {
 
     /// A buffer for a tensor.
     pub(super) fn allocate_tensor(&self, bytes: u64, usage: wgpu::BufferUsages) -> Result<Arc<Pooled>> {
-        let Settings { label, plan, .. } = &self.settings;
+        let Settings { label, plan, .. } = &*self.settings;
         match plan {
             Some(plan) => plan.allocate(self, buffer_bytes(bytes), usage, label),
             None => self.allocate(bytes, usage, label),
