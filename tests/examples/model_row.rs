@@ -1,10 +1,10 @@
 //! What `scripts/models-table` asks of this crate: loads a model, continues prompts, and prints one JSON object.
 //!
 //! `model_row PATH [--cpu|--gpu] [--quantize] [--i2s x86|arm|rows] [--steps N] IDS..`, where a prompt is ids separated by commas. It prints
-//! `{"device", "last_logits", "greedy"}`, a list per prompt, or `{"error", "kind"}`.
+//! `{"device", "last_logits", "greedy"}`, a list per prompt, or `{"error", "kind"}`. Keys and values are in 32 bits, as the reference has them.
 
 use bitnet_wgpu::{
-    Context, Error, Result,
+    Context, Element, Error, Result,
     formats::I2sLayout,
     model::{GenerateOptions, LoadOptions, Model},
 };
@@ -50,7 +50,8 @@ impl Arguments {
         let context = if self.gpu { Some(block_on(Context::new())?) } else { None };
         let options = LoadOptions::default().quantize(self.quantize).i2s_layout(self.layout);
         let model = Model::load_with(context.as_ref(), &self.path, options)?;
-        let (vocab, options) = (model.config().vocab, GenerateOptions::default().max_tokens(self.steps).ignore_eos(true));
+        let (vocab, options) =
+            (model.config().vocab, GenerateOptions::default().max_tokens(self.steps).ignore_eos(true).cache(Element::F32));
         let (mut last_logits, mut greedy) = (Vec::new(), Vec::new());
         for prompt in &self.prompts {
             let logits = block_on(model.logits(prompt))?;
