@@ -122,11 +122,16 @@ fn words_of_mlx_are_read() {
         refused(of(&mlx(3 - bits, group)), "");
         refused(of(&qwen3(json!({}))), "is U32");
         // A bias that makes it something else.
-        let mut other = biases.clone();
-        other[3] ^= 1 << 5;
-        let other = [all[0], all[1], ("lm_head.biases", element, all[2].2, &*other)];
-        refused(open(&other).linear("lm_head"), "in row 0 from column");
-        assert!(open(&other).dense("lm_head", ROWS, columns).is_ok());
+        let changed = [(2, 0), (2, 1), (3, 2), (3, 7)].map(|(at, bit)| {
+            let mut other = biases.clone();
+            other[at] ^= 1 << bit;
+            other
+        });
+        for other in &changed {
+            let other = [all[0], all[1], ("lm_head.biases", element, all[2].2, other)];
+            refused(open(&other).linear("lm_head"), "in row 0 from column");
+            assert!(open(&other).dense("lm_head", ROWS, columns).is_ok());
+        }
         if bits == 2 {
             let mut packed = packed.clone();
             packed[5] |= 0x0c;

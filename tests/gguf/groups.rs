@@ -53,6 +53,10 @@ fn both_layouts_under_one_number_are_told_apart() {
             }
         }
     }
+    // Beside a tensor that is so small that both layouts would fit.
+    let small = model(OLDER, [true; 3]).tensor("blk.0.ffn_gate.weight", &[1, 128], 42, &pq2(&trits(1, 128), &[0.5]));
+    let file = open_bytes(&small.tensor("x", &[3], 0, &[0; 12]).bytes()).unwrap();
+    assert_eq!(file.linear("model.layers.0.mlp.gate_proj", 1, 128).unwrap().to_values(), trits(1, 128));
     // Padding behind the last tensor is there, or not.
     let mut padded = model(OLDER, [false; 3]).bytes();
     padded.resize(padded.len().next_multiple_of(32), 0);
