@@ -38,7 +38,7 @@ static RMS_NORM_HEADS: Kernel = Kernel::trusted(
         .workgroup_size([THREADS, 1, 1])
         .tile([1, 1, 1])
         .constants(&[("HELD", 1)])
-        .workgroup_bytes(1056),
+        .workgroup_bytes(288),
         Source::msl(msl!["shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "shared/rms_row", "transformer/rms_norm_heads"])
             .workgroup_size([THREADS, 1, 1])
             .tile([1, 1, 1])
