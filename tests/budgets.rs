@@ -142,10 +142,10 @@ fn a_sessions_work_takes_what_was_estimated() {
     let need = model.session_footprint(options).unwrap();
     context.trim_memory();
     let mut session = model.session(options).unwrap();
-    // A prompt of as many tokens as are computed together, some tokens, and the rest of the context: steps that are kept, and a pass beside them.
+    // A prompt that is too long to be kept as a step, and some tokens, whose step is; then another text, of nearly all that there is room for, in one pass beside them.
     let text: Vec<u32> = (0..capacity as u32).map(|i| i % 1000).collect();
     let sampled = GenerateOptions::default().max_tokens(4).ignore_eos(true).sampling(Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9));
-    for prompt in [&text[..10], &text[..capacity - 6]] {
+    for prompt in [&text[..70], &text[1..capacity - 3]] {
         let mut answer = model.generate_in(session, prompt, &sampled).unwrap();
         assert_eq!((&mut answer).into_iter().filter(|token| token.is_ok()).count(), 4);
         session = block_on(answer.into_session()).unwrap();

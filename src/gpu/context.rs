@@ -257,7 +257,7 @@ impl Context {
     pub(super) fn allocate_tensor(&self, bytes: u64, usage: wgpu::BufferUsages) -> Result<Arc<Pooled>> {
         let Settings { label, plan, .. } = &*self.settings;
         match plan {
-            Some(plan) => plan.allocate(self, buffer_bytes(bytes), usage, label),
+            Some(plan) => plan.allocate(self.device(), buffer_bytes(bytes), usage, label),
             None => self.allocate(bytes, usage, label),
         }
     }

@@ -1,7 +1,7 @@
 //! What would be allocated, found out by doing everything else: a context that plans counts the buffers of its tensors, and neither fills them nor records
 //! work on them. So an estimate cannot differ from what it is about.
 
-use super::{context::Context, pool::Pooled, scopes::guarded};
+use super::{pool::Pooled, scopes::guarded};
 use crate::error::Result;
 use std::{
     collections::BTreeMap,
@@ -26,13 +26,13 @@ impl Plan {
     }
 
     /// Counts a buffer; gives a small one in its place.
-    pub fn allocate(&self, context: &Context, bytes: u64, usage: wgpu::BufferUsages, label: &Arc<str>) -> Result<Arc<Pooled>> {
+    pub fn allocate(&self, device: &wgpu::Device, bytes: u64, usage: wgpu::BufferUsages, label: &Arc<str>) -> Result<Arc<Pooled>> {
         self.add(label, bytes);
         // Each is another: kernels may not be given one buffer under two names.
         let stand_in = guarded(
-            context.device(),
+            device,
             || "planning".into(),
-            || context.device().create_buffer(&wgpu::BufferDescriptor { label: Some("plan"), size: 16, usage, mapped_at_creation: false }),
+            || device.create_buffer(&wgpu::BufferDescriptor { label: Some("plan"), size: 16, usage, mapped_at_creation: false }),
         )?;
         Ok(Arc::new(Pooled::foreign(stand_in)))
     }
