@@ -93,6 +93,7 @@ impl Encoder {
     }
 
     /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded.
+    #[cfg(feature = "models")]
     pub(crate) fn flush(&mut self) -> Result<()> {
         let (context, label, steps) = (self.context.clone(), self.label, std::mem::take(&mut self.steps));
         Recording { context, label, steps }.submit().map(drop)
