@@ -339,13 +339,25 @@ pub(crate) fn draw(candidates: &mut Vec<(u32, f32)>, seed: u64, position: u32, o
         });
         candidates.truncate(last.map_or(candidates.len(), |last| last + 1));
     }
-    let time = |&(id, logit): &(u32, f32)| (distance(logit) + race::noise(word(seed, position, id)), id);
-    candidates.iter().filter(|&&(_, logit)| weight(logit) >= options.least()).map(time).min().map(|(_, id)| id)
-}
-
-/// The random word of a token.
-fn word(seed: u64, position: u32, id: u32) -> u32 {
-    philox([id / 4, position, 0, 0], [seed as u32, (seed >> 32) as u32])[id as usize % 4]
+    let (least, mut first) = (options.least(), None);
+    // Four tokens share a call.
+    let (mut four, mut words) = (u32::MAX, [0; 4]);
+    for &(id, logit) in candidates.iter() {
+        if least > 0 && weight(logit) < least {
+            continue;
+        }
+        if four != id / 4 {
+            four = id / 4;
+            words = philox([four, position, 0, 0], [seed as u32, (seed >> 32) as u32]);
+        }
+        let (distance, word) = (distance(logit), words[id as usize % 4]);
+        // Few can still be the first.
+        if first.is_none_or(|(time, _)| distance + race::least_noise(word) <= time) {
+            let time = (distance + race::noise(word), id);
+            first = Some(first.map_or(time, |first| time.min(first)));
+        }
+    }
+    first.map(|(_, id)| id)
 }
 
 /// By falling logit, then by rising id. 0 comes before -0, as in [`top_k`](super::top_k::top_k()).
