@@ -312,8 +312,8 @@ impl Context {
 
     /// Has the poll thread see to the callbacks of a submission. Only reads need it: two threads that wait for one submission take a
     /// millisecond longer.
-    pub(super) fn watch(&self, index: wgpu::SubmissionIndex) {
-        self.shared.poll.watch(index);
+    pub(super) fn watch(&self, index: wgpu::SubmissionIndex, failed: impl FnOnce(Error) + Send + 'static) {
+        self.shared.poll.watch(index, failed);
     }
 }
 

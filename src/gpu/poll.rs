@@ -2,7 +2,7 @@
 
 use super::scopes::is_lost;
 use crate::error::{Error, Result};
-use futures_intrusive::channel::shared::{OneshotSender, oneshot_channel};
+use futures_intrusive::channel::shared::oneshot_channel;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc,
@@ -19,19 +19,15 @@ pub struct PollThread {
 /// A submission to wait for, and whom to tell.
 struct Wait {
     index: wgpu::SubmissionIndex,
-    done: Option<OneshotSender<Result<()>>>,
+    tell: Box<dyn FnOnce(Result<()>) + Send>,
 }
 
 impl PollThread {
     pub fn spawn(device: wgpu::Device) -> Result<Self> {
         let (sender, receiver) = mpsc::channel::<Wait>();
         let poll = move || {
-            for Wait { index, done } in receiver {
-                match (wait(&device, index), done) {
-                    (waited, Some(done)) => drop(done.send(waited)),
-                    (Err(error), None) => log::error!("{error}"),
-                    _ => {}
-                }
+            for Wait { index, tell } in receiver {
+                tell(wait(&device, index));
             }
         };
         let thread = thread::Builder::new()
@@ -41,15 +37,20 @@ impl PollThread {
         Ok(Self { sender: Some(sender), thread: Some(thread) })
     }
 
-    /// Sees to the callbacks of a submission.
-    pub fn watch(&self, index: wgpu::SubmissionIndex) {
-        self.send(Wait { index, done: None });
+    /// Sees to the callbacks of a submission. Where waiting for it fails, they may never be called; `failed` is.
+    pub fn watch(&self, index: wgpu::SubmissionIndex, failed: impl FnOnce(Error) + Send + 'static) {
+        let tell = |waited: Result<()>| {
+            if let Err(error) = waited {
+                failed(error);
+            }
+        };
+        self.send(Wait { index, tell: Box::new(tell) });
     }
 
     /// Completes when a submission is done.
     pub fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot_channel();
-        self.send(Wait { index, done: Some(sender) });
+        self.send(Wait { index, tell: Box::new(move |waited| drop(sender.send(waited))) });
         async move { receiver.receive().await.unwrap_or_else(|| Err(Error::DeviceLost { during: WAITING.into() })) }
     }
 

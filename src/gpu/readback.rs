@@ -6,7 +6,7 @@ use crate::{
     memory::Footprint,
 };
 use futures_intrusive::channel::shared::{OneshotReceiver, oneshot_channel};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A staging buffer that is mapped for reading. Unmapped when dropped, read or not, and only then back in the pool: that
 /// is what makes it safe to drop a read future at any time.
@@ -31,7 +31,7 @@ impl Drop for Staging {
     }
 }
 
-type Receiver = OneshotReceiver<std::result::Result<Staging, String>>;
+type Receiver = OneshotReceiver<Result<Staging>>;
 
 /// Submits what `record` puts into a command encoder and, after it, a copy of the first `bytes` of `source`; `None` for no bytes.
 pub fn read_after(
@@ -48,7 +48,7 @@ pub fn read_after(
     async move {
         let Some(receiver) = submitted? else { return Ok(None) };
         let staging = receiver.receive().await.ok_or_else(poll::unanswered)?;
-        staging.map(Some).map_err(Error::Readback)
+        staging.map(Some)
     }
 }
 
@@ -63,19 +63,25 @@ fn submit_read(
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let buffer = context.allocate(bytes, usage, Footprint::STAGING)?;
     let (sender, receiver) = oneshot_channel();
+    // Who comes first answers: the callback, or who waits for it in vain. It fails if the future was dropped: the mapping is undone with the value.
+    let sender = Arc::new(Mutex::new(Some(sender)));
+    let answer = move |staging| {
+        if let Some(sender) = sender.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = sender.send(staging);
+        }
+    };
+    let failed = answer.clone();
     let index = context.submit_with(label, |encoder| {
         record(encoder);
         encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
         let staging = buffer.clone();
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..bytes, move |mapped| {
-            let result = match mapped {
+            answer(match mapped {
                 Ok(()) => Ok(Staging { buffer: staging, bytes }),
-                Err(error) => Err(error.to_string()),
-            };
-            // Fails if the future was dropped: the mapping is undone with the value.
-            let _ = sender.send(result);
+                Err(error) => Err(Error::Readback(error.to_string())),
+            });
         });
     })?;
-    context.watch(index);
+    context.watch(index, move |error| failed(Err(error)));
     Ok(receiver)
 }
