@@ -194,6 +194,8 @@ impl EngineSession for GpuSession {
     }
 
     fn truncate(&mut self, sequence: usize, tokens: usize) {
+        // A step that was submitted may have failed, and not have counted its tokens.
+        self.counted.clear();
         self.lengths[sequence] = self.lengths[sequence].min(tokens);
     }
 
