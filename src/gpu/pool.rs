@@ -42,7 +42,9 @@ impl<B> Default for State<B> {
 impl<B> State<B> {
     /// The smallest that waits and will do, of those the one that came last.
     fn reuse(&mut self, usage: u32, size: u64) -> Option<(u64, B)> {
-        let fitting = (usage, size, 0)..=(usage, size + size / 4, u64::MAX);
+        // Under a limit, what was estimated must do.
+        let most = if self.stats.limit.is_some() { size } else { size + size / 4 };
+        let fitting = (usage, size, 0)..=(usage, most, u64::MAX);
         let found = self.cached.range(fitting).next()?.0.1;
         let key = *self.cached.range((usage, found, 0)..=(usage, found, u64::MAX)).next_back()?.0;
         self.stats.hits += 1;

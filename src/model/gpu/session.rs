@@ -100,12 +100,16 @@ impl Engine for GpuModel {
         let run = capacity.min(batch);
         let prompts = sequences.min(batch / run);
         session.record_kind(Kind { sequences: prompts, run, given: Rows::Logits(1) }, capacity, Run::Again)?;
-        for sequences in (1..=sequences).rev().take(KEPT) {
+        // Larger ones are not kept, so that one of them is there at a time.
+        for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
             session.record_kind(Kind { sequences, run: 1, given: Rows::Next }, capacity, Run::Again)?;
         }
-        let (tokens, logits) = (buffer_bytes(4 * sequences as u64), buffer_bytes(4 * (prompts * self.config.vocab) as u64));
-        let staging = (1 + AHEAD) as u64 * tokens + logits;
-        Ok(Footprint { weights: 0, cache: plan.bytes(Footprint::CACHE), activations: plan.bytes(Footprint::ACTIVATIONS), staging })
+        let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
+        // Prompts that are shorter may end together.
+        let ends = sequences.min(batch);
+        let activations = plan.bytes(Footprint::ACTIVATIONS) + logits(ends) - logits(prompts);
+        let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
+        Ok(Footprint { weights: 0, cache: plan.bytes(Footprint::CACHE), activations, staging })
     }
 }
 
