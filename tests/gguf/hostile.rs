@@ -261,6 +261,18 @@ fn impossible_models_are_refused() {
     assert_eq!(linear(1.0).unwrap().config().rope_scaling, RopeScaling::None);
     assert_eq!(linear(4.0).unwrap().config().rope_scaling, RopeScaling::Linear(4.0));
     refused(linear(-1.0), "Linear(-1.0)");
+    refused(model(&|m| m.float("bitnet-25.rope.scaling.attn_factor", 1.19)), "attn_factor is 1.19");
+    refused(model(&|m| m.number("prism.hadamard.version", 1)), "prism.hadamard.version");
+    // Converters write the factor of transformers, with that of the frequencies in it.
+    let yarn = |product: f32| {
+        let m = |m: Maker| m.text("bitnet-25.rope.scaling.type", "yarn").float("bitnet-25.rope.scaling.factor", 4.0);
+        model(&|maker| m(maker).float("bitnet-25.rope.scaling.yarn_attn_factor", product))
+    };
+    match yarn(1.138_63).unwrap().config().rope_scaling {
+        RopeScaling::Yarn { attention, .. } => assert!((attention - 1.138_63).abs() < 1e-5, "{attention}"),
+        other => panic!("{other:?}"),
+    }
+    refused(yarn(1.0), "yarn_attn_factor is 1");
 }
 
 #[test]

@@ -38,6 +38,9 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
             return unsupported(format!("architecture `{other}` is not supported; {known} are"));
         }
     };
+    if let Some(key) = file.keys().find(|key| key.starts_with("prism.hadamard.")) {
+        return unsupported(format!("has the key {key}: weights that meet rotated activations are not supported"));
+    }
     let qwen3 = architecture == "qwen3";
     let keys = Keys { file, architecture };
     let (hidden, heads) = (keys.size("embedding_length", None)?, keys.size("attention.head_count", None)?);
@@ -125,6 +128,13 @@ impl<'a> Keys<'a> {
             }
         }
         let (_, kind) = self.get("rope.scaling.type");
+        let attention = self.float("rope.scaling.attn_factor", Some(1.0))?;
+        if attention != 1.0 && kind.and_then(|kind| kind.as_str()) != Some("yarn") {
+            return unsupported(format!(
+                "{}.rope.scaling.attn_factor is {attention}, which is supported with `yarn` only",
+                self.architecture
+            ));
+        }
         // As in llama.cpp: the type defaults to linear, the factor may have its old name, and a factor of 0 means no scaling.
         match kind.map_or(Some("linear"), |kind| kind.as_str()) {
             Some("none") => Ok(RopeScaling::None),
@@ -136,7 +146,7 @@ impl<'a> Keys<'a> {
                     factor => RopeScaling::Linear(factor),
                 })
             }
-            Some("yarn") => self.yarn(context),
+            Some("yarn") => self.yarn(context, attention),
             _ => unsupported(format!(
                 "rotary scaling {} is not supported; `none`, `linear` and `yarn` are",
                 kind.map_or_else(String::new, show)
@@ -144,8 +154,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// As in llama.cpp, whose factor of attention multiplies what follows from the frequencies' factor.
-    fn yarn(self, context: usize) -> Result<RopeScaling, Problem> {
+    /// As in llama.cpp, whose factor of attention multiplies what follows from the frequencies' factor. Its converter writes that of transformers, the product,
+    /// under another name, which it does not read.
+    fn yarn(self, context: usize, attention: f32) -> Result<RopeScaling, Problem> {
         for (key, usual) in [("rope.scaling.yarn_ext_factor", 1.0), ("rope.scaling.yarn_log_multiplier", 0.0)] {
             let value = self.float(key, Some(usual))?;
             if value != usual {
@@ -153,14 +164,17 @@ impl<'a> Keys<'a> {
             }
         }
         let factor = self.float("rope.scaling.factor", None)?;
-        let attention = match self.get("rope.scaling.yarn_attn_factor").1 {
-            Some(_) => self.float("rope.scaling.yarn_attn_factor", None)?,
-            None => self.float("rope.scaling.attn_factor", Some(1.0))?,
-        };
+        let attention = attention * yarn_attention(factor, 1.0);
+        let product = self.float("rope.scaling.yarn_attn_factor", Some(attention))?;
+        let same = (product - attention).abs() <= 1e-4 * attention;
+        if !same {
+            let readers = "by which transformers and llama.cpp differ";
+            return unsupported(format!("{}.rope.scaling.yarn_attn_factor is {product} and not {attention}, {readers}", self.architecture));
+        }
         Ok(RopeScaling::Yarn {
             factor,
             context: self.size("rope.scaling.original_context_length", Some(context))? as f32,
-            attention: attention * yarn_attention(factor, 1.0),
+            attention,
             fast: self.float("rope.scaling.yarn_beta_fast", Some(32.0))?,
             slow: self.float("rope.scaling.yarn_beta_slow", Some(1.0))?,
             truncate: true,

@@ -57,8 +57,8 @@ impl GgufFile {
                 Err(problem) => return Err(problem.at(path)),
             }
         };
-        name_older_q2(&mut header, file.len());
-        check_tensors(&header, file.len()).map_err(|message| Problem::from(message).at(path))?;
+        let checked = name_older_q2(&mut header, file.len()).and_then(|()| check_tensors(&header, file.len()));
+        checked.map_err(|message| Problem::from(message).at(path))?;
         head.truncate(header.data);
         Ok(Self { file, head, header })
     }
@@ -131,7 +131,10 @@ const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_K, Q6_K, I2_S, TQ1_0, TQ2_0, Q
 /// Type 42 had blocks of 128 before it had blocks of 64, and what a file says of its type does not tell which: the distances between tensors do. Where
 /// the larger blocks of 64 do not fit, and blocks of 128 end exactly where they should, tensors get the number that blocks of 128 have now.
 /// (Where only tensors below 2048 weights are of the type, both fit; they count as blocks of 64.)
-fn name_older_q2(header: &mut Header, file: usize) {
+///
+/// # Errors
+/// A message where both fit since tensors are far apart.
+fn name_older_q2(header: &mut Header, file: usize) -> Result<(), String> {
     let data = file.saturating_sub(header.data) as u64;
     let mut offsets: Vec<u64> = header.tensors.values().map(|info| info.offset).collect();
     offsets.sort_unstable();
@@ -153,9 +156,18 @@ fn name_older_q2(header: &mut Header, file: usize) {
         })
     };
     let of_type = || header.tensors.values().filter(|info| info.id == Q2_0);
-    if !of_type().all(newer) && of_type().all(older) {
-        header.tensors.values_mut().filter(|info| info.id == Q2_0).for_each(|info| info.id = PQ2_0);
+    if !of_type().all(older) {
+        return Ok(());
     }
+    if !of_type().all(newer) {
+        header.tensors.values_mut().filter(|info| info.id == Q2_0).for_each(|info| info.id = PQ2_0);
+    } else if header.alignment > 32 && of_type().any(|info| size(info, GgufType::Q2_0) != size(info, GgufType::Pq2_0)) {
+        let alignment = header.alignment;
+        return Err(format!(
+            "has tensors of type {Q2_0}, of which an alignment of {alignment} does not tell whether blocks are of 64 or 128"
+        ));
+    }
+    Ok(())
 }
 
 /// The numbers of [`GgufType::Q2_0`] and [`GgufType::Pq2_0`].

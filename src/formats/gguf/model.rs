@@ -12,6 +12,7 @@ use crate::{
         config::ModelConfig,
         masters::Masters,
         model_file::ModelFile,
+        problem::Problem,
         tensors::{self, tensor_names},
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
@@ -117,6 +118,10 @@ impl Gguf {
         let rotates = name.ends_with(".self_attn.q_proj") || name.ends_with(".self_attn.k_proj");
         if self.rotary == RotaryOrder::Halves || !rotates {
             return Ok(matrix);
+        }
+        if self.config.qk_norms {
+            let problem = "RotaryOrder::Pairs is not supported where heads have norms, whose gains would be in another order";
+            return Err(self.file.error(Problem::Unsupported(problem.into())));
         }
         let size = self.config.head_dim;
         if !matrix.rows().is_multiple_of(size) {
