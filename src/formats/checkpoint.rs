@@ -1,7 +1,7 @@
 //! A model directory as transformers writes it: config.json, and model.safetensors or its shards.
 
 use super::{
-    config::ModelConfig,
+    config::{ModelConfig, is_bitnet},
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::Masters,
@@ -249,7 +249,10 @@ impl ModelFile for Checkpoint {
         }
         for name in wanted {
             used.insert(self.stored(&name));
-            used.extend(["weight_scale", "scales", "biases"].map(|part| format!("{name}.{part}")));
+            used.insert(format!("{name}.weight_scale"));
+            if self.affine.is_some() {
+                used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));
+            }
         }
         // Copies that older transformers wrote: of the embedding, and of rotary frequencies.
         let copy = |name: &str| name.ends_with(".rotary_emb.inv_freq") || self.config.tied_head && name == "lm_head.weight";
@@ -299,17 +302,9 @@ impl ModelFile for Checkpoint {
 
 /// Does config.json say that the model was trained for ternary weights?
 fn masters(json: &Value) -> Masters {
-    let quantization = &json["quantization_config"];
-    let architectures = json["architectures"].as_array().map_or(&[][..], Vec::as_slice);
-    let bitnet = json["model_type"] == "bitnet"
-        || quantization["quant_method"] == "bitnet"
-        || quantization["linear_class"].is_string()
-        // 1bitLLM
-        || json["weight_bits"] == 1
-        || architectures.iter().any(|name| name.as_str().is_some_and(|name| name.starts_with("BitNet") || name.starts_with("Bitnet")));
-    match quantization["quantization_mode"].as_str() {
+    match json["quantization_config"]["quantization_mode"].as_str() {
         Some("online") => Masters::Online,
-        _ if bitnet => Masters::Quantize,
+        _ if is_bitnet(json) => Masters::Quantize,
         _ => Masters::Refuse,
     }
 }

@@ -104,11 +104,12 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Reads a config.json of `model_type` `bitnet`, `llama` or `qwen3`. Missing keys get the defaults of transformers. For `llama`, config.json
     /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist. Activations are
-    /// quantised, but for files of MLX, which does not, and for `qwen3` without a BitNet `quantization_config`.
+    /// quantised, but for files of MLX and for `qwen3`, unless they say that they are BitNets.
     ///
     /// # Errors
     /// A message that names the key: a size that is missing or out of range; a model graph that is not supported.
     pub fn from_json(json: &Value) -> Result<Self, Problem> {
+        let bitnet = json["model_type"] != "bitnet" && is_bitnet(json);
         let json = Keys(json.as_object().ok_or("is not a JSON object")?);
         let architecture = json.text("model_type")?.ok_or("has no model_type")?;
         let defaults = match architecture {
@@ -128,8 +129,6 @@ impl ModelConfig {
             Some(ids) => token_ids(ids)?,
             None => defaults.eos.into_iter().collect(),
         };
-        let bitnet =
-            json.object("quantization_config")?.is_some_and(|quantization| quantization.0.get("quant_method") == Some(&"bitnet".into()));
         let config = Self {
             architecture: architecture.to_owned(),
             hidden,
@@ -302,10 +301,26 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     if let Some(kind) = json.get("layer_types").and_then(|kinds| kinds.as_array()?.iter().find(|&kind| kind != "full_attention")) {
         return unsupported(format!("layer_types has {kind}; only \"full_attention\" is supported"));
     }
+    whole_heads(json)
+}
+
+fn whole_heads(json: Keys<'_>) -> Result<(), Problem> {
     match json.float("partial_rotary_factor", 1.0)? {
         1.0 => Ok(()),
         part => unsupported(format!("partial_rotary_factor {part} is not supported: only rotation of whole heads is")),
     }
+}
+
+/// Does config.json say that the model was trained for ternary weights and 8-bit activations?
+pub(super) fn is_bitnet(json: &Value) -> bool {
+    let quantization = &json["quantization_config"];
+    let architectures = json["architectures"].as_array().map_or(&[][..], Vec::as_slice);
+    json["model_type"] == "bitnet"
+        || quantization["quant_method"] == "bitnet"
+        || quantization["linear_class"].is_string()
+        // 1bitLLM
+        || json["weight_bits"] == 1
+        || architectures.iter().any(|name| name.as_str().is_some_and(|name| name.starts_with("BitNet") || name.starts_with("Bitnet")))
 }
 
 struct Rope {
@@ -316,12 +331,24 @@ struct Rope {
 impl Rope {
     /// Reads either spelling: `rope_theta` and `rope_scaling`, or `rope_parameters` with everything.
     fn from_json(json: Keys<'_>, defaults: &Defaults, context: usize) -> Result<Self, Problem> {
-        let theta = json.float("rope_theta", defaults.theta)?;
-        if let Some(parameters) = json.object("rope_parameters")? {
-            return Ok(Self { theta: parameters.float("rope_theta", theta)?, scaling: Self::scaling(parameters, context)? });
+        let scaling = |key| json.object(key)?.map(|scaling| Self::scaling(scaling, context)).transpose();
+        let (old, new) = (scaling("rope_scaling")?, scaling("rope_parameters")?);
+        if let (Some(old), Some(new)) = (old, new)
+            && old != new
+        {
+            return unsupported(format!("rope_scaling gives {old:?}, and rope_parameters {new:?}"));
         }
-        let scaling = json.object("rope_scaling")?.map_or(Ok(RopeScaling::None), |scaling| Self::scaling(scaling, context));
-        Ok(Self { theta, scaling: scaling? })
+        let scaling = new.or(old).unwrap_or(RopeScaling::None);
+        if let RopeScaling::Llama3 { context, .. } | RopeScaling::Yarn { context, .. } = scaling {
+            let key = "original_max_position_embeddings";
+            let beside = json.float(key, context)?;
+            if beside != context {
+                return unsupported(format!("{key} is {beside}, and {context} in the rotary parameters"));
+            }
+        }
+        let theta = json.float("rope_theta", defaults.theta)?;
+        let parameters = json.object("rope_parameters")?;
+        Ok(Self { theta: parameters.map_or(Ok(theta), |parameters| parameters.float("rope_theta", theta))?, scaling })
     }
 
     /// `context` is the model's, in tokens.
@@ -329,6 +356,7 @@ impl Rope {
         if let Some((key, _)) = json.0.iter().find(|(_, value)| value.is_object()) {
             return unsupported(format!("separate rotary parameters for `{key}` are not supported"));
         }
+        whole_heads(json)?;
         let kind = json.text("rope_type")?.or(json.text("type")?).unwrap_or("default");
         match kind {
             "default" => Ok(RopeScaling::None),

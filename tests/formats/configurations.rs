@@ -94,6 +94,7 @@ fn qwen3_has_the_defaults_of_transformers() {
     // Activations are quantised where BitNet's keys say so, and never by MLX.
     assert!(!config.quantized_activations);
     assert!(qwen3(json!({"quantization_config": {"quant_method": "bitnet"}})).quantized_activations);
+    assert!(qwen3(json!({"architectures": ["BitNetQwen3ForCausalLM"]})).quantized_activations);
     let mlx =
         json!({"bits": 2, "group_size": 128, "mode": "affine", "lm_head": false, "model.embed_tokens": {"bits": 2, "group_size": 128}});
     assert!(!qwen3(json!({"quantization": mlx})).quantized_activations);
@@ -122,6 +123,21 @@ fn yarn_is_read() {
         RopeScaling::Yarn { attention, .. } => assert!((attention - 0.901_784).abs() < 1e-6, "{attention}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn rotary_parameters_that_disagree_are_refused() {
+    let yarn = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 8192});
+    let plain = json!({"rope_type": "default", "rope_theta": 1e6});
+    for (keys, text) in [
+        (json!({"rope_parameters": plain, "rope_scaling": yarn}), "rope_scaling gives Yarn"),
+        (json!({"rope_scaling": yarn, "original_max_position_embeddings": 4096}), "original_max_position_embeddings is 4096"),
+        (json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}), "partial_rotary_factor 0.5"),
+    ] {
+        let error = read_config(keys).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    assert!(read_config(json!({"rope_parameters": yarn, "rope_scaling": yarn, "original_max_position_embeddings": 8192})).is_ok());
 }
 
 #[test]
