@@ -176,7 +176,8 @@ impl Model {
     }
 
     /// The GPU memory that a session will need, the model's weights apart; nothing for a model on the CPU. It is for prompts of as many tokens as are
-    /// computed together, and for steps of all its sequences; a session that is used for less takes less. Where a context's memory is limited, what does not
+    /// computed together, and for steps of all its sequences. Not in it: steps of prompts up to 64 tokens, which are kept too, penalties, drafts, and
+    /// logits of every token. Where a context's memory is limited, what does not
     /// fit is refused: [`Model::session`].
     ///
     /// ```no_run

@@ -165,7 +165,10 @@ impl GpuModel {
     /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they will not fit: layers are taken to be as large as the first.
     pub fn new(context: &Context, config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
         let mut layers = layers.peekable();
-        if let Some(Ok(first)) = layers.peek() {
+        // What it takes to know is done only where it matters.
+        if context.memory_stats().limit.is_some()
+            && let Some(Ok(first)) = layers.peek()
+        {
             context.check_room(Self::weights(context, &host, first, config.layers)?, || "a model's weights".into())?;
         }
         let (given, weights) = (context.clone(), context.labelled(Footprint::WEIGHTS));
