@@ -1,7 +1,7 @@
 //! The same bits in any company: a sequence's logits do not depend on how its text was cut into pieces, on what else is in the batch, or on how many
 //! tokens a step takes. In every engine.
 
-use bitnet_wgpu::model::{Model, Session, SessionOptions};
+use bitnet_wgpu::model::{LoadOptions, Model, Session, SessionOptions};
 use support::{block_on, context, prompts_on_matrix_units, real_model};
 
 /// The real model by both engines, and on matrix units where the GPU has some, and small ones with SiLU and with rows that take two dispatches.
@@ -63,6 +63,25 @@ fn prompts_on_matrix_units_have_the_same_bits() {
     };
     let alone = in_pieces(100);
     assert!(in_pieces(299) == alone && in_pieces(300) == alone);
+}
+
+/// Attention in halves is another sum, of a prompt only, and nearly the same: a code that flips moves a logit by some tenths.
+#[test]
+fn attention_in_halves_moves_logits_a_little() {
+    let Some(context) = prompts_on_matrix_units() else { return };
+    let load = |halves| Model::load_with(Some(&context), real_model(), LoadOptions::default().half_attention(halves)).unwrap();
+    let (model, halves) = (load(false), load(true));
+    let ids = text(&model, 5, 300);
+    let logits = |model: &Model, piece| {
+        let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
+        let pieces: Vec<_> = ids.chunks(piece).map(|part| block_on(session.prefill(0, part)).unwrap()).collect();
+        pieces.last().unwrap().clone()
+    };
+    let exact = logits(&model, 300);
+    assert_eq!(bits(&logits(&halves, 50)), bits(&exact), "pieces that are too short for it");
+    let moved = logits(&halves, 300).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    println!("logits move by up to {moved}");
+    assert!(moved > 0.0 && moved < 0.6, "{moved}");
 }
 
 /// A prompt in pieces, and in one.

@@ -21,6 +21,10 @@ pub struct LoadOptions<'a> {
     /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
     /// of what a token costs. Else it stays as it is stored.
     pub int8_head: bool,
+    /// Compute the attention of prompts on a GPU's matrix units, with queries and weights in halves: long prompts take less time, and logits differ in
+    /// their last bits by how a prompt is cut. See [`rope_attention_in_halves_into`](crate::transformer::rope_attention_in_halves_into), which says where it
+    /// serves; elsewhere nothing changes.
+    pub half_attention: bool,
     /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes
     /// gibberish then, unless it was. Without, such a model is refused.
     pub quantize: bool,
@@ -37,6 +41,12 @@ impl<'a> LoadOptions<'a> {
     #[must_use]
     pub fn int8_head(self, int8_head: bool) -> Self {
         Self { int8_head, ..self }
+    }
+
+    /// Sets [`LoadOptions::half_attention`].
+    #[must_use]
+    pub fn half_attention(self, half_attention: bool) -> Self {
+        Self { half_attention, ..self }
     }
 
     /// Sets [`LoadOptions::quantize`].

@@ -34,6 +34,8 @@ pub(in crate::model) struct GpuModel {
     pub(super) config: ModelConfig,
     ends: Arc<Ends<DenseMatrix, Tensor<f32>>>,
     layers: Arc<Vec<GpuLayer>>,
+    /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
+    half_attention: bool,
 }
 
 /// What layers keep of the sequences of a session.
@@ -177,7 +179,13 @@ impl GpuModel {
         // An embedding is large: it need not stay while layers are read.
         drop(host);
         let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
-        Ok(Self { given, context: context.labelled(Footprint::ACTIVATIONS), config, ends: Arc::new(ends), layers: Arc::new(layers) })
+        let context = context.labelled(Footprint::ACTIVATIONS);
+        Ok(Self { given, context, config, ends: Arc::new(ends), layers: Arc::new(layers), half_attention: false })
+    }
+
+    /// The same with the attention of prompts in halves, or not.
+    pub fn half_attention(self, half_attention: bool) -> Self {
+        Self { half_attention, ..self }
     }
 
     /// Bytes that the weights of a model of such ends and layers take on a device.
@@ -250,7 +258,8 @@ impl GpuModel {
         if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
             transformer::rms_norm_heads(encoder, &s.qkv, c.attention(), queries, keys, c.eps)?;
         }
-        transformer::rope_attention_into(encoder, &s.qkv, &input.new_tokens(), &memory.angles, cache, input.longest, &s.attended)?;
+        let attend = if self.half_attention { transformer::rope_attention_in_halves_into } else { transformer::rope_attention_into };
+        attend(encoder, &s.qkv, &input.new_tokens(), &memory.angles, cache, input.longest, Out::set(&s.attended))?;
         linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
         let (ffn_norm, gated_norm) = (norm(&layer.post_norm), layer.gated_norm.as_ref().and_then(norm));
         if c.quantized_activations && bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {

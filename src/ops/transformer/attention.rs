@@ -22,14 +22,14 @@ use crate::{
 use rayon::prelude::*;
 
 params! {
-    struct Params {
+    pub(super) struct Params {
         run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
     }
 }
 params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 } }
 
 /// Positions of a share.
-const SPAN: usize = 64;
+pub(super) const SPAN: usize = 64;
 
 const FEW_BINDINGS: &[Binding] = &[
     read("runs", U32),
@@ -222,6 +222,24 @@ fn plan(rows: usize, kv_heads: usize, sequences: usize, head_dim: usize, longest
     if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
 }
 
+/// What the kernels are told, once `y` is known to fit; `qkv` has been checked.
+pub(super) fn params(qkv: &Tensor<f32>, new: &NewTokens<'_>, cache: &KvCache, longest: usize, y: &Out<'_, f32>) -> Result<Params> {
+    let shape = cache.shape;
+    y.check("attention", qkv.shape().as_matrix().0, shape.heads * shape.head_dim)?;
+    Ok(Params {
+        run: new.run as u32,
+        sequences: cache.sequences as u32,
+        heads: shape.heads as u32,
+        kv_heads: shape.kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        capacity: cache.capacity as u32,
+        longest: longest.min(cache.capacity) as u32,
+        rotate: 0,
+        add: y.adds().into(),
+        scale: (shape.head_dim as f32).sqrt().recip(),
+    })
+}
+
 /// Records it; `angles` rotate inside. `qkv` has been checked.
 fn record(
     encoder: &mut Encoder,
@@ -234,22 +252,8 @@ fn record(
 ) -> Result<()> {
     let (tokens, shape) = (qkv.shape().as_matrix().0, cache.shape);
     let NewTokens { run, runs } = *new;
-    let width = shape.heads * shape.head_dim;
-    y.check("attention", tokens, width)?;
+    let params = Params { rotate: angles.is_some().into(), ..params(qkv, new, cache, longest, &y)? };
     let longest = longest.min(cache.capacity);
-    let (run32, longest32, add) = (run as u32, longest as u32, y.adds().into());
-    let params = Params {
-        run: run32,
-        sequences: cache.sequences as u32,
-        heads: shape.heads as u32,
-        kv_heads: shape.kv_heads as u32,
-        head_dim: shape.head_dim as u32,
-        capacity: cache.capacity as u32,
-        longest: longest32,
-        rotate: angles.is_some().into(),
-        add,
-        scale: (shape.head_dim as f32).sqrt().recip(),
-    };
     let (rows, sequences) = (run * (shape.heads / shape.kv_heads), tokens / run);
     let (keys, values, y) = (&cache.keys, &cache.values, y.tensor());
     let plan = plan(rows, shape.kv_heads, sequences, shape.head_dim, longest);
@@ -277,8 +281,8 @@ fn record(
     if shares == 1 {
         return Ok(());
     }
-    let (heads, head_dim, tokens32) = (shape.heads as u32, shape.head_dim as u32, tokens as u32);
-    let params = CombineParams { run: run32, heads, head_dim, longest: longest32, tokens: tokens32, add };
+    let Params { run, heads, head_dim, longest, add, .. } = params;
+    let params = CombineParams { run, heads, head_dim, longest, tokens: tokens as u32, add };
     encoder.dispatch(&COMBINE, &params, &[runs, &x, &x_weight, y], [tokens * shape.heads * shape.quads(), 1, 1])
 }
 

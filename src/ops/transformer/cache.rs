@@ -202,6 +202,10 @@ impl KvCache {
         self.values.write(&values)
     }
 
+    pub(super) fn in_halves(&self) -> bool {
+        matches!(self.keys, Floats::F16(_))
+    }
+
     fn check_lengths(&self, lengths: &[usize]) -> Result<()> {
         match lengths.iter().find(|&&length| length > self.capacity) {
             Some(&found) => Err(Error::Length { shape: [self.sequences, self.capacity].into(), found }),

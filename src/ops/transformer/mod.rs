@@ -5,6 +5,7 @@
 //! positions (Su et al., 2104.09864) in the halves convention, grouped-query attention (Ainslie et al., 2305.13245).
 
 pub(crate) mod attention;
+pub(crate) mod attention_units;
 pub(crate) mod cache;
 pub(crate) mod dense_gemv;
 pub(crate) mod embed;
@@ -22,6 +23,7 @@ pub use cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 
 family!(
     attention,
+    attention_units,
     dense_gemv,
     embed,
     flash_attention,

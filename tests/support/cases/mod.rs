@@ -46,7 +46,9 @@ impl Op {
 
     /// Has it kernels for matrix units?
     pub fn on_matrix_units(&self) -> bool {
-        ["bitnet::bitlinear", "bitnet::bitlinear_add", "tensor::matmul", "tensor::matmul_with"].contains(&self.name)
+        let halves = ["transformer::attention_in_halves", "transformer::attention_in_halves_company"];
+        halves.contains(&self.name)
+            || ["bitnet::bitlinear", "bitnet::bitlinear_add", "tensor::matmul", "tensor::matmul_with"].contains(&self.name)
     }
 }
 

@@ -4,7 +4,10 @@ use super::cache::Slots;
 use crate::{Case, Data, Near, U, half_floats, rng, seed};
 use bitnet_wgpu::{
     Element, Out,
-    transformer::{HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope, rope_angles, rope_attention_into, rope_cpu},
+    transformer::{
+        HostKvCache, NewTokens, attention, attention_cpu, attention_into, rope, rope_angles, rope_attention_in_halves_into,
+        rope_attention_into, rope_cpu,
+    },
 };
 use rand::{RngExt, rngs::StdRng};
 
@@ -55,13 +58,60 @@ pub fn cases() -> Vec<Case> {
             if slots.run < 3 {
                 // Shares that a second dispatch brings together.
                 let slots = with_room(slots.clone(), rooms);
-                let attention = Attention { slots, rooms, element, rows: rows.clone(), exact: false };
+                let attention = Attention { slots, rooms, element, rows: rows.clone(), exact: false, halves: false };
                 cases.push(attention.case("in two dispatches").on(|c| c.device_barriers = false));
             }
-            cases.push(Attention { slots: with_room(slots.clone(), rooms), rooms, element, rows, exact: false }.case("plain"));
+            cases.push(
+                Attention { slots: with_room(slots.clone(), rooms), rooms, element, rows, exact: false, halves: false }.case("plain"),
+            );
         }
     }
     cases.extend(huge_scores());
+    cases
+}
+
+/// Runs that matrix units take, and some that they do not.
+pub fn in_halves() -> Vec<Case> {
+    let fixed = [
+        (Slots::one(2, 1, 64, 0, 64), 1.0),
+        (Slots::one(2, 2, 64, 5, 70), 1.0),
+        // Scores that grow with the position, so that sums are scaled.
+        (Slots::one(4, 1, 64, 100, 65), 12.0),
+        (Slots::one(3, 1, 64, 31, 129), 12.0),
+        (Slots::one(2, 1, 32, 63, 65), 12.0),
+        (Slots::one(6, 3, 128, 40, 66), 12.0),
+        (Slots::one(2, 1, 64, 0, 64).of(&[0, 33, 90, 5], &[3, 1, 2]), 1.0),
+        (Slots::one(2, 2, 32, 0, 100).of(&[64, 1], &[1, 0]), 12.0),
+        // Many tiles: larger ones.
+        (Slots::one(75, 75, 128, 0, 64).of(&[0, 1], &[1, 0]), 12.0),
+        // A width, a run and a type of cache that are for other kernels.
+        (Slots::one(2, 1, 40, 3, 66), 1.0),
+        (Slots::one(2, 1, 64, 3, 63), 1.0),
+    ];
+    let fixed = (0u64..).zip(fixed).map(|(i, (slots, growth))| (rng(800 + i), slots, growth));
+    let random = (0..6).map(|i| {
+        let mut rng = rng(1000 * seed() + 800 + i);
+        let (kv_heads, sharing, head_dim) = (rng.random_range(1..4), rng.random_range(1..5), [32, 64, 128][rng.random_range(0..3)]);
+        let positions: Vec<usize> = (0..rng.random_range(1..3)).map(|_| rng.random_range(0..150)).collect();
+        let used = Slots::some(&mut rng, positions.len());
+        let slots = Slots::one(kv_heads * sharing, kv_heads, head_dim, 0, rng.random_range(64..140)).of(&positions, &used);
+        (rng, slots, 12.0)
+    });
+    let case = |(mut rng, slots, growth): (StdRng, Slots, f32), element| {
+        let mut rows = half_floats(&mut rng, rows_len(&slots), 1.0);
+        let (shape, row) = (slots.shape, slots.shape.row());
+        let mut tokens = rows.chunks_exact_mut(row);
+        for length in slots.positions.iter().map(|past| past + slots.run) {
+            for (position, token) in tokens.by_ref().take(length).enumerate() {
+                let growth = 1.0 + (growth - 1.0) * position as f32 / length as f32;
+                let keys = &mut token[shape.heads * shape.head_dim..][..shape.kv_heads * shape.head_dim];
+                keys.iter_mut().for_each(|k| *k = Data::floats(Element::F16, &[*k * growth]).to_f32()[0]);
+            }
+        }
+        Attention { slots, rooms: 1, element, rows, exact: false, halves: true }.case("in halves")
+    };
+    let mut cases: Vec<_> = fixed.chain(random.collect::<Vec<_>>()).map(|of| case(of, Element::F16)).collect();
+    cases.push(case((rng(820), Slots::one(2, 1, 64, 3, 66), 1.0), Element::F32));
     cases
 }
 
@@ -82,7 +132,7 @@ fn huge_scores() -> Vec<Case> {
             for row in rows.chunks_mut(slots.shape.row()) {
                 row[6 * 64..].iter_mut().for_each(|v| *v /= 512.0);
             }
-            cases.push(Attention { slots, rooms, element, rows, exact: true }.case("huge scores"));
+            cases.push(Attention { slots, rooms, element, rows, exact: true, halves: false }.case("huge scores"));
         }
     }
     // Scores up to 2^118 and down to -2^93 (-10^30 is less than any may be); equal ones share the weight.
@@ -93,7 +143,8 @@ fn huge_scores() -> Vec<Case> {
             row[..3 * 16].fill(0.0);
             (row[3], row[16 + 3], row[32 + 3]) = (query, -query.min(2f32.powi(30)), if token % 3 == 0 { key } else { key / 2.0 });
         }
-        cases.push(Attention { slots, rooms: 2, element: Element::F32, rows, exact: true }.case(&format!("keys of {key:e}")));
+        cases
+            .push(Attention { slots, rooms: 2, element: Element::F32, rows, exact: true, halves: false }.case(&format!("keys of {key:e}")));
     }
     cases
 }
@@ -107,6 +158,8 @@ struct Attention {
     rows: Vec<f32>,
     /// Are scores exact in `f32`?
     exact: bool,
+    /// Queries and weights may be rounded to halves.
+    halves: bool,
 }
 
 /// Room for so many shares, less one, beyond what sequences have.
@@ -132,7 +185,15 @@ impl Attention {
             let qkv = r.upload(&qkv, [slots.tokens(), slots.shape.row()])?;
             let shape = [slots.tokens(), slots.shape.heads * slots.shape.head_dim];
             let new = NewTokens { run: slots.run, runs: &runs };
-            let y = if base == 0.0 {
+            let y = if self.halves {
+                let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
+                // They turn nothing.
+                let angles =
+                    r.upload(&[1.0, 0.0].repeat(slots.capacity * slots.shape.head_dim / 2), [slots.capacity, slots.shape.head_dim / 2, 2])?;
+                let out = if base == 0.0 { Out::set(&y) } else { Out::add(&y) };
+                rope_attention_in_halves_into(&mut r.encoder, &qkv, &new, &angles, &cache, slots.capacity, out)?;
+                y
+            } else if base == 0.0 {
                 attention(&mut r.encoder, &qkv, &new, &cache, slots.capacity)?
             } else {
                 let y = r.upload(&vec![base; shape[0] * shape[1]], shape)?;
@@ -220,12 +281,16 @@ impl Attention {
                 // largest of its tile, from there to those of later tiles and of other shares: the |x| add up to that of the whole way; and a
                 // product each.
                 let steps = (last / 64 + 3) as f64;
+                // Half a unit of a half, of a query and of a weight, and of the least half where a weight is less. A matrix unit may cut off where others
+                // round, and does so where products are brought to one exponent: that is taken for eight times the error of a sum in `f32`.
+                let (half, least, unit) = if self.halves { (2f64.powi(-11), 2f64.powi(-25), 8.0) } else { (0.0, 0.0, 1.0) };
                 let stray = |position: usize| {
-                    let score = if self.exact { 0.0 } else { terms(position).map(f64::abs).sum::<f64>() * (head_dim + 2) as f64 * U };
-                    (score + (5.0 * (largest - scores[position]) + 7.0 * steps) * U).exp_m1()
+                    let error = (head_dim + 2) as f64 * U * unit + half;
+                    let score = if self.exact { 0.0 } else { terms(position).map(f64::abs).sum::<f64>() * error };
+                    (1.0 + half) * (score + (5.0 * (largest - scores[position]) + 7.0 * steps) * U).exp() - 1.0
                 };
                 // Where a weight is nothing, so is what it strays.
-                let strays: Vec<f64> = (0..=last).map(|p| if weights[p] == 0.0 { 0.0 } else { weights[p] * stray(p) }).collect();
+                let strays: Vec<f64> = (0..=last).map(|p| least + if weights[p] == 0.0 { 0.0 } else { weights[p] * stray(p) }).collect();
                 for d in 0..head_dim {
                     let v = |position: usize| f64::from(row(position, heads + kv_heads + shared)[d]);
                     let mean = |weights: &[f64], of: &dyn Fn(usize) -> f64| {
@@ -233,7 +298,7 @@ impl Attention {
                     };
                     let exact = mean(&weights, &v);
                     // Sums of weights and of weighted values in some order, their quotient (2.5 units), and weights that are flushed.
-                    let sums = 2.0 * (last + 12) as f64 * U * mean(&weights, &|p| v(p).abs()) + 1e-30;
+                    let sums = 2.0 * unit * (last + 12) as f64 * U * mean(&weights, &|p| v(p).abs()) + 1e-30;
                     all.push(Near { exact, error: mean(&strays, &|p| v(p).abs() + exact.abs()) + sums });
                 }
             }
@@ -277,8 +342,26 @@ pub fn company() -> Vec<Case> {
     (0..).zip(shapes.into_iter().chain(many)).flat_map(case).collect()
 }
 
-/// The new tokens of all slots at once, and each slot's by itself, a piece after another.
+/// The same bits for a prompt on matrix units in one piece, in pieces that they take, and among others.
+pub fn company_in_halves() -> Vec<Case> {
+    let shapes = [
+        (Slots::one(4, 2, 64, 0, 200), vec![64, 71, 65]),
+        (Slots::one(2, 1, 32, 37, 131), vec![66, 65]),
+        (Slots::one(3, 1, 128, 0, 129), vec![65, 64]),
+        (Slots::one(2, 1, 64, 0, 128).of(&[3, 64, 0], &[2, 0]), vec![64, 64]),
+        // Larger tiles for all than for one.
+        (Slots::one(16, 16, 128, 0, 128).of(&[0; 10], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), vec![64, 64]),
+    ];
+    let case = |(i, (slots, pieces)): (u64, (Slots, Vec<usize>))| in_pieces_by(true, &mut rng(850 + i), &slots, &pieces, Element::F16);
+    (0..).zip(shapes).map(case).collect()
+}
+
 fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
+    in_pieces_by(false, rng, slots, pieces, element)
+}
+
+/// The new tokens of all slots at once, and each slot's by itself, a piece after another.
+fn in_pieces_by(halves: bool, rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
     let (shape, run) = (slots.shape, slots.run);
     assert_eq!(pieces.iter().sum::<usize>(), run);
     // A position that nobody comes to.
@@ -307,8 +390,12 @@ fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element
         let (whole, runs) = slots.upload(r, element, &caches)?;
         let new = NewTokens { run, runs: &runs };
         let (rows, y) = (r.upload(&qkv, [slots.tokens(), shape.row()])?, r.output::<f32>([slots.tokens(), width])?);
-        rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
-        attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
+        if halves {
+            rope_attention_in_halves_into(&mut r.encoder, &rows, &new, &angles, &whole, slots.capacity, &y)?;
+        } else {
+            rope(&mut r.encoder, &rows, &new, &angles, &whole)?;
+            attention_into(&mut r.encoder, &rows, &new, &whole, slots.capacity, &y)?;
+        }
         r.watch_all(&y);
         whole.tensors().into_iter().for_each(|buffer| r.watch(buffer, slots.cache_len()));
         let (cut, _) = slots.upload(r, element, &caches)?;
@@ -321,7 +408,11 @@ fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element
                 let rows = r.upload(&qkv[done * shape.row()..][..piece * shape.row()], [piece, shape.row()])?;
                 let y = r.output::<f32>([piece, width])?;
                 (done, past) = (done + piece, past + piece);
-                rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
+                if halves {
+                    rope_attention_in_halves_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
+                } else {
+                    rope_attention_into(&mut r.encoder, &rows, &new, &angles, &cut, past, &y)?;
+                }
                 r.watch_all(&y);
             }
         }

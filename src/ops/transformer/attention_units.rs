@@ -1,0 +1,120 @@
+//! Attention of prompts on matrix units, with queries and weights in halves.
+
+use super::{
+    KvCache, NewTokens,
+    attention::{self, Params, SPAN},
+    rope::rope,
+};
+use crate::{
+    error::Result,
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        needs::MatrixUnit,
+        params::Params as _,
+        source::{Part, Source},
+    },
+    ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    wgsl,
+};
+
+/// Positions that are staged at a time.
+const STAGED: u32 = SPAN as u32 / 2;
+/// Fewer new tokens of a sequence than this leave most of a tile empty.
+const MIN_RUN: usize = 64;
+
+const BINDINGS: &[Binding] = &[read("runs", U32), read("qkv", F32), read("keys", F16), read("values", F16), read_write("y", F32)];
+const PARTS_16: &[Part] = wgsl!["shared/ids", "tensor/matrix_16", "transformer/attention_rows", "transformer/attention_units"];
+const PARTS_8: &[Part] = wgsl!["shared/ids", "tensor/matrix_8", "transformer/attention_rows", "transformer/attention_units"];
+
+/// `rows` rows of `head` columns a workgroup; a subgroup takes as many as a matrix has.
+const fn source(parts: &'static [Part], unit: MatrixUnit, rows: u32, head: u32) -> Source {
+    // Keys and values, in lines of two quads more; scores of one quad more, and weights of two.
+    let bytes = 2 * STAGED * (2 * head + 16) + rows * (4 * STAGED + 16 + 2 * STAGED + 16) + 16;
+    Source::wgsl(parts).workgroup_size([rows / unit.size * unit.lanes, 1, 1]).tile([rows, 1, 1]).workgroup_bytes(bytes)
+}
+
+const fn kernel(name: &'static str, unit: MatrixUnit, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention_units").matrix_unit(unit)
+}
+
+static UNITS_16_64: Kernel =
+    kernel("attention_units_16_64", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 64).constants(&[("SPAN", STAGED), ("HEAD", 64)])]);
+static UNITS_16_128: Kernel =
+    kernel("attention_units_16_128", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 128).constants(&[("SPAN", STAGED), ("HEAD", 128)])]);
+static UNITS_16_128_LARGE: Kernel =
+    kernel("attention_units_16_128_large", UNIT_16, &[source(PARTS_16, UNIT_16, 128, 128).constants(&[("SPAN", STAGED), ("HEAD", 128)])]);
+/// For software adapters.
+static UNITS_8_32: Kernel =
+    kernel("attention_units_8_32", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 32).constants(&[("SPAN", STAGED), ("HEAD", 32)])]);
+static UNITS_8_64: Kernel =
+    kernel("attention_units_8_64", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", STAGED), ("HEAD", 64)])]);
+
+pub(super) const KERNELS: &[&Kernel] = &[&UNITS_16_64, &UNITS_16_128, &UNITS_16_128_LARGE, &UNITS_8_32, &UNITS_8_64];
+
+/// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with `rows` rows.
+fn plan(units: &[MatrixUnit], head_dim: usize, rows: usize, groups: usize) -> Option<&'static Kernel> {
+    // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy (docs/performance.md).
+    let large = rows.div_ceil(128) * groups >= 150;
+    let kernel = |unit| match (unit, head_dim) {
+        (UNIT_16, 64) => Some(&UNITS_16_64),
+        (UNIT_16, 128) => Some(if large { &UNITS_16_128_LARGE } else { &UNITS_16_128 }),
+        (UNIT_8, 32) => Some(&UNITS_8_32),
+        (UNIT_8, 64) => Some(&UNITS_8_64),
+        _ => None,
+    };
+    units.iter().find_map(|&unit| kernel(unit))
+}
+
+/// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of runs of 64 tokens and more, queries and weights of positions are rounded to
+/// halves, and multiplied on the GPU's matrix units, which add up in an order of their own. Errors are those of a half, 2⁻¹¹ of a query and of a weight;
+/// queries beyond the range of halves, after their division by √D, give NaN.
+///
+/// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is still the same bits however many there are. It is
+/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, without a fitting unit ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)), for a cache in `f32`,
+/// and for heads of other widths than 64 and 128.
+///
+/// # Errors
+/// As [`rope_attention_into`](super::rope_attention_into).
+pub fn rope_attention_in_halves_into<'y>(
+    encoder: &mut Encoder,
+    qkv: &Tensor<f32>,
+    new: &NewTokens<'_>,
+    angles: &Tensor<f32>,
+    cache: &KvCache,
+    longest: usize,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
+    let y = y.into();
+    let (units, shape) = (&encoder.context().capabilities().matrix_units, cache.shape);
+    let (rows, sequences) = (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
+    let served = new.run >= MIN_RUN && cache.in_halves();
+    let Some(kernel) = plan(units, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served) else {
+        return attention::rope_attention_into(encoder, qkv, new, angles, cache, longest, y);
+    };
+    rope(encoder, qkv, new, angles, cache)?;
+    let params = attention::params(qkv, new, cache, longest, &y)?;
+    let bindings: [&dyn Bind; 5] = [new.runs, qkv, &cache.keys, &cache.values, y.tensor()];
+    encoder.dispatch(kernel, &params, &bindings, [rows, shape.kv_heads, sequences])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{UNIT_8, UNIT_16, plan};
+
+    #[test]
+    fn a_kernel_for_the_unit_and_the_head() {
+        let name = |units: &[_], head_dim, rows| plan(units, head_dim, rows, 5).map(|kernel| kernel.name);
+        assert_eq!(name(&[UNIT_16], 128, 512 * 4), Some("attention_units_16_128"));
+        assert_eq!(name(&[UNIT_16], 128, 1024 * 4), Some("attention_units_16_128_large"));
+        assert_eq!(name(&[UNIT_16], 64, 1024 * 4), Some("attention_units_16_64"));
+        assert_eq!(name(&[UNIT_8], 64, 1024 * 4), Some("attention_units_8_64"));
+        assert_eq!(name(&[UNIT_16], 80, 512 * 4), None);
+        assert_eq!(name(&[], 128, 512 * 4), None);
+    }
+}
