@@ -23,11 +23,6 @@ var<workgroup> outputs: array<f32, THREADS / LANES * SIDE * SIDE>;
 // Scale, and sum of the activations, of the tile's tokens.
 var<workgroup> of_tokens: array<vec2<f32>, TILE_Y>;
 
-struct Lane {
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_invocation_id) id: u32,
-}
-
 // What a thread stages: a word of two rows and of two tokens, half a tile apart.
 struct Words { w0: u32, w1: u32, x0: vec4<u32>, x1: vec4<u32> }
 

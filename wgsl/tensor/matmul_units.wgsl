@@ -17,11 +17,6 @@ var<workgroup> staged: array<vec4<f16>, 2u * TILE_X * K_PITCH>;
 // A matrix of outputs of each subgroup.
 var<workgroup> outputs: array<f32, THREADS / LANES * SIDE * SIDE>;
 
-struct Lane {
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_invocation_id) id: u32,
-}
-
 // What a thread stages of a side: four quads at one place of their lines, which are `step` apart.
 struct Place { line: u32, quad: u32, step: u32 }
 struct Quads { x: vec4<f16>, y: vec4<f16>, z: vec4<f16>, w: vec4<f16> }

@@ -34,11 +34,6 @@ var<workgroup> weights: array<vec4<f16>, TILE_X * WEIGHTS>;
 // Has the top of a row grown?
 var<workgroup> grown: vec4<u32>;
 
-struct Lane {
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_invocation_id) id: u32,
-}
-
 // The first row of a subgroup in the tile, a lane's row, and its first quad in that row of a matrix.
 struct Place { first: u32, row: u32, quad: u32 }
 

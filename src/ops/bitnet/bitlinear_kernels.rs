@@ -261,8 +261,8 @@ const fn units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [S
     kernel(name, "bitlinear_gemm_units", sources).matrix_unit(unit)
 }
 
-const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "tensor/matrix_16", "bitnet/bitlinear_gemm_units"];
-const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "tensor/matrix_8", "bitnet/bitlinear_gemm_units"];
+const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "shared/lane", "tensor/matrix_16", "bitnet/bitlinear_gemm_units"];
+const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "shared/lane", "tensor/matrix_8", "bitnet/bitlinear_gemm_units"];
 
 /// For GPUs.
 pub static UNITS_16: OnUnit = OnUnit {

@@ -160,10 +160,10 @@ pub static MATMUL_LARGE: Forms = forms(["matmul_large", "matmul_large_finish"], 
 
 /// Units for matrices of 16 × 16, as NVIDIA's are.
 pub const UNIT_16: MatrixUnit = MatrixUnit::new(16, 32);
-const UNITS_16: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matrix_16", HOLE, "tensor/matmul_units"];
+const UNITS_16: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "shared/lane", "tensor/matrix_16", HOLE, "tensor/matmul_units"];
 /// Those of 8 × 8 of a software adapter, which run the same text.
 pub const UNIT_8: MatrixUnit = MatrixUnit::new(8, 8);
-const UNITS_8: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matrix_8", HOLE, "tensor/matmul_units"];
+const UNITS_8: &[Part] = wgsl!["shared/ids", "tensor/matmul_dense", "shared/lane", "tensor/matrix_8", HOLE, "tensor/matmul_units"];
 
 /// Halves in rows of whole quads.
 pub static MATMUL_UNITS_16: Forms = forms_on(UNIT_16, ["matmul_units_16", "matmul_units_16_finish"], &[units(UNITS_16)]);

@@ -94,7 +94,7 @@ static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Sour
 /// Columns of a row that a workgroup of [`MANY`] makes.
 const COLUMNS: usize = 128;
 
-/// Tiles of 32 rows in WGSL; there the dearest turn is that of half a share's values.
+/// Tiles of 32 rows. In WGSL the dearest turn is that of half a share's values, in Metal that of a quad of the keys.
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
     Params::FIELDS,
@@ -112,18 +112,18 @@ static MANY: Kernel = Kernel::trusted(
         .constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
         .workgroup_bytes(16_384)
         .work(Work::new(512, "products", 64, 1024)),
-        rows(
-            Source::msl(msl![
-                "shared/prelude",
-                "shared/exp",
-                "transformer/attention_share",
-                "transformer/attention_merge",
-                "transformer/attention_many"
-            ]),
-            8,
-            10_240,
-        )
-        .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64), ("COLUMNS", COLUMNS as u32)]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exp",
+            "transformer/attention_share",
+            "transformer/attention_merge",
+            "transformer/attention_many"
+        ])
+        .workgroup_size([256, 1, 1])
+        .tile([32, 1, 1])
+        .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64), ("COLUMNS", COLUMNS as u32)])
+        .workgroup_bytes(16_384)
+        .work(Work::new(32, "products", 0, 64)),
     ],
 );
 

@@ -29,8 +29,9 @@ const STAGED: u32 = SPAN as u32 / 2;
 const MIN_RUN: usize = 64;
 
 const BINDINGS: &[Binding] = &[read("runs", U32), read("qkv", F32), read("keys", F16), read("values", F16), read_write("y", F32)];
-const PARTS_16: &[Part] = wgsl!["shared/ids", "tensor/matrix_16", "transformer/attention_rows", "transformer/attention_units"];
-const PARTS_8: &[Part] = wgsl!["shared/ids", "tensor/matrix_8", "transformer/attention_rows", "transformer/attention_units"];
+const PARTS_16: &[Part] =
+    wgsl!["shared/ids", "shared/lane", "tensor/matrix_16", "transformer/attention_rows", "transformer/attention_units"];
+const PARTS_8: &[Part] = wgsl!["shared/ids", "shared/lane", "tensor/matrix_8", "transformer/attention_rows", "transformer/attention_units"];
 
 /// `rows` rows of `head` columns a workgroup; a subgroup takes as many as a matrix has.
 const fn source(parts: &'static [Part], unit: MatrixUnit, rows: u32, head: u32) -> Source {
