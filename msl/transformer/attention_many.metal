@@ -73,7 +73,8 @@ kernel void attention_many(
     uint3 group  [[threadgroup_position_in_grid]],
     uint local   [[thread_index_in_threadgroup]])
 {
-    threadgroup float4 staged[BESIDE / 2u + HALF_SPAN * 16u];
+    static_assert(STAGED == BESIDE / 2u + HALF_SPAN * 16u, "what threadgroup memory has");
+    threadgroup float4 staged[STAGED];
     threadgroup float2* pairs = (threadgroup float2*)staged;
     // Of wider heads, several threadgroups compute the scores, each for its columns.
     const uint strips = (params.head_dim + COLUMNS - 1u) / COLUMNS;

@@ -121,8 +121,8 @@ static MANY: Kernel = Kernel::trusted(
         ])
         .workgroup_size([256, 1, 1])
         .tile([32, 1, 1])
-        .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64), ("COLUMNS", COLUMNS as u32)])
-        .workgroup_bytes(16_384)
+        .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64), ("COLUMNS", COLUMNS as u32), ("STAGED", 1056)])
+        .workgroup_bytes(16 * 1056)
         .work(Work::new(32, "products", 0, 64)),
     ],
 );

@@ -1,8 +1,8 @@
 //! Attention of prompts on matrix units, with queries and weights in halves.
 
 use super::{
-    KvCache, NewTokens,
     attention::{self, Params, SPAN},
+    cache::{KvCache, NewTokens},
     rope::rope,
 };
 use crate::{
