@@ -105,7 +105,8 @@ pub enum Error {
     /// The device reported an error (validation, internal).
     #[error("GPU error in {during}: {message}")]
     Gpu { during: String, message: String },
-    /// The device is gone: it was reset, unplugged or destroyed. Open another context; what was on it is lost.
+    /// The device is gone: it was reset, unplugged or destroyed. What was on it is lost, and what the host has is valid: files, tokens, results that came
+    /// back. [`Context::recover`](crate::Context::recover) opens another.
     #[error("the device was lost (noticed in {during})")]
     DeviceLost { during: String },
     /// Results could not be read back.

@@ -1,6 +1,7 @@
 //! The device and everything that is shared by the work on it.
 
 use super::{
+    adapters::ContextOptions,
     capabilities::Capabilities,
     pipeline::{Pipeline, Pipelines},
     plan::Plan,
@@ -36,6 +37,8 @@ struct Settings {
     label: Arc<str>,
     /// Where allocations are counted instead of made.
     plan: Option<Arc<Plan>>,
+    /// How the device was opened, unless it is an app's own.
+    opened: Option<Arc<ContextOptions>>,
 }
 
 struct Shared {
@@ -56,13 +59,23 @@ impl Context {
         let (features, limits) = (device.features(), device.limits());
         let shared = Shared { device, queue, info, features, limits, pool: Arc::default(), pipelines: Pipelines::default(), poll };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
-        let settings = Settings { language, capabilities, label: "tensors".into(), plan: None };
+        let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
     }
 
     /// The same device with other capabilities.
     pub(super) fn with_capabilities(&self, capabilities: Capabilities) -> Self {
         self.with(Settings { capabilities, ..self.settings() })
+    }
+
+    /// The same, which knows how its device was opened.
+    pub(super) fn opened_by(&self, options: &ContextOptions) -> Self {
+        self.with(Settings { opened: Some(options.clone().into()), ..self.settings() })
+    }
+
+    /// How its device was opened, unless it is an app's own.
+    pub(super) fn opened(&self) -> Option<&ContextOptions> {
+        self.settings.opened.as_deref()
     }
 
     fn settings(&self) -> Settings {

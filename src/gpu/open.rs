@@ -50,9 +50,26 @@ impl Context {
         };
         let opened = raw.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.capabilities.adapter.clone(), source })?;
-        let context = Self::from_wgpu(raw, device, queue).await?;
+        let context = Self::from_wgpu(raw, device, queue).await?.opened_by(options);
         context.limit_memory(options.memory_limit);
         Ok(context)
+    }
+
+    /// Another device, opened as this one was, in place of one that was lost ([`Error::DeviceLost`]): by the same options, with the memory limit that holds
+    /// now. What was on the old device is lost: a model is loaded again by [`Model::reload`](crate::model::Model::reload), and other tensors are the caller's to
+    /// make again. This context, and what was made of it, stays with the old device.
+    ///
+    /// The adapter is chosen anew: it may be another, where one is gone. What was said of this context alone ([`Context::with_language`],
+    /// [`Context::restricted`], [`Context::labelled`]) is to be said again.
+    ///
+    /// # Errors
+    /// As [`Context::open`]; [`Error::Invalid`] for an app's own device, which the app opens again.
+    pub async fn recover(&self) -> Result<Self> {
+        let Some(options) = self.opened() else {
+            let what = "the device is the app's own: open another, and hand it to Context::from_wgpu";
+            return Err(Error::Invalid { op: "recover", what: what.into() });
+        };
+        Self::open(options.clone().memory_limit(self.memory_stats().limit)).await
     }
 
     /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU

@@ -1,6 +1,6 @@
 //! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
-use super::{context::Context, poll, pool::Pooled};
+use super::{context::Context, poll, pool::Pooled, scopes::guarded};
 use crate::{
     error::{Error, Result},
     memory::Footprint,
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A staging buffer that is mapped for reading. Unmapped when dropped, read or not, and only then back in the pool: that
 /// is what makes it safe to drop a read future at any time.
 pub struct Staging {
+    device: wgpu::Device,
     buffer: Arc<Pooled>,
     bytes: u64,
 }
@@ -27,7 +28,8 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        self.buffer.unmap();
+        // A device that was destroyed meanwhile has unmapped it, and wgpu says so.
+        let _ = guarded(&self.device, String::new, || self.buffer.unmap());
     }
 }
 
@@ -74,10 +76,10 @@ fn submit_read(
     let index = context.submit_with(label, |encoder| {
         record(encoder);
         encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
-        let staging = buffer.clone();
+        let (device, staging) = (context.device().clone(), buffer.clone());
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..bytes, move |mapped| {
             answer(match mapped {
-                Ok(()) => Ok(Staging { buffer: staging, bytes }),
+                Ok(()) => Ok(Staging { device, buffer: staging, bytes }),
                 Err(error) => Err(Error::Readback(error.to_string())),
             });
         });

@@ -20,6 +20,8 @@ pub(super) struct Chooser {
     tokens: Vec<u32>,
     /// How many of them are the prompt's.
     prompt: usize,
+    /// How many of them were there from the beginning: the prompt's, and those that were generated before.
+    given: usize,
     /// Tokens that end the text.
     ends: Vec<u32>,
 }
@@ -31,7 +33,15 @@ impl Chooser {
         let sampler = Sampler::new(sampling.seed(sampling.seed.wrapping_add(n)))?;
         let mut bias = HashMap::new();
         options.logit_bias.iter().for_each(|&(id, more)| *bias.entry(id).or_default() += more);
-        Ok(Self { options: options.clone(), bias, sampler, tokens: prompt.to_vec(), prompt: prompt.len(), ends: ends.to_vec() })
+        Ok(Self {
+            options: options.clone(),
+            bias,
+            sampler,
+            tokens: prompt.to_vec(),
+            prompt: prompt.len(),
+            given: prompt.len(),
+            ends: ends.to_vec(),
+        })
     }
 
     /// The prompt's tokens, then those that were chosen.
@@ -39,9 +49,20 @@ impl Chooser {
         &self.tokens
     }
 
-    /// How many tokens were chosen.
+    /// How many tokens were chosen, those before a resumption among them.
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
+    }
+
+    /// Has it chosen a token? The last that it chose is not in the session yet.
+    pub fn has_chosen(&self) -> bool {
+        self.tokens.len() > self.given
+    }
+
+    /// Takes a token that was chosen before.
+    pub fn resume(&mut self, id: u32) {
+        self.given += 1;
+        self.tokens.push(id);
     }
 
     /// Does this token end the text?

@@ -12,7 +12,7 @@ use crate::{
     gpu::context::Context,
     memory::Footprint,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How a model is loaded.
 #[derive(Default)]
@@ -93,6 +93,24 @@ impl<'a> LoadOptions<'a> {
 pub struct ModelFiles {
     pub(super) file: Box<dyn ModelFile>,
     pub(super) tokenizer: MaybeTokenizer,
+    pub(super) origin: Origin,
+}
+
+/// What it takes to load a model again: its path, and [`LoadOptions`].
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub path: PathBuf,
+    pub quantize: bool,
+    pub i2s_layout: I2sLayout,
+    pub int8_head: bool,
+    pub ignore_unused: bool,
+}
+
+impl Origin {
+    pub fn options(&self) -> LoadOptions<'static> {
+        let &Self { quantize, i2s_layout, int8_head, ignore_unused, .. } = self;
+        LoadOptions { int8_head, quantize, i2s_layout, ignore_unused, progress: None }
+    }
 }
 
 /// A tokenizer, or why there is none: models take ids without one.
@@ -105,17 +123,21 @@ impl ModelFiles {
     /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is an error where text is used.
     pub fn open(path: impl AsRef<Path>, options: &LoadOptions<'_>) -> Result<Self> {
         let path = path.as_ref();
+        let &LoadOptions { quantize, i2s_layout, int8_head, ignore_unused, .. } = options;
+        // The process may be in another folder when it is read again.
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let origin = Origin { path: absolute, quantize, i2s_layout, int8_head, ignore_unused };
         Ok(match formats::kind(path)? {
             formats::Kind::Directory(directory) => {
                 let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
-                let file = Checkpoint::open(&directory)?.with_quantize(options.quantize);
-                Self { file: Box::new(file), tokenizer: usable(tokenizer) }
+                let file = Checkpoint::open(&directory)?.with_quantize(quantize);
+                Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
             formats::Kind::Gguf => {
-                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
+                let file = Gguf::open(path)?.with_i2s_layout(i2s_layout).with_quantize(quantize);
                 let named = file.file().get("tokenizer.ggml.model").is_some();
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
-                Self { file: Box::new(file), tokenizer: usable(tokenizer) }
+                Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
         })
     }

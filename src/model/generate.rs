@@ -159,7 +159,7 @@ impl Source for Run {
 
     /// The session with the text so far, without drafts and steps that were submitted ahead.
     fn rest(mut self) -> Session {
-        if self.sequence.chooser.generated() > 0 {
+        if self.sequence.chooser.has_chosen() {
             // The last token was chosen, and not yet appended.
             let tokens = self.sequence.chooser.tokens();
             self.session.settle(0, 0, &tokens[..tokens.len() - 1]);
@@ -175,7 +175,7 @@ impl Run {
     /// Chooses the next token.
     async fn choose(&mut self) -> Result<()> {
         let chooser = &mut self.sequence.chooser;
-        if chooser.generated() == 0 {
+        if !chooser.has_chosen() {
             let mut logits = self.session.set_text(0, chooser.tokens()).await?;
             return chooser.of_logits(&mut logits).map(drop);
         }

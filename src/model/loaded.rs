@@ -3,7 +3,7 @@
 use super::{
     cpu::CpuModel,
     engine::{Engine, SessionOptions},
-    files::{self, LoadOptions, MaybeTokenizer, ModelFiles},
+    files::{self, LoadOptions, MaybeTokenizer, ModelFiles, Origin},
     generate::Generation,
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     element::Element,
     error::{Error, Result},
-    formats::{ModelConfig, ModelFile},
+    formats::{ModelConfig, ModelFile, Problem},
     gpu::{adapters::ContextOptions, context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
     weights::ternary::interleaved::InterleavedTernary,
@@ -36,6 +36,8 @@ pub struct Model {
     workers: Arc<Workers>,
     print: Fingerprint,
     weight_bytes: usize,
+    /// Where it can be read again.
+    origin: Option<Arc<Origin>>,
 }
 
 impl Model {
@@ -83,7 +85,42 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_files(context: Option<&Context>, files: &ModelFiles, options: LoadOptions<'_>) -> Result<Self> {
-        Self::from_source(context, &*files.file, files.tokenizer.clone(), options)
+        let LoadOptions { int8_head, ignore_unused, .. } = options;
+        let origin = Origin { int8_head, ignore_unused, ..files.origin.clone() };
+        let model = Self::from_source(context, &*files.file, files.tokenizer.clone(), options)?;
+        Ok(Self { origin: Some(Arc::new(origin)), ..model })
+    }
+
+    /// Loads it again from the files that it came from, as it was loaded: to another context, after its device was lost ([`Context::recover`]), or for the
+    /// CPU. Sessions and batches of this model stay with it. What they had goes on in others: a text by [`GenerateOptions::resumed`], a session
+    /// from [`Session::tokens`].
+    ///
+    /// ```no_run
+    /// # async fn again(model: bitnet_wgpu::model::Model, session: bitnet_wgpu::model::Session) -> bitnet_wgpu::Result<()> {
+    /// let context = match model.context() {
+    ///     Some(lost) => Some(lost.recover().await?),
+    ///     None => None, // it is on the CPU
+    /// };
+    /// let model = model.reload(context.as_ref())?;
+    /// let mut again = model.session(session.options())?;
+    /// again.prefill(0, session.tokens(0)).await?; // the same text, on the new device
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::load`]; [`Error::Invalid`] for a model of [`Model::from_file`], which whoever made it makes again; [`Error::Format`] for files that are of
+    /// another model by now.
+    pub fn reload(&self, context: Option<&Context>) -> Result<Self> {
+        let Some(origin) = &self.origin else {
+            let what = "the model was made of a ModelFile, and not loaded from a path: make it again";
+            return Err(Error::Invalid { op: "reload", what: what.into() });
+        };
+        let model = Self::load_with(context, &origin.path, origin.options())?;
+        match model.print == self.print {
+            true => Ok(model),
+            false => Err(Problem::from("is another model than the one that was loaded").at(&origin.path)),
+        }
     }
 
     /// Builds a model from any source of weights. Of the options, `quantize` and `i2s_layout` belong to the file:
@@ -135,7 +172,7 @@ impl Model {
             }
         };
         progress(count);
-        Ok(Self { engine, tokenizer, workers: Arc::default(), print, weight_bytes })
+        Ok(Self { engine, tokenizer, workers: Arc::default(), print, weight_bytes, origin: None })
     }
 
     /// The configuration.

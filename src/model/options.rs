@@ -31,6 +31,8 @@ pub struct GenerateOptions {
     pub max_length: Option<usize>,
     /// No end-of-text token before so many tokens.
     pub min_tokens: usize,
+    /// How many tokens at the end of the prompt were generated before; see [`GenerateOptions::resumed`].
+    pub resumed: usize,
     /// Runs of tokens that never occur: the last of one is not chosen after the others.
     pub bad_words: Vec<Vec<u32>>,
     /// No run of so many tokens occurs twice, the prompt's among them; 0 allows all.
@@ -73,6 +75,7 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             max_length: None,
             min_tokens: 0,
+            resumed: 0,
             bad_words: Vec::new(),
             no_repeat_ngram: 0,
             logit_bias: Vec::new(),
@@ -130,6 +133,30 @@ impl GenerateOptions {
     #[must_use]
     pub fn min_tokens(self, min_tokens: usize) -> Self {
         Self { min_tokens, ..self }
+    }
+
+    /// Goes on with a generation that broke off, when its device was lost perhaps: the last `tokens` of the prompt are those that it gave. What follows is what
+    /// would have followed: the same options, but for this one, count these tokens as generated, for lengths, penalties and stop strings.
+    ///
+    /// ```no_run
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{GenerateOptions, Model};
+    ///
+    /// let model = Model::open("path/to/a/model")?;
+    /// let (options, mut text) = (GenerateOptions::default(), model.encode_prompt("Once upon a time")?);
+    /// let prompt = text.len();
+    /// for token in model.generate_ids(&text.clone(), &options)? {
+    ///     let Ok(token) = token else { break }; // the device is gone, say
+    ///     text.push(token.id);
+    /// }
+    /// // On this device or another:
+    /// let rest = model.generate_ids(&text, &options.resumed(text.len() - prompt))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn resumed(self, tokens: usize) -> Self {
+        Self { resumed: tokens, ..self }
     }
 
     /// Sets [`GenerateOptions::bad_words`].
@@ -211,7 +238,8 @@ impl GenerateOptions {
         if prompt > context {
             return Err(Error::Context { needed: prompt, capacity: context });
         }
-        let capacity = prompt.saturating_add(self.tokens_after(prompt).saturating_sub(1)).clamp(1, context);
+        let before = prompt.saturating_sub(self.resumed);
+        let capacity = before.saturating_add(self.tokens_after(before).saturating_sub(1)).clamp(prompt.clamp(1, context), context);
         Ok(SessionOptions::new(sequences, capacity).cache(self.cache))
     }
 

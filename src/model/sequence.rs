@@ -6,7 +6,7 @@ use super::{
     session::Session,
     stop::{Stop, Writer},
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// One generated token.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,11 +30,25 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// For the n-th prompt of a batch, which draws its random numbers from seed + n. Tokens of `ends` end the text.
-    pub fn new(options: &GenerateOptions, n: usize, prompt: &[u32], ends: &[u32], mut writer: Writer) -> Result<Self> {
+    pub fn new(options: &GenerateOptions, n: usize, text: &[u32], ends: &[u32], mut writer: Writer) -> Result<Self> {
+        let resumed = options.resumed;
+        if resumed > 0 && resumed >= text.len() {
+            let what = format!("{resumed} tokens were generated before, of a text of {}", text.len());
+            return Err(Error::Invalid { op: "generate", what });
+        }
+        let (prompt, before) = text.split_at(text.len() - resumed);
         writer.follow(prompt);
         let max_tokens = options.tokens_after(prompt.len());
         let stop = (max_tokens == 0).then_some(Stop::MaxTokens);
-        Ok(Self { chooser: Chooser::new(options, n as u64, prompt, ends)?, writer, max_tokens, stop })
+        let mut sequence = Self { chooser: Chooser::new(options, n as u64, prompt, ends)?, writer, max_tokens, stop };
+        for &id in before {
+            if sequence.stop.is_none() {
+                sequence.chooser.resume(id);
+                // Who had the token has its text.
+                sequence.take(false)?;
+            }
+        }
+        Ok(sequence)
     }
 
     /// How many tokens it may still have.

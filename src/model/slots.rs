@@ -121,7 +121,7 @@ struct Slot {
 impl Slot {
     /// A sequence whose prompt is computed has a token at least.
     fn steps(&self) -> bool {
-        self.request.as_ref().is_some_and(|request| request.sequence.chooser.generated() > 0)
+        self.request.as_ref().is_some_and(|request| request.sequence.chooser.has_chosen())
     }
 }
 
@@ -288,7 +288,7 @@ impl Slots {
     fn free(&mut self, slot: usize) {
         let Some(Request { sequence, .. }) = self.slots[slot].request.take() else { return };
         let known = sequence.chooser.tokens();
-        if sequence.chooser.generated() > 0 {
+        if sequence.chooser.has_chosen() {
             self.session.settle(slot, 0, &known[..known.len() - 1]);
         }
     }
