@@ -7,7 +7,7 @@ use crate::{
     memory::{LiveMemory, listed},
     shape::Shape,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -109,6 +109,10 @@ pub enum Error {
     /// back. [`Context::recover`](crate::Context::recover) opens another.
     #[error("the device was lost (noticed in {during})")]
     DeviceLost { during: String },
+    /// The device has not answered within the limit of [`Context::limit_waits`](crate::Context::limit_waits): it hangs, or is slow. What the host has is valid.
+    /// What was submitted may run still, and what is submitted now runs after it; if the device does answer later, it is as good as before.
+    #[error("{during} took longer than the limit of {limit:?}")]
+    WaitLimit { during: String, limit: Duration },
     /// Results could not be read back.
     #[error("readback failed: {0}")]
     Readback(String),
@@ -175,7 +179,7 @@ pub enum ErrorKind {
     OutOfMemory,
     /// Nothing is wrong, there is no room at the moment: try again later.
     Busy,
-    /// The device was lost: open another.
+    /// The device was lost, or does not answer: open another.
     Lost,
     /// A shader did not build, or the device reported an error that it should not: a bug of this crate, of a kernel of the caller's, or of a driver.
     Internal,
@@ -209,7 +213,7 @@ impl Error {
             }
             Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => ErrorKind::OutOfMemory,
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
-            Self::Readback(_) | Self::DeviceLost { .. } => ErrorKind::Lost,
+            Self::Readback(_) | Self::DeviceLost { .. } | Self::WaitLimit { .. } => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::BatchEnded(cause) => cause.kind(),
             Self::Io { .. } => ErrorKind::Io,

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// The features that are used where the adapter has them.
 pub const WANTED: wgpu::Features = NEEDED
@@ -168,6 +168,9 @@ pub struct ContextOptions {
     /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them: [`Context::limit_memory`](crate::Context::limit_memory).
     /// Unless it is set, what the device has.
     pub memory_limit: Option<u64>,
+    /// The most time that a wait for the device may take: [`Context::limit_waits`](crate::Context::limit_waits). Unless it is set, waits have no end but the
+    /// device's.
+    pub wait_limit: Option<Duration>,
 }
 
 impl ContextOptions {
@@ -222,6 +225,12 @@ impl ContextOptions {
     #[must_use]
     pub fn memory_limit(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { memory_limit: bytes.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::wait_limit`].
+    #[must_use]
+    pub fn wait_limit(self, time: impl Into<Option<Duration>>) -> Self {
+        Self { wait_limit: time.into(), ..self }
     }
 }
 

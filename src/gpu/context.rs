@@ -5,7 +5,7 @@ use super::{
     capabilities::Capabilities,
     pipeline::{Pipeline, Pipelines},
     plan::Plan,
-    poll::PollThread,
+    poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
     scopes::guarded,
 };
@@ -19,7 +19,10 @@ use crate::{
     language::ShaderLanguage,
     memory::{LiveMemory, MemoryStats},
 };
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// A GPU device with its buffer pool, pipeline cache and poll thread. Clones are cheap and share all of them.
 #[derive(Clone)]
@@ -49,15 +52,33 @@ struct Shared {
     limits: wgpu::Limits,
     pool: Arc<Pool>,
     pipelines: Pipelines,
+    waits: Waits,
     poll: PollThread,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // wgpu waits without end for what is dropped with work on it. A device that does not answer is kept instead.
+        if self.waits.limit().is_some() && matches!(self.waits.wait(None, Instant::now()), Err(Error::WaitLimit { .. })) {
+            std::mem::forget(self.queue.clone());
+        }
+    }
 }
 
 impl Context {
     /// A context on an open device, with kernels in the last of the languages that it runs.
-    pub(super) fn on(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterInfo, capabilities: Capabilities) -> Result<Self> {
-        let poll = PollThread::spawn(device.clone())?;
+    pub(super) fn on(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        info: wgpu::AdapterInfo,
+        capabilities: Capabilities,
+        wait_limit: Option<Duration>,
+    ) -> Result<Self> {
+        let waits = Waits::new(device.clone(), wait_limit);
+        let poll = PollThread::spawn(waits.clone())?;
         let (features, limits) = (device.features(), device.limits());
-        let shared = Shared { device, queue, info, features, limits, pool: Arc::default(), pipelines: Pipelines::default(), poll };
+        let (pool, pipelines) = (Arc::default(), Pipelines::default());
+        let shared = Shared { device, queue, info, features, limits, pool, pipelines, waits, poll };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
         let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
@@ -180,6 +201,24 @@ impl Context {
     /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`].
     pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {
         self.shared.pool.limit(bytes.into());
+    }
+
+    /// Sets the most time that a wait for the device may take, with all that was submitted before; `None` for no limit. What takes longer is
+    /// [`Error::WaitLimit`]. Waits that have begun keep to the limit that they began with.
+    ///
+    /// A limit is for devices that may hang. Most drivers reset those that do, which is [`Error::DeviceLost`], after some seconds. Let it be longer than
+    /// anything takes that is sound: on a large model's prompt a slow device computes for long.
+    pub fn limit_waits(&self, time: impl Into<Option<Duration>>) {
+        self.shared.waits.set_limit(time.into());
+    }
+
+    pub(super) fn wait_limit(&self) -> Option<Duration> {
+        self.shared.waits.limit()
+    }
+
+    /// Waits for a submission.
+    pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+        self.shared.waits.wait(Some(index), Instant::now())
     }
 
     /// A context whose tensors are counted and not made, and whose work is checked and not recorded.

@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
 };
+use std::time::Duration;
 
 impl Context {
     /// What a device must offer: enough for every kernel of this crate that asks for no feature of its own. (A test holds it against the catalog.)
@@ -50,13 +51,13 @@ impl Context {
         };
         let opened = raw.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.capabilities.adapter.clone(), source })?;
-        let context = Self::from_wgpu(raw, device, queue).await?.opened_by(options);
+        let context = Self::probed(raw, device, queue, options.wait_limit).await?.opened_by(options);
         context.limit_memory(options.memory_limit);
         Ok(context)
     }
 
-    /// Another device, opened as this one was, in place of one that was lost ([`Error::DeviceLost`]): by the same options, with the memory limit that holds
-    /// now. What was on the old device is lost: a model is loaded again by [`Model::reload`](crate::model::Model::reload), and other tensors are the caller's to
+    /// Another device, opened as this one was, in place of one that was lost ([`Error::DeviceLost`]): by the same options, with the limits of memory and
+    /// waits that hold now. What was on the old device is lost: a model is loaded again by [`Model::reload`](crate::model::Model::reload), and other tensors are the caller's to
     /// make again. This context, and what was made of it, stays with the old device.
     ///
     /// The adapter is chosen anew: it may be another, where one is gone. What was said of this context alone ([`Context::with_language`],
@@ -69,7 +70,7 @@ impl Context {
             let what = "the device is the app's own: open another, and hand it to Context::from_wgpu";
             return Err(Error::Invalid { op: "recover", what: what.into() });
         };
-        Self::open(options.clone().memory_limit(self.memory_stats().limit)).await
+        Self::open(options.clone().memory_limit(self.memory_stats().limit).wait_limit(self.wait_limit())).await
     }
 
     /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU
@@ -141,12 +142,16 @@ impl Context {
     /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
     /// [`Context::device_needs`].
     pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
+        Self::probed(adapter, device, queue, None).await
+    }
+
+    async fn probed(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue, wait_limit: Option<Duration>) -> Result<Self> {
         let (info, features, limits) = (adapter.get_info(), device.features(), device.limits());
         if let Some(error) = lacking(features, &limits) {
             return Err(error);
         }
         let mut capabilities = Capabilities::of(&info, features, &limits, &adapter.cooperative_matrix_properties());
-        let context = Self::on(device, queue, info, capabilities.clone())?;
+        let context = Self::on(device, queue, info, capabilities.clone(), wait_limit)?;
         (capabilities.half_subnormals, capabilities.timestamps) = probes::half_subnormals_kept(&context).await?;
         log::info!("{:?} kernels on {capabilities:?}", context.language());
         Ok(context.with_capabilities(capabilities))

@@ -5,9 +5,47 @@ use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::oneshot_channel;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
+    time::{Duration, Instant},
 };
+
+/// A device, as those see it who wait for it.
+#[derive(Clone)]
+pub struct Waits {
+    device: wgpu::Device,
+    /// The most time that a wait may take.
+    limit: Arc<Mutex<Option<Duration>>>,
+}
+
+impl Waits {
+    pub fn new(device: wgpu::Device, limit: Option<Duration>) -> Self {
+        Self { device, limit: Arc::new(Mutex::new(limit)) }
+    }
+
+    pub fn limit(&self) -> Option<Duration> {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_limit(&self, limit: Option<Duration>) {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    }
+
+    /// Waits for a submission, or for all; its time counts from `since`.
+    pub fn wait(&self, index: Option<wgpu::SubmissionIndex>, since: Instant) -> Result<()> {
+        let limit = self.limit();
+        let timeout = limit.map(|limit| limit.saturating_sub(since.elapsed()));
+        let poll = || self.device.poll(wgpu::PollType::Wait { submission_index: index, timeout });
+        let during = WAITING.into();
+        // wgpu panics where a driver says that the device is gone. Its locks are free then, and all that is done with the device later is refused.
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(wgpu::PollError::Timeout)) => Err(Error::WaitLimit { during, limit: limit.unwrap_or_default() }),
+            Ok(Err(error)) if !is_lost(&self.device) => Err(Error::Gpu { during, message: error.to_string() }),
+            Ok(Err(_)) | Err(_) => Err(Error::DeviceLost { during }),
+        }
+    }
+}
 
 /// A thread that waits for submissions whose readback is pending, so that futures complete under any executor. It sleeps
 /// while there are none.
@@ -19,15 +57,16 @@ pub struct PollThread {
 /// A submission to wait for, and whom to tell.
 struct Wait {
     index: wgpu::SubmissionIndex,
+    since: Instant,
     tell: Box<dyn FnOnce(Result<()>) + Send>,
 }
 
 impl PollThread {
-    pub fn spawn(device: wgpu::Device) -> Result<Self> {
+    pub fn spawn(waits: Waits) -> Result<Self> {
         let (sender, receiver) = mpsc::channel::<Wait>();
         let poll = move || {
-            for Wait { index, tell } in receiver {
-                tell(wait(&device, index));
+            for Wait { index, since, tell } in receiver {
+                tell(waits.wait(Some(index), since));
             }
         };
         let thread = thread::Builder::new()
@@ -44,13 +83,13 @@ impl PollThread {
                 failed(error);
             }
         };
-        self.send(Wait { index, tell: Box::new(tell) });
+        self.send(Wait { index, since: Instant::now(), tell: Box::new(tell) });
     }
 
     /// Completes when a submission is done.
     pub fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot_channel();
-        self.send(Wait { index, tell: Box::new(move |waited| drop(sender.send(waited))) });
+        self.send(Wait { index, since: Instant::now(), tell: Box::new(move |waited| drop(sender.send(waited))) });
         async move { receiver.receive().await.unwrap_or_else(|| Err(Error::DeviceLost { during: WAITING.into() })) }
     }
 
@@ -63,17 +102,6 @@ impl PollThread {
 }
 
 const WAITING: &str = "waiting for the GPU";
-
-/// Waits for a submission.
-pub fn wait(device: &wgpu::Device, index: wgpu::SubmissionIndex) -> Result<()> {
-    let poll = || device.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None });
-    // wgpu panics where a driver says that the device is gone. Its locks are free then, and all that is done with the device later is refused.
-    match catch_unwind(AssertUnwindSafe(poll)) {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) if !is_lost(device) => Err(Error::Gpu { during: WAITING.into(), message: error.to_string() }),
-        Ok(Err(_)) | Err(_) => Err(Error::DeviceLost { during: WAITING.into() }),
-    }
-}
 
 /// The error of a read whose callback was never called.
 pub fn unanswered() -> Error {

@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
 #[derive(Default)]
@@ -212,8 +213,8 @@ impl Pool {
                 let freed = self.state().cached.len() as u64;
                 self.trim();
                 self.state().stats.evictions += freed;
-                // Memory is free when the work that uses it is done.
-                let _ = device.poll(wgpu::PollType::Wait { submission_index: None, timeout: None });
+                // Memory is free when the work that uses it is done; a device that hangs is not waited for.
+                let _ = device.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::from_secs(10)) });
                 allocate()
             }
             other => return other,

@@ -1,7 +1,7 @@
 //! How long kernels take, and by which clock.
 
 use super::{
-    poll, readback,
+    readback,
     recording::{Recording, encode},
     scopes::guarded,
 };
@@ -123,7 +123,7 @@ impl Recording {
             let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
             encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
         })?;
-        poll::wait(self.context.device(), index)?;
+        self.context.wait(index)?;
         Ok(start.elapsed())
     }
 }

@@ -3,7 +3,6 @@
 use super::{
     context::Context,
     pipeline::Pipeline,
-    poll,
     pool::Pooled,
     readback,
     scopes::guarded,
@@ -256,9 +255,9 @@ impl Submission {
     /// Blocks until it is done.
     ///
     /// # Errors
-    /// [`Error::DeviceLost`]; what the device reports.
+    /// [`Error::DeviceLost`], [`Error::WaitLimit`]; what the device reports.
     pub fn wait(self) -> Result<()> {
-        poll::wait(self.context.device(), self.index)
+        self.context.wait(self.index)
     }
 }
 
