@@ -1,10 +1,13 @@
 //! Faults, injected: what is lost, what is still valid, and how work goes on.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Error, ErrorKind, Kernel, Recording, Result, Submission, Tensor,
+    Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission, Tensor,
     formats::Checkpoint,
     kernel::{Part, Source, Type::U32, read_write},
     model::{BatchOptions, GenerateOptions, LoadOptions, Model, Sampling, SessionOptions, Token},
+    optimizer,
+    tensor::{self, Linear, LinearCrossEntropyOptions},
+    transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
     wgpu,
 };
 use std::{
@@ -324,4 +327,103 @@ fn a_session_goes_on_when_its_device_answers_again() {
     assert_eq!((session.tokens(0), session.len(0)), (&[1, 2, 3][..], 3));
     context.limit_waits(None);
     assert_eq!([block_on(session.decode(&[4])).unwrap(), block_on(session.decode(&[5])).unwrap()].concat(), wanted);
+}
+
+/// Tries an op with memory for one allocation more each time, and with grids of all sizes, until it succeeds: where it fails, nothing of it is recorded.
+/// Gives in how many ways it failed.
+fn fails_whole(context: &Context, op: impl Fn(&mut Encoder) -> Result<()>) -> usize {
+    let (mut encoder, mut failed) = (context.encoder("whole"), 0);
+    let mut check = |encoder: &mut Encoder, result: Result<()>| match result {
+        Ok(()) => None,
+        Err(error) => {
+            assert_eq!(encoder.len(), 0, "{error}");
+            failed += 1;
+            Some(error)
+        }
+    };
+    context.trim_memory();
+    context.limit_memory(0);
+    loop {
+        let result = op(&mut encoder);
+        match check(&mut encoder, result) {
+            None => break,
+            // What is live, and the one more that was asked for.
+            Some(Error::MemoryLimit { bytes, live, .. }) => context.limit_memory(live.iter().map(|live| live.bytes).sum::<u64>() + bytes),
+            Some(error) => panic!("{error}"),
+        }
+    }
+    context.limit_memory(None);
+    for power in 0..16 {
+        let narrow = context.restricted(|c| c.max_workgroups = 1 << power);
+        let mut encoder = narrow.encoder("narrow");
+        let result = op(&mut encoder);
+        check(&mut encoder, result);
+    }
+    failed
+}
+
+#[test]
+fn an_op_that_fails_half_way_records_nothing() {
+    let context = &block_on(Context::new()).unwrap();
+    let tensor = |rows: usize, columns: usize| context.upload(&vec![0.5f32; rows * columns], [rows, columns]).unwrap();
+    let vector = |length: usize| context.upload(&vec![0.5f32; length], [length]).unwrap();
+
+    let (short, long) = (vector(700), vector(100_000));
+    assert!(fails_whole(context, |encoder| optimizer::clip_gradients(encoder, &[&short, &long], 1.0).map(drop)) > 3);
+
+    let (x, dy, dx, weight, dweight, dbias) = (tensor(5000, 8), tensor(5000, 8), tensor(5000, 8), vector(8), vector(8), vector(8));
+    let norm = |encoder: &mut Encoder| {
+        let gradients = tensor::LayerNormGradients { x: Out::add(&dx), weight: Out::add(&dweight), bias: Out::add(&dbias) };
+        tensor::layer_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
+    };
+    assert!(fails_whole(context, norm) > 3);
+    let rms = |encoder: &mut Encoder| {
+        let gradients = transformer::RmsNormGradients { x: Out::add(&dx), gain: Out::add(&dweight) };
+        transformer::rms_norm_backward_into(encoder, &x, &weight, 1e-5, &dy, gradients)
+    };
+    assert!(fails_whole(context, rms) > 3);
+
+    let (x, w, dx, dw, rows) = (tensor(50, 8), tensor(300, 8), tensor(50, 8), tensor(300, 8), vector(50));
+    let targets = context.upload(&[3u32; 50], [50]).unwrap();
+    let loss = |encoder: &mut Encoder| {
+        let (head, options) = (Linear { x: &x, w: &w }, LinearCrossEntropyOptions::default().chunk(64));
+        let gradients = Linear { x: Out::add(&dx), w: Out::add(&dw) };
+        tensor::linear_cross_entropy_backward_into(encoder, head, &targets, options, &rows, &rows, gradients)
+    };
+    assert!(fails_whole(context, loss) > 3);
+
+    // What is wrong with the last dispatch alone: it may not write one tensor under two names.
+    let [q, k, v, dq, dkv, dy, y] = [(); 7].map(|()| context.upload(&[0.5f32; 3 * 70 * 8], [3, 70, 8]).unwrap());
+    let attended = Attended { y, lse: context.upload(&[0.5f32; 3 * 70], [3, 70]).unwrap() };
+    let (qkv, gradients) = (Qkv { q: &q, k: &k, v: &v }, Qkv { q: Out::add(&dq), k: Out::add(&dkv), v: Out::add(&dkv) });
+    let (mut encoder, options) = (context.encoder("aliased"), FlashAttentionOptions::default());
+    let failed = transformer::flash_attention_backward_into(&mut encoder, qkv, &attended, &dy, options, gradients);
+    assert!(matches!(failed, Err(Error::Aliasing { .. })) && encoder.is_empty(), "{failed:?}");
+}
+
+/// Queries are rotated where they are: twice would be wrong.
+#[test]
+fn an_attention_that_fails_half_way_is_recorded_again() {
+    let context = block_on(Context::new()).unwrap();
+    let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
+    let cache = KvCache::new(&context, shape, 1, 200, bitnet_wgpu::Element::F32).unwrap();
+    let angles = context.upload(&transformer::rope_angles(&[0.5, 0.25, 0.1, 0.05], 200), [200, 4, 2]).unwrap();
+    let runs = context.upload(&[0u32, 0], [1, 2]).unwrap();
+    let numbers: Vec<f32> = (0..3 * 32).map(|i| (i as f32).sin()).collect();
+    let (new, y) = (NewTokens { run: 3, runs: &runs }, Tensor::<f32>::zeros(&context, [3, 16]).unwrap());
+    let attend = |limited: bool| {
+        let qkv = context.upload(&numbers, [3, 32]).unwrap();
+        let mut encoder = context.encoder("attention");
+        if limited {
+            context.trim_memory();
+            context.limit_memory(0);
+            let failed = transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, &cache, 150, &y);
+            assert!(matches!(failed, Err(Error::MemoryLimit { .. })) && encoder.is_empty(), "{failed:?}");
+            context.limit_memory(None);
+        }
+        transformer::rope_attention_into(&mut encoder, &qkv, &new, &angles, &cache, 150, &y).unwrap();
+        encoder.submit().unwrap().wait().unwrap();
+        (block_on(y.read()).unwrap(), block_on(qkv.read()).unwrap())
+    };
+    assert_eq!(attend(true), attend(false));
 }

@@ -92,6 +92,37 @@ impl Encoder {
         Ok(())
     }
 
+    /// Records all that `record` does, or nothing of it where that fails. An op that has changed a tensor of the caller's before its last dispatch does so by
+    /// itself: what fails can be recorded again. (Of others, dispatches may stay that write to memory of their own, which nobody reads.) A caller has several
+    /// ops be one by it.
+    ///
+    /// ```
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::{Context, tensor};
+    ///
+    /// let context = pollster::block_on(Context::new())?;
+    /// let (x, y) = (context.upload(&[1.0f32, -2.0], [2])?, context.upload(&[0.0f32; 3], [3])?);
+    /// let mut encoder = context.encoder("both or none");
+    /// let both = encoder.whole(|encoder| {
+    ///     tensor::mul_into(encoder, &x, &x, &x)?; // where it is
+    ///     tensor::mul_into(encoder, &x, &y, &x) // of another shape
+    /// });
+    /// assert!(both.is_err() && encoder.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `record`.
+    pub fn whole<T>(&mut self, record: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let before = self.steps.len();
+        let recorded = record(self);
+        if recorded.is_err() {
+            self.steps.truncate(before);
+        }
+        recorded
+    }
+
     /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded.
     #[cfg(feature = "models")]
     pub(crate) fn flush(&mut self) -> Result<()> {

@@ -34,13 +34,15 @@ pub fn clip_gradients(encoder: &mut Encoder, gradients: &[&Tensor<f32>], limit: 
         let what = format!("{} gradients, to a norm of {limit}", gradients.len());
         return Err(Error::Invalid { op: "clip_gradients", what });
     }
-    let norms = gradients.iter().map(|gradient| norm(encoder, gradient, Axes::ALL)?.reshape([1])).collect::<Result<Vec<_>>>()?;
-    let all = concat(encoder, &norms.iter().collect::<Vec<_>>(), 0)?;
-    let norm = norm(encoder, &all, Axes::ALL)?;
-    let factor = Tensor::uninit(encoder.context(), norm.shape())?;
-    map(encoder, &CLIP_FACTOR, &[limit], &norm, (&factor).into())?;
-    gradients.iter().try_for_each(|gradient| mul_into(encoder, gradient, &factor, *gradient))?;
-    Ok(norm)
+    encoder.whole(|encoder| {
+        let norms = gradients.iter().map(|gradient| norm(encoder, gradient, Axes::ALL)?.reshape([1])).collect::<Result<Vec<_>>>()?;
+        let all = concat(encoder, &norms.iter().collect::<Vec<_>>(), 0)?;
+        let norm = norm(encoder, &all, Axes::ALL)?;
+        let factor = Tensor::uninit(encoder.context(), norm.shape())?;
+        map(encoder, &CLIP_FACTOR, &[limit], &norm, (&factor).into())?;
+        gradients.iter().try_for_each(|gradient| mul_into(encoder, gradient, &factor, *gradient))?;
+        Ok(norm)
+    })
 }
 
 /// Moves `average` towards `weights`: decay·average + (1 - decay)·weights, in place. Its name is short for exponential moving average.

@@ -132,9 +132,11 @@ pub fn layer_norm_backward_into<T: Float>(
 ) -> Result<()> {
     let (op, columns) = ("layer_norm_backward", x.shape().as_matrix().1);
     check_columns(op, "the gradient of the bias", gradients.bias.tensor(), columns)?;
-    norm_rows_backward(encoder, op, x, weight, Norm { center: true, eps }, dy, gradients.x, gradients.weight)?;
-    let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
-    sum_into(encoder, dy, Axes::from(rows.as_slice()), gradients.bias)
+    encoder.whole(|encoder| {
+        norm_rows_backward(encoder, op, x, weight, Norm { center: true, eps }, dy, gradients.x, gradients.weight)?;
+        let rows: Vec<usize> = (0..x.shape().rank().saturating_sub(1)).collect();
+        sum_into(encoder, dy, Axes::from(rows.as_slice()), gradients.bias)
+    })
 }
 
 /// Which norm of rows.
@@ -172,15 +174,17 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
         add: dx.adds().into(),
         eps: norm.eps,
     };
-    encoder.dispatch(&NORM_ROWS_BACKWARD, &params, &[x, weight, dy, dx.tensor(), &statistics], rows_extent(rows, columns))?;
-    let geometry = Geometry::new(op, [rows, columns].into(), [0].into())?;
-    Reduction { first: &NORM_WEIGHT_BACKWARD, then: &SUM, words: 1 }.record(
-        encoder,
-        &[x, dy, &statistics],
-        &geometry,
-        Numbers::default(),
-        dweight,
-    )
+    encoder.whole(|encoder| {
+        encoder.dispatch(&NORM_ROWS_BACKWARD, &params, &[x, weight, dy, dx.tensor(), &statistics], rows_extent(rows, columns))?;
+        let geometry = Geometry::new(op, [rows, columns].into(), [0].into())?;
+        Reduction { first: &NORM_WEIGHT_BACKWARD, then: &SUM, words: 1 }.record(
+            encoder,
+            &[x, dy, &statistics],
+            &geometry,
+            Numbers::default(),
+            dweight,
+        )
+    })
 }
 
 fn check_columns(op: &'static str, what: &'static str, found: &Tensor<f32>, columns: usize) -> Result<()> {

@@ -73,26 +73,28 @@ pub fn linear_cross_entropy_backward_into<X: Float, W: Float>(
     let problem = Problem::of(op, head, &by_rows, options)?;
     gradients.x.check_shape(op, head.x.shape())?;
     gradients.w.check_shape(op, head.w.shape())?;
-    let (x, chunk) = (wide(encoder, head.x, problem)?, Chunk::new(encoder, problem)?);
-    let dx = Tensor::<f32>::uninit(encoder.context(), x.shape())?;
-    for (first, columns) in problem.chunks() {
-        let Chunk { w, logits } = chunk.fill(encoder, &x, head.w, (first, columns))?;
-        let params = Params {
-            length: logits.len() as u32,
-            columns: columns as u32,
-            first: first as u32,
-            vocabulary: problem.vocabulary as u32,
-            ignores: options.loss.ignore.is_some().into(),
-            ignored: options.loss.ignore.unwrap_or_default(),
-            smoothing: options.loss.smoothing,
-        };
-        encoder.dispatch(&LINEAR_CROSS_ENTROPY_BACKWARD, &params, &[&logits, targets, lse, dloss], [logits.len(), 1, 1])?;
-        matmul_into(encoder, &logits, &w, if first == 0 { Out::set(&dx) } else { Out::add(&dx) })?;
-        // The weights have done their part: their gradients take their place.
-        matmul_into(encoder, Side::transposed(&logits), &x, &w)?;
-        narrow(encoder, &w, gradients.w, first * problem.k)?;
-    }
-    narrow(encoder, &dx, gradients.x, 0)
+    encoder.whole(|encoder| {
+        let (x, chunk) = (wide(encoder, head.x, problem)?, Chunk::new(encoder, problem)?);
+        let dx = Tensor::<f32>::uninit(encoder.context(), x.shape())?;
+        for (first, columns) in problem.chunks() {
+            let Chunk { w, logits } = chunk.fill(encoder, &x, head.w, (first, columns))?;
+            let params = Params {
+                length: logits.len() as u32,
+                columns: columns as u32,
+                first: first as u32,
+                vocabulary: problem.vocabulary as u32,
+                ignores: options.loss.ignore.is_some().into(),
+                ignored: options.loss.ignore.unwrap_or_default(),
+                smoothing: options.loss.smoothing,
+            };
+            encoder.dispatch(&LINEAR_CROSS_ENTROPY_BACKWARD, &params, &[&logits, targets, lse, dloss], [logits.len(), 1, 1])?;
+            matmul_into(encoder, &logits, &w, if first == 0 { Out::set(&dx) } else { Out::add(&dx) })?;
+            // The weights have done their part: their gradients take their place.
+            matmul_into(encoder, Side::transposed(&logits), &x, &w)?;
+            narrow(encoder, &w, gradients.w, first * problem.k)?;
+        }
+        narrow(encoder, &dx, gradients.x, 0)
+    })
 }
 
 /// The CPU twin of [`linear_cross_entropy_backward`], as close.

@@ -194,10 +194,12 @@ pub fn rope_attention_into<'y>(
     let (tokens, AttentionShape { heads, kv_heads, head_dim }) = (qkv.shape().as_matrix().0, cache.shape);
     let shares = plan(heads / kv_heads, kv_heads, tokens, head_dim, longest.min(cache.capacity));
     let inside = new.run == 1 && heads / kv_heads <= MOST_FEW && shares != Plan::All;
-    if !inside {
-        super::rope::rope(encoder, qkv, new, angles, cache)?;
-    }
-    record(encoder, qkv, new, inside.then_some(angles), cache, longest, y.into())
+    encoder.whole(|encoder| {
+        if !inside {
+            super::rope::rope(encoder, qkv, new, angles, cache)?;
+        }
+        record(encoder, qkv, new, inside.then_some(angles), cache, longest, y.into())
+    })
 }
 
 /// Rows of a workgroup at most.

@@ -135,21 +135,23 @@ pub fn flash_attention_backward_into<T: Float>(
     gradients.k.check_shape(op, k.shape())?;
     gradients.v.check_shape(op, k.shape())?;
 
-    let (rows, columns) = shape.as_matrix();
-    let delta = &Tensor::<f32>::uninit(encoder.context(), by_rows)?;
-    let params = DeltaParams { rows: rows as u32, columns: columns as u32, lanes: lanes(columns) as u32 };
-    encoder.dispatch(&DELTA, &params, &[y, dy, delta], rows_extent(rows, columns))?;
+    encoder.whole(|encoder| {
+        let (rows, columns) = shape.as_matrix();
+        let delta = &Tensor::<f32>::uninit(encoder.context(), by_rows)?;
+        let params = DeltaParams { rows: rows as u32, columns: columns as u32, lanes: lanes(columns) as u32 };
+        encoder.dispatch(&DELTA, &params, &[y, dy, delta], rows_extent(rows, columns))?;
 
-    let (tokens, dim, sharing) = (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
-    let (causal, scale, groups) = (options.causal.into(), options.scale_for(problem.dim), problem.groups(problem.heads));
-    let params = QueryParams { groups: groups as u32, tokens, dim, sharing, causal, add: gradients.q.adds().into(), scale };
-    encoder.dispatch(&DQ, &params, &[q, k, v, dy, lse, delta, gradients.q.tensor()], [groups, 1, 1])?;
+        let (tokens, dim, sharing) = (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
+        let (causal, scale, groups) = (options.causal.into(), options.scale_for(problem.dim), problem.groups(problem.heads));
+        let params = QueryParams { groups: groups as u32, tokens, dim, sharing, causal, add: gradients.q.adds().into(), scale };
+        encoder.dispatch(&DQ, &params, &[q, k, v, dy, lse, delta, gradients.q.tensor()], [groups, 1, 1])?;
 
-    let groups = problem.groups(problem.kv_heads);
-    let (add_k, add_v) = (gradients.k.adds().into(), gradients.v.adds().into());
-    let params = KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
-    let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
-    encoder.dispatch(&DKDV, &params, &bindings, [groups, 1, 1])
+        let groups = problem.groups(problem.kv_heads);
+        let (add_k, add_v) = (gradients.k.adds().into(), gradients.v.adds().into());
+        let params = KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
+        let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
+        encoder.dispatch(&DKDV, &params, &bindings, [groups, 1, 1])
+    })
 }
 
 /// The CPU twin of [`flash_attention_backward`], of one head: `[tokens, dim]` each. Where heads share keys, the gradients for these are to be added.
