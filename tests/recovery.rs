@@ -4,7 +4,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission, Tensor,
     formats::Checkpoint,
     kernel::{Part, Source, Type::U32, read_write},
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, Sampling, SessionOptions, Token},
+    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions, Token},
     optimizer,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
@@ -426,4 +426,56 @@ fn an_attention_that_fails_half_way_is_recorded_again() {
         (block_on(y.read()).unwrap(), block_on(qkv.read()).unwrap())
     };
     assert_eq!(attend(true), attend(false));
+}
+
+/// A file of a process may have at most 8 KiB here: what is longer fails half-way, as on a disk that is full.
+#[cfg(unix)]
+#[test]
+fn a_session_is_written_as_a_whole_or_not_at_all() {
+    const FOLDER: &str = "BITNET_TEST_FULL_DISK";
+    const NAME: &str = "a_session_is_written_as_a_whole_or_not_at_all";
+    let model = Model::load_cpu(support::data("models").join("odd")).unwrap();
+    let options = SessionOptions::new(1, 200);
+    let session = |tokens: usize| {
+        let mut session = model.session(options).unwrap();
+        block_on(session.prefill(0, &(0..tokens as u32).map(|i| i % 50).collect::<Vec<_>>())).unwrap();
+        session
+    };
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let path = std::path::Path::new(&folder).join("session");
+        block_on(session(1).save(&path)).expect("a small one has room");
+        let error = block_on(session(190).save(&path)).unwrap_err();
+        assert!(matches!(&error, Error::Io { path: of, .. } if *of == path), "{error}");
+        return;
+    }
+    let directory = Directory::temporary();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
+    let output = limited.args(["--exact", NAME, "--nocapture"]).env(FOLDER, &directory.0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(model.load_session(directory.0.join("session"), options).unwrap().tokens(0), [0], "what was there stays");
+    block_on(session(190).save(directory.0.join("session"))).unwrap();
+    assert_eq!(model.load_session(directory.0.join("session"), options).unwrap().len(0), 190);
+}
+
+#[test]
+fn a_file_that_shrinks_is_an_error_and_no_signal() {
+    let directory = Directory::temporary();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(support::data("models").join("odd").join(name), directory.0.join(name)).unwrap();
+    }
+    let files = ModelFiles::open(&directory.0, &LoadOptions::default()).unwrap();
+    let models = [None, Some(context())].map(|context| Model::from_files(context, &files, LoadOptions::default()).unwrap());
+    let logits = || models.each_ref().map(|model| block_on(model.logits(&[1, 2, 3])).unwrap());
+    let before = logits();
+    let file = fs::OpenOptions::new().write(true).open(directory.0.join("model.safetensors")).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    // Models have what they need of it; whoever reads it is told.
+    assert_eq!(logits(), before);
+    for context in [None, Some(context())] {
+        let error = Model::from_files(context, &files, LoadOptions::default()).map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Format { .. }) && error.to_string().contains("when it was opened"), "{error}");
+        assert!(matches!(models[0].reload(context).map(drop), Err(Error::Format { .. })));
+    }
 }

@@ -196,6 +196,32 @@ fn perplexity_is_the_figure_of_the_readme() {
     fails(&["perplexity", TALES, "no such text"], "no such text");
 }
 
+/// Files of the program may have a megabyte here: what is longer fails half-way, as on a disk that is full.
+#[cfg(unix)]
+#[test]
+fn where_there_is_no_room_the_model_that_was_there_stays() {
+    let directory = Directory::new("full");
+    let packed = directory.path("packed");
+    let limited = |arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_bitnet")]).args(arguments);
+        let output = command.output().unwrap();
+        let error = errors(&output);
+        assert!(!output.status.success() && error.contains("error: ") && !error.contains("panicked"), "{error}");
+    };
+    limited(&["quantize", TALES, &packed]);
+    assert_eq!(fs::read_dir(&packed).unwrap().count(), 0, "nothing is left");
+    succeeds(&["quantize", TALES, &packed]);
+    let files = || {
+        let mut files: Vec<_> = fs::read_dir(&packed).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files.into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect::<Vec<_>>()
+    };
+    let before = files();
+    limited(&["quantize", TALES, &packed, "--force"]);
+    assert!(files() == before, "what was there stays");
+}
+
 #[test]
 fn quantize_packs_what_info_and_run_read() {
     let directory = Directory::new("quantize");

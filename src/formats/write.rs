@@ -1,6 +1,12 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{checkpoint::Checkpoint, masters, model_file::ModelFile, tensors::layer_tensors};
+use super::{
+    checkpoint::Checkpoint,
+    masters,
+    model_file::ModelFile,
+    tensors::layer_tensors,
+    written::{at, written},
+};
 use crate::{
     error::{Error, Result},
     weights::ternary::scales::Scales,
@@ -47,14 +53,19 @@ const COMPANIONS: [&str; 10] = [
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
 /// multiplies (`linear_class` `autobitlinear`, `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors
-/// and the tokenizer's files are copied. `written` is called after each tensor. The weights are written to a temporary name and renamed
-/// when complete; config.json is written last.
+/// and the tokenizer's files are copied. `progress` is called after each tensor. Files are written under other
+/// names and renamed when they are complete, config.json last: where there is no room for the weights, what was in `output` stays.
 ///
 /// # Errors
 /// [`Error::Io`], also if `output` holds a model and `force` is not set, or if `output` is the input; [`Error::Format`] for weights that
 /// cannot be packed, [`Error::Unsupported`] for floats of a model that was not trained for it ([`Checkpoint::with_quantize`]),
 /// and for a model whose activations are floats.
-pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bool, mut written: impl FnMut(&WrittenTensor)) -> Result<()> {
+pub fn write_packed(
+    checkpoint: &Checkpoint,
+    output: impl AsRef<Path>,
+    force: bool,
+    mut progress: impl FnMut(&WrittenTensor),
+) -> Result<()> {
     let output = output.as_ref();
     if !checkpoint.config().quantized_activations {
         let message = "does not quantise its activations, which the packed form says of every model";
@@ -62,24 +73,20 @@ pub fn write_packed(checkpoint: &Checkpoint, output: impl AsRef<Path>, force: bo
     }
     check_output(checkpoint.path(), output, force)?;
     at(output, fs::create_dir_all(output))?;
-    let (model, partial) = (output.join("model.safetensors"), output.join("model.safetensors.partial"));
-    // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
-    let target = output.join("config.json");
-    if target.exists() {
-        at(&target, fs::remove_file(&target))?;
-    }
-    let done = write_tensors(checkpoint, &partial, &mut written).and_then(|()| at(&model, fs::rename(&partial, &model)));
-    if done.is_err() {
-        let _ = fs::remove_file(&partial);
-        return done;
-    }
+    let config_path = output.join("config.json");
+    written(&output.join("model.safetensors"), |partial| {
+        write_tensors(checkpoint, partial, &mut progress)?;
+        // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
+        if config_path.exists() { at(&config_path, fs::remove_file(&config_path)) } else { Ok(()) }
+    })?;
     for name in COMPANIONS.iter().filter(|name| checkpoint.path().join(name).is_file()) {
-        let target = output.join(name);
-        at(&target, fs::copy(checkpoint.path().join(name), &target))?;
+        let (source, target) = (checkpoint.path().join(name), output.join(name));
+        let bytes = at(&source, fs::read(&source))?;
+        written(&target, |partial| at(&target, fs::write(partial, &bytes)))?;
     }
     let mut config = checkpoint.config_json().clone();
     config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
-    at(&target, fs::write(&target, format!("{config:#}\n")))
+    written(&config_path, |partial| at(&config_path, fs::write(partial, format!("{config:#}\n"))))
 }
 
 fn check_output(input: &Path, output: &Path, force: bool) -> Result<()> {
@@ -91,10 +98,6 @@ fn check_output(input: &Path, output: &Path, force: bool) -> Result<()> {
     }
     let names = ["config.json", "model.safetensors", "model.safetensors.index.json"];
     if !force && names.iter().any(|name| output.join(name).exists()) { refuse("has a model already") } else { Ok(()) }
-}
-
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
-    result.map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// A tensor's entry in the output's header; offsets in bytes from the beginning of the data.
@@ -145,7 +148,7 @@ fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
     (0..checkpoint.config().layers).flat_map(layer).collect()
 }
 
-fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(&WrittenTensor)) -> Result<()> {
+fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut(&WrittenTensor)) -> Result<()> {
     let linears = linears(checkpoint);
     let packed = |name: &str| {
         let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
@@ -177,7 +180,7 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(
         let bytes = checkpoint.tensor(&name)?.bytes;
         put(&name, &bytes)?;
         let size = bytes.len() as u64;
-        written(&WrittenTensor { name, done: i + 1, total, bytes_before: size, bytes_after: size, error: None });
+        progress(&WrittenTensor { name, done: i + 1, total, bytes_before: size, bytes_after: size, error: None });
     }
     let done = total - linears.len();
     for (i, (name, rows, columns)) in linears.iter().enumerate() {
@@ -188,7 +191,7 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(
         let codes = matrix.to_transformers();
         put(&weight, &codes)?;
         put(&format!("{name}.weight_scale"), &scale.to_le_bytes())?;
-        written(&WrittenTensor {
+        progress(&WrittenTensor {
             name: weight,
             done: done + i + 1,
             total,
@@ -197,5 +200,5 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, written: &mut impl FnMut(
             error: if stored.dtype == Dtype::U8 { None } else { Some(masters::relative_error(&stored.to_f32()?, &matrix)) },
         });
     }
-    Ok(())
+    at(path, file.sync_all())
 }

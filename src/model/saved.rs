@@ -3,19 +3,17 @@
 
 use super::layers::{HostEnds, HostLayer};
 use crate::{
-    error::{Error, Result},
-    formats::{Activation, ModelConfig, Problem, SafeTensors, tensors::finite},
+    error::Result,
+    formats::{
+        Activation, ModelConfig, Problem, SafeTensors,
+        tensors::finite,
+        written::{at, written},
+    },
     ops::transformer::{AttentionShape, HostKvCache},
 };
 use half::f16;
 use safetensors::{Dtype, tensor::TensorView};
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::{borrow::Cow, collections::HashMap, io, path::Path};
 
 const FORMAT: &str = "bitnet-wgpu session 1";
 
@@ -89,15 +87,10 @@ impl Saved {
             }
         }
         let metadata = HashMap::from([("format".into(), FORMAT.into()), ("model".into(), print.name())]);
-        let partial = partial(path);
         let views = parts.iter().map(|part| Ok((&part.name, TensorView::new(part.kind, part.shape.clone(), &part.bytes)?)));
         let views = views.collect::<Result<Vec<_>, _>>();
-        let written = views.and_then(|views| safetensors::serialize_to_file(views, Some(metadata), &partial));
-        let written = written.map_err(io::Error::other).and_then(|()| fs::rename(&partial, path));
-        written.map_err(|source| {
-            let _ = fs::remove_file(&partial);
-            Error::Io { path: path.to_owned(), source }
-        })
+        let write = |partial: &Path| views.and_then(|views| safetensors::serialize_to_file(views, Some(metadata), partial));
+        written(path, |partial| at(path, write(partial).map_err(io::Error::other)))
     }
 
     /// Reads the file of a session of this model.
@@ -125,14 +118,6 @@ impl Fingerprint {
     fn name(self) -> String {
         format!("{:016x}", self.0)
     }
-}
-
-/// A name beside `path` that nobody else uses.
-fn partial(path: &Path) -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}-{}.partial", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-    path.with_file_name(name)
 }
 
 fn tokens(file: &SafeTensors, sequence: usize, vocab: usize) -> Result<Vec<u32>> {
