@@ -136,6 +136,8 @@ fn a_session_knows_from_which_token_to_go_on() {
     lost(block_on(session.decode(&[11, 12])).map(drop));
     lost(block_on(session.prefill(0, &[11; 20])).map(drop));
     lost(block_on(session.save(std::env::temp_dir().join("never"))));
+    lost(model.session(session.options()).map(drop));
+    lost(model.reload(model.context()).map(drop));
     assert_eq!([0, 1].map(|sequence| session.tokens(sequence)), [&[1, 2, 3, 4, 5, 6][..], &[9, 8, 7]], "what failed was not appended");
     let model = recovered(&model);
     let mut again = model.session(session.options()).unwrap();

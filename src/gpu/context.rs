@@ -7,7 +7,7 @@ use super::{
     plan::Plan,
     poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
-    scopes::guarded,
+    scopes::{guarded, is_lost},
 };
 use crate::{
     element::Element,
@@ -242,6 +242,12 @@ impl Context {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a device that is gone: what is made on it is no error before somebody waits.
+    #[cfg(feature = "models")]
+    pub(crate) fn check_there(&self, during: &str) -> Result<()> {
+        if is_lost(self.device()) { Err(Error::DeviceLost { during: during.into() }) } else { Ok(()) }
     }
 
     /// Gives the memory of waiting buffers back to the driver.

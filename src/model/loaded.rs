@@ -165,7 +165,11 @@ impl Model {
             Ok(layer)
         });
         let engine: Arc<dyn Engine> = match context {
-            Some(context) => Arc::new(GpuModel::new(context, config, ends, layers)?.half_attention(options.half_attention)),
+            Some(context) => {
+                let model = GpuModel::new(context, config, ends, layers)?.half_attention(options.half_attention);
+                context.check_there("loading a model")?;
+                Arc::new(model)
+            }
             None => {
                 let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
                 Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends })

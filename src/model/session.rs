@@ -58,6 +58,7 @@ impl Session {
             context.check_room(need.total(), what)?;
         }
         let state = engine.clone().session(options)?;
+        engine.context().map_or(Ok(()), |context| context.check_there("making a session"))?;
         Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print, draft: None })
     }
 
