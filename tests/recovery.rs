@@ -4,12 +4,13 @@ use bitnet_wgpu::{
     Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission, Tensor,
     formats::Checkpoint,
     kernel::{Part, Source, Type::U32, read_write},
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions, Token},
+    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions, Speculation, Token},
     optimizer,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
     wgpu,
 };
+use rand::RngExt as _;
 use std::{
     fs,
     future::IntoFuture as _,
@@ -20,7 +21,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use support::{block_on, context, files::Directory, real_model};
+use support::{block_on, context, files::Directory, real_model, rng};
 
 /// The model on a device of its own.
 fn fresh() -> Model {
@@ -480,4 +481,54 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
         assert!(matches!(&error, Error::Format { .. }) && error.to_string().contains("when it was opened"), "{error}");
         assert!(matches!(models[0].reload(context).map(drop), Err(Error::Format { .. })));
     }
+}
+
+/// Whatever is under way as a device goes, and wherever: it ends with results or with an error that says so, and nothing panics.
+#[test]
+fn a_device_may_go_at_any_moment() {
+    let (mut rng, mut ended, mut lost) = (rng(9), 0, 0);
+    let context = block_on(Context::new()).unwrap();
+    let mut model = Model::load(&context, support::data("models").join("odd")).unwrap();
+    for round in 0..6 {
+        let context = block_on(context.recover()).unwrap();
+        model = model.reload(Some(&context)).unwrap();
+        let sampling = Sampling::GREEDY.temperature(0.8).presence_penalty(if round % 2 == 0 { 0.5 } else { 0.0 });
+        let options = GenerateOptions::default().max_tokens(15).ignore_eos(true).sampling(sampling);
+        let text =
+            |options: &GenerateOptions| model.generate_ids(&[1, 2, 3, 4], options)?.into_iter().try_for_each(|token| token.map(drop));
+        let batch = || block_on(model.generate_batch_ids(&[vec![1, 2], vec![3, 4, 5]], &options)?.all()).map(drop);
+        let session = || {
+            let mut session = model.session(SessionOptions::new(2, 24))?;
+            block_on(session.prefill(0, &[1, 2, 3]))?;
+            let mut fork = session.fork()?;
+            block_on(fork.prefill(1, &[5; 12]))?;
+            block_on(fork.decode(&[1, 2])).map(drop)
+        };
+        let score = || block_on(model.score(&[7; 20])).map(drop);
+        let profile = || block_on(model.record_prompt(&[1, 2, 3])?.0.profile()).map(drop);
+        let (plain, guessed) = (|| text(&options), || text(&options.clone().speculate(Speculation::ngram())));
+        let kinds: [&dyn Fn() -> Result<()>; 6] = [&plain, &guessed, &batch, &session, &score, &profile];
+        // Kernels are compiled now, and then it takes so long.
+        let all = || kinds.iter().try_for_each(|work| work());
+        all().unwrap();
+        let start = Instant::now();
+        all().unwrap();
+        let delay = start.elapsed().mul_f64(rng.random_range(0.0..1.0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(delay);
+                context.device().destroy();
+            });
+            for result in kinds.into_iter().cycle().skip(round).take(6).map(|work| work()) {
+                match result {
+                    Ok(()) => ended += 1,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                        lost += 1;
+                    }
+                }
+            }
+        });
+    }
+    assert!(ended > 0 && lost > 0, "{ended} ended, {lost} were lost");
 }
