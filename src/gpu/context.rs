@@ -7,7 +7,7 @@ use super::{
     plan::Plan,
     poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
-    scopes::{guarded, is_lost},
+    scopes::guarded,
 };
 use crate::{
     element::Element,
@@ -247,7 +247,7 @@ impl Context {
     /// Refuses a device that is gone: what is made on it is no error before somebody waits.
     #[cfg(feature = "models")]
     pub(crate) fn check_there(&self, during: &str) -> Result<()> {
-        if is_lost(self.device()) { Err(Error::DeviceLost { during: during.into() }) } else { Ok(()) }
+        if super::scopes::is_lost(self.device()) { Err(Error::DeviceLost { during: during.into() }) } else { Ok(()) }
     }
 
     /// Gives the memory of waiting buffers back to the driver.
