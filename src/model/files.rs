@@ -100,16 +100,28 @@ pub struct ModelFiles {
 #[derive(Clone)]
 pub(super) struct Origin {
     pub path: PathBuf,
-    pub quantize: bool,
-    pub i2s_layout: I2sLayout,
-    pub int8_head: bool,
-    pub ignore_unused: bool,
+    quantize: bool,
+    i2s_layout: I2sLayout,
+    int8_head: bool,
+    half_attention: bool,
+    ignore_unused: bool,
 }
 
 impl Origin {
+    fn new(path: PathBuf, options: &LoadOptions<'_>) -> Self {
+        let &LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, progress: _ } = options;
+        Self { path, quantize, i2s_layout, int8_head, half_attention, ignore_unused }
+    }
+
+    /// The same files, read as they were opened, and loaded so.
+    pub fn loaded(&self, options: &LoadOptions<'_>) -> Self {
+        let Self { quantize, i2s_layout, .. } = *self;
+        Self { quantize, i2s_layout, ..Self::new(self.path.clone(), options) }
+    }
+
     pub fn options(&self) -> LoadOptions<'static> {
-        let &Self { quantize, i2s_layout, int8_head, ignore_unused, .. } = self;
-        LoadOptions { int8_head, quantize, i2s_layout, ignore_unused, progress: None }
+        let Self { quantize, i2s_layout, int8_head, half_attention, ignore_unused, .. } = *self;
+        LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, progress: None }
     }
 }
 
@@ -123,18 +135,17 @@ impl ModelFiles {
     /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is an error where text is used.
     pub fn open(path: impl AsRef<Path>, options: &LoadOptions<'_>) -> Result<Self> {
         let path = path.as_ref();
-        let &LoadOptions { quantize, i2s_layout, int8_head, ignore_unused, .. } = options;
         // The process may be in another folder when it is read again.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let origin = Origin { path: absolute, quantize, i2s_layout, int8_head, ignore_unused };
+        let origin = Origin::new(absolute, options);
         Ok(match formats::kind(path)? {
             formats::Kind::Directory(directory) => {
                 let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
-                let file = Checkpoint::open(&directory)?.with_quantize(quantize);
+                let file = Checkpoint::open(&directory)?.with_quantize(options.quantize);
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
             formats::Kind::Gguf => {
-                let file = Gguf::open(path)?.with_i2s_layout(i2s_layout).with_quantize(quantize);
+                let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
                 let named = file.file().get("tokenizer.ggml.model").is_some();
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }

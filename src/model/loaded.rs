@@ -85,8 +85,7 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_files(context: Option<&Context>, files: &ModelFiles, options: LoadOptions<'_>) -> Result<Self> {
-        let LoadOptions { int8_head, ignore_unused, .. } = options;
-        let origin = Origin { int8_head, ignore_unused, ..files.origin.clone() };
+        let origin = files.origin.loaded(&options);
         let model = Self::from_source(context, &*files.file, files.tokenizer.clone(), options)?;
         Ok(Self { origin: Some(Arc::new(origin)), ..model })
     }
