@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions},
     wgpu,
 };
-use support::{block_on, real_model};
+use support::{block_on, models::TernaryTables, real_model};
 
 /// A context of its own, so that its counters are this test's.
 fn fresh(options: ContextOptions) -> Context {
@@ -130,6 +130,25 @@ fn what_will_be_needed_is_what_is_taken() {
         let session = model.session(options).unwrap();
         assert_eq!(need.cache, live(&context, Footprint::CACHE), "{options:?}");
         drop(session);
+    }
+}
+
+#[test]
+fn a_ternary_embedding_takes_its_packed_bytes() {
+    for tied in [true, false] {
+        let context = fresh(ContextOptions::default());
+        let [packed, floats] = [true, false].map(|packed| {
+            let _model = Model::from_file(Some(&context), &TernaryTables::open(tied, packed), None, LoadOptions::default()).unwrap();
+            live(&context, Footprint::WEIGHTS)
+        });
+        // 300 rows of 64 columns by groups of 16: 16 bytes of codes and 16 of scales, or 256 bytes of floats and a scale. Buffers are of whole 256 bytes or so.
+        let wanted = (if tied { 1 } else { 2 }) * 300 * (260 - 32);
+        assert!((floats - packed).abs_diff(wanted) < 2048, "{} bytes less, {wanted} expected", floats - packed);
+        // Where they do not fit, they are refused before anything is uploaded.
+        context.trim_memory();
+        context.limit_memory(packed - 1);
+        let error = Model::from_file(Some(&context), &TernaryTables::open(tied, true), None, LoadOptions::default()).map(drop).unwrap_err();
+        assert!(matches!(&error, Error::MemoryLimit { bytes, .. } if *bytes >= packed), "{error}");
     }
 }
 

@@ -1,8 +1,11 @@
 //! The same bits in any company: a sequence's logits do not depend on how its text was cut into pieces, on what else is in the batch, or on how many
 //! tokens a step takes. In every engine.
 
-use bitnet_wgpu::model::{LoadOptions, Model, Session, SessionOptions};
-use support::{block_on, context, prompts_on_matrix_units, real_model};
+use bitnet_wgpu::{
+    Context,
+    model::{LoadOptions, Model, Session, SessionOptions},
+};
+use support::{block_on, context, models::TernaryTables, prompts_on_matrix_units, real_model};
 
 /// The real model by both engines, and on matrix units where the GPU has some, and small ones with SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
@@ -15,9 +18,15 @@ fn models() -> Vec<(&'static str, Model)> {
         ("odd on the GPU", small("odd")),
         ("float activations on the GPU", small("qwen3")),
         ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
+        ("a ternary head on the GPU", ternary_head(Some(context()))),
+        ("a ternary head on the CPU", ternary_head(None)),
     ];
     all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
     all
+}
+
+fn ternary_head(context: Option<&Context>) -> Model {
+    Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default()).unwrap()
 }
 
 /// Longer than a share of the attention's positions.

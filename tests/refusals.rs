@@ -1,7 +1,7 @@
 //! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
 
 use bitnet_wgpu::{
-    Bits, Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, Result, Shape, Tensor,
+    Bits, Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, PackedTernary, Result, Scales, Shape, Tensor,
     bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt8, Scheme},
     optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, Prefix},
@@ -143,6 +143,13 @@ fn embed_refuses_what_does_not_fit() {
     assert_shape(transformer::embed_into(&mut encoder, &tokens, &table, &unwritten(context, [3, 4])));
     let empty = dense(&mut rng(23), DenseElement::F32, 0, 4).upload(context).unwrap();
     assert_invalid(transformer::embed(&mut encoder, &tokens, &empty));
+    let ternary = |rows: usize| PackedTernary::from_values(rows, 4, &vec![1; 4 * rows], Scales::Tensor(1.0)).unwrap();
+    let (table, empty) = (ternary(9).upload(context).unwrap(), ternary(0).upload(context).unwrap());
+    assert_shape(transformer::embed_ternary_into(&mut encoder, &tokens, &table, &unwritten(context, [2, 5])));
+    assert_shape(transformer::embed_ternary_into(&mut encoder, &tokens, &table, &unwritten(context, [3, 4])));
+    assert_invalid(transformer::embed_ternary(&mut encoder, &tokens, &empty));
+    let runs = Tensor::<u32>::zeros(context, [3, 2]).unwrap();
+    assert_invalid(transformer::embed_ternary_next_into(&mut encoder, &tokens, &runs, &table, &unwritten(context, [2, 4])));
     assert!(encoder.is_empty());
 }
 

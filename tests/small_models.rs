@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use support::{
     block_on, context, contexts,
     files::Directory,
-    models::{LongContext, directory, engines, golden, session},
+    models::{LongContext, TernaryTables, directory, engines, golden, session},
 };
 
 const MODELS: [&str; 6] = ["odd", "newer", "online", "llama", "sharded", "qwen3"];
@@ -66,6 +66,31 @@ fn greedy_tokens_and_scores() {
             let scores: Vec<_> = scores.into_iter().map(|score| score as f32).collect();
             let off = largest_difference(&scores, &golden.floats("text.nll"));
             assert!(off < TOLERANCE, "{engine}: scores are {off} off");
+        }
+    }
+}
+
+/// An embedding and a head that are kept as they are packed: the numbers that they are in floats.
+#[test]
+fn ternary_tables_are_their_numbers() {
+    let ids: Vec<u32> = (0..40).map(|i| i * i * 7 % 300).collect();
+    for tied in [true, false] {
+        for on in contexts().iter().map(Some).chain([None]) {
+            let [packed, floats] = [true, false].map(|packed| {
+                // A head that is ternary is not converted.
+                let options = LoadOptions::default().int8_head(packed);
+                Model::from_file(on, &TernaryTables::open(tied, packed), None, options).unwrap()
+            });
+            let [found, wanted] = [&packed, &floats].map(|model| block_on(model.logits(&ids)).unwrap());
+            let off = largest_difference(&found, &wanted);
+            assert!(off < TOLERANCE, "tied: {tied}, {packed:?}: {off} off");
+            // 300 rows of 64 columns: a quarter of a byte, or four, for each.
+            assert_eq!(floats.weight_bytes() - packed.weight_bytes(), 300 * (256 - 16));
+            let texts = [&packed, &floats].map(|model| {
+                let options = GenerateOptions::default().max_tokens(6).ignore_eos(true).sampling(Sampling::GREEDY);
+                model.generate_ids(&ids, &options).unwrap().into_iter().map(|token| token.unwrap().id).collect::<Vec<_>>()
+            });
+            assert_eq!(texts[0], texts[1], "tied: {tied}, {packed:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     adapters,
     model::{self, ModelArgs, device, with_progress},
     profile::Profile,
-    random::{BITNET_2B4T, RandomModel},
+    random::{RandomModel, Shape},
     say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -21,8 +21,8 @@ use std::{path::PathBuf, time::Instant};
 /// Times prefill and decode of a model, or of random weights in a model's shape
 #[derive(Args)]
 pub struct Bench {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub [default: random weights, see --config]
-    #[arg(conflicts_with = "config")]
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub [default: random weights, see --shape]
+    #[arg(conflicts_with_all = ["config", "shape"])]
     model: Option<String>,
     #[command(flatten)]
     how: BenchArgs,
@@ -31,9 +31,12 @@ pub struct Bench {
 /// What `bitnet bench` and the example `bench_model` take.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// A config.json: time random weights of its shape [default: the shape of BitNet b1.58 2B4T]
-    #[arg(long)]
+    /// A config.json: time random weights of its shape
+    #[arg(long, conflicts_with = "shape")]
     pub config: Option<PathBuf>,
+    /// The shape of the random weights, without a config.json
+    #[arg(long, value_enum, default_value_t = Shape::BitNet2B4T)]
+    pub shape: Shape,
     /// Store keys and values in 32 bits [default: in 16 where the GPU has them]
     #[arg(long)]
     pub f32_cache: bool,
@@ -280,7 +283,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
 fn config(args: &BenchArgs) -> Result<ModelConfig> {
     let (name, text) = match &args.config {
         Some(path) => (path.display().to_string(), model::read(path)?),
-        None => ("the built-in config".into(), BITNET_2B4T.to_owned()),
+        None => ("the built-in config".into(), args.shape.config().to_owned()),
     };
     let json = serde_json::from_str(&text).with_context(|| name.clone())?;
     Ok(ModelConfig::from_json(&json).map_err(|problem| problem.at(name))?)

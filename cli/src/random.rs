@@ -6,14 +6,55 @@ use bitnet_wgpu::{
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
-/// The shape of BitNet b1.58 2B4T.
-pub const BITNET_2B4T: &str = r#"{
+/// Columns that share a scale in Ternary-Bonsai.
+const GROUP: usize = 128;
+
+/// Shapes that are built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shape {
+    /// BitNet b1.58 2B4T.
+    #[value(name = "bitnet-2b4t")]
+    BitNet2B4T,
+    /// Ternary-Bonsai-1.7B.
+    #[value(name = "ternary-bonsai-1.7b")]
+    Bonsai1B7,
+    /// Ternary-Bonsai-8B.
+    #[value(name = "ternary-bonsai-8b")]
+    Bonsai8B,
+}
+
+impl Shape {
+    /// Its config.json.
+    pub fn config(self) -> &'static str {
+        match self {
+            Self::BitNet2B4T => BITNET_2B4T,
+            Self::Bonsai1B7 => BONSAI_1B7,
+            Self::Bonsai8B => BONSAI_8B,
+        }
+    }
+}
+
+const BITNET_2B4T: &str = r#"{
     "model_type": "bitnet", "hidden_act": "relu2", "hidden_size": 2560, "intermediate_size": 6912, "num_hidden_layers": 30,
     "num_attention_heads": 20, "num_key_value_heads": 5, "vocab_size": 128256, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0, "tie_word_embeddings": true, "bos_token_id": 128000, "eos_token_id": 128001
 }"#;
 
-/// Random ternary layers and a random embedding in bf16.
+const BONSAI_1B7: &str = r#"{
+    "model_type": "qwen3", "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 32768,
+    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192},
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": true, "eos_token_id": 151645
+}"#;
+
+const BONSAI_8B: &str = r#"{
+    "model_type": "qwen3", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 65536,
+    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16384},
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false, "eos_token_id": 151645
+}"#;
+
+/// Random ternary layers, and a random embedding in bf16. Where activations are floats, all is ternary by groups of 128 columns, as in Ternary-Bonsai.
 pub struct RandomModel(pub ModelConfig);
 
 impl ModelFile for RandomModel {
@@ -29,7 +70,7 @@ impl ModelFile for RandomModel {
         let mut rng = seeded(name);
         if !columns.is_multiple_of(64) {
             let values: Vec<i8> = (0..rows * columns).map(|_| (rng.next_u32() % 3) as i8 - 1).collect();
-            return PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02));
+            return PackedTernary::from_values(rows, columns, &values, self.scales(rows, columns));
         }
         // Each 2-bit code is 1 with probability 1/2, else 0 or 2.
         let word = |r: u64| {
@@ -37,7 +78,11 @@ impl ModelFile for RandomModel {
             ones | (high & !ones) << 1
         };
         let words = (0..rows * columns / 16).map(|_| word(rng.next_u64())).collect();
-        PackedTernary::from_words(rows, columns, words, Scales::Tensor(0.02))
+        PackedTernary::from_words(rows, columns, words, self.scales(rows, columns))
+    }
+
+    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+        (!self.0.quantized_activations).then(|| self.linear(name, rows, columns)).transpose()
     }
 
     fn vector(&self, _: &str, len: usize) -> Result<Vec<f32>> {
@@ -49,6 +94,15 @@ impl ModelFile for RandomModel {
         // bf16 numbers with magnitudes from 0.5 to 2 and either sign.
         let halves: Vec<u8> = (0..rows * columns).flat_map(|_| ((rng.next_u32() as u16 & 0x80ff) | 0x3f00).to_le_bytes()).collect();
         PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &halves)
+    }
+}
+
+impl RandomModel {
+    fn scales(&self, rows: usize, columns: usize) -> Scales {
+        if self.0.quantized_activations {
+            return Scales::Tensor(0.02);
+        }
+        Scales::Groups { size: GROUP, scales: vec![0.02; rows * columns.div_ceil(GROUP)] }
     }
 }
 

@@ -14,6 +14,25 @@ use crate::{
 };
 use std::ops::Range;
 
+/// The rows of `table` `[vocab, columns]` that `tokens` name, as `[tokens, columns]`: the bits of
+/// [`embed_ternary_cpu`](crate::transformer::embed_ternary_cpu).
+pub fn embed(tokens: &[u32], table: &InterleavedTernary) -> Result<Vec<f32>> {
+    let mut y = Vec::with_capacity(tokens.len() * table.columns());
+    for &token in tokens {
+        let row = token as usize;
+        if row >= table.rows() {
+            return Err(Error::Invalid { op: "embed", what: format!("token {token}; the vocabulary has {}", table.rows()) });
+        }
+        let ((words, scales), lane) = (table.block(row / LANES), row % LANES);
+        let groups = (0..table.groups()).flat_map(|group| table.group_range(group).map(move |word| (word, group)));
+        let numbers = groups.flat_map(|(word, group)| {
+            (0..CODES_PER_WORD).map(move |e| ((words[word].0[lane] >> bit(e) & 3) as i32 - 1) as f32 * scales[group][lane])
+        });
+        y.extend(numbers.take(table.columns()));
+    }
+    Ok(y)
+}
+
 /// The activations that meet a word.
 type Column = [f32; CODES_PER_WORD];
 
@@ -104,6 +123,22 @@ mod tests {
             (0..groups).fold(0f32, |all, g| all + group(g) * scales[row * groups + g])
         };
         (0..w.rows()).map(|r| row(r).to_bits()).collect()
+    }
+
+    #[test]
+    fn rows_are_those_of_the_matrix() {
+        for (rows, columns, size) in [(1usize, 1usize, None), (35, 300, Some(128)), (16, 64, Some(16)), (20, 130, Some(64))] {
+            let values: Vec<i8> = (0..rows * columns).map(|i| (i * i % 7 % 3) as i8 - 1).collect();
+            let count = rows * size.map_or(1, |size| columns.div_ceil(size));
+            let scales: Vec<f32> = (0..count).map(|i| 0.5 - i as f32).collect();
+            let scales = size.map_or(Scales::Tensor(-0.3), |size| Scales::Groups { size, scales });
+            let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
+            let tokens: Vec<u32> = (0..rows as u32).rev().chain([0]).collect();
+            let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let wanted = bits(crate::transformer::embed_ternary_cpu(&tokens, &w).unwrap());
+            assert!(bits(embed(&tokens, &InterleavedTernary::of(&w)).unwrap()) == wanted, "{rows} × {columns} by {size:?}");
+            assert!(embed(&[rows as u32], &InterleavedTernary::of(&w)).is_err());
+        }
     }
 
     #[test]

@@ -298,6 +298,16 @@ impl ModelFile for Checkpoint {
         let matrix = PackedDense::from_bytes(element, rows, columns, &tensor.bytes).map_err(|e| tensor.error(e))?;
         tensors::finite_matrix(matrix, |what| tensor.error(what))
     }
+
+    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+        let tensor = self.tensor(&self.stored(name))?;
+        let Some(affine) = self.affine_of(&tensor) else { return Ok(None) };
+        if self.size(&tensor)? != (rows, columns) {
+            return Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)));
+        }
+        // With other biases, or with the integer 3, it is none.
+        Ok(self.with_groups(name, &tensor, |matrix| affine.ternary(matrix, rows, columns)).ok())
+    }
 }
 
 /// Does config.json say that the model was trained for ternary weights?

@@ -35,4 +35,13 @@ pub trait ModelFile: Send + Sync {
 
     /// An embedding or a head, `[rows, columns]`, in its stored type if there is a [`DenseElement`](crate::DenseElement) for it.
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense>;
+
+    /// [`ModelFile::dense`] as a ternary matrix of the same numbers, where the file has it so; else none, and whoever wants it asks for the other.
+    ///
+    /// # Errors
+    /// As [`ModelFile::dense`]. A matrix that is in a ternary type and has other weights is none, not an error.
+    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+        let _ = (name, rows, columns);
+        Ok(None)
+    }
 }

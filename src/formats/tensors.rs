@@ -29,12 +29,18 @@ pub struct Layer<M, V> {
     pub down: M,
 }
 
-/// What comes before and after the layers, of dense matrices `D` and vectors `V`.
-pub struct Ends<D, V> {
-    pub embedding: D,
+/// What comes before and after the layers, of tables `T` and vectors `V`.
+pub struct Ends<T, V> {
+    pub embedding: T,
     pub norm: V,
     /// None where the embedding is the head.
-    pub untied_head: Option<D>,
+    pub untied_head: Option<T>,
+}
+
+/// An embedding or a head: a dense matrix `D`, or a ternary one `M`.
+pub enum Table<D, M> {
+    Dense(D),
+    Ternary(M),
 }
 
 /// A matrix of a file, `[rows, columns]`.
@@ -147,18 +153,18 @@ impl<M, V> Layer<M, V> {
     }
 }
 
-impl<D, V> Ends<D, V> {
+impl<T, V> Ends<T, V> {
     /// The matrix that makes logits.
-    pub fn head(&self) -> &D {
+    pub fn head(&self) -> &T {
         self.untied_head.as_ref().unwrap_or(&self.embedding)
     }
 
     /// The ends with their matrices and vectors converted.
-    pub fn try_map<E, W>(&self, dense: impl Fn(&D) -> Result<E>, vector: impl Fn(&V) -> Result<W>) -> Result<Ends<E, W>> {
+    pub fn try_map<U, W>(&self, table: impl Fn(&T) -> Result<U>, vector: impl Fn(&V) -> Result<W>) -> Result<Ends<U, W>> {
         Ok(Ends {
-            embedding: dense(&self.embedding)?,
+            embedding: table(&self.embedding)?,
             norm: vector(&self.norm)?,
-            untied_head: self.untied_head.as_ref().map(&dense).transpose()?,
+            untied_head: self.untied_head.as_ref().map(&table).transpose()?,
         })
     }
 }

@@ -2,20 +2,23 @@
 
 use super::{
     engine::{Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
-    layers::HostEnds,
+    layers::{HostEnds, HostTable},
     worker::on_all_cores,
 };
 use crate::{
     cpu::{self, attention::KvCache},
     error::{Error, Result},
-    formats::{ModelConfig, tensors::Layer},
+    formats::{
+        ModelConfig,
+        tensors::{Ends, Layer, Table},
+    },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
     ops::{
         bitnet,
         transformer::{self, HostKvCache},
     },
-    weights::ternary::interleaved::InterleavedTernary,
+    weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
 use std::{future::ready, sync::Arc};
@@ -29,9 +32,12 @@ const BATCH: usize = 64;
 /// A decoder layer as the kernels for processors read it.
 pub(super) type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
 
+/// What comes before and after the layers, as they read it.
+pub(super) type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
+
 pub(super) struct CpuModel {
     pub config: ModelConfig,
-    pub ends: HostEnds,
+    pub ends: CpuEnds,
     pub layers: Vec<CpuLayer>,
 }
 
@@ -65,6 +71,15 @@ impl Engine for CpuModel {
     fn footprint(&self, _: SessionOptions) -> Result<Footprint> {
         Ok(Footprint::default())
     }
+}
+
+/// The ends of a model as kernels for processors read them.
+pub(super) fn ends(host: HostEnds) -> CpuEnds {
+    let table = |table| match table {
+        HostTable::Dense(matrix) => Table::Dense(matrix),
+        HostTable::Ternary(matrix) => Table::Ternary(InterleavedTernary::of(&matrix)),
+    };
+    Ends { embedding: table(host.embedding), norm: host.norm, untied_head: host.untied_head.map(table) }
 }
 
 impl CpuModel {
@@ -114,7 +129,10 @@ impl CpuModel {
 
     fn logits(&self, x: &[f32]) -> Result<Vec<f32>> {
         let normed = transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)?;
-        transformer::dense_gemv_cpu(&normed, self.ends.head())
+        match self.ends.head() {
+            Table::Dense(head) => transformer::dense_gemv_cpu(&normed, head),
+            Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
+        }
     }
 }
 
@@ -141,7 +159,10 @@ impl CpuSession {
         let run = tokens.len() / sequences.len().max(1);
         self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
         let (model, hidden) = (&self.model, self.model.config.hidden);
-        let mut x = transformer::embed_cpu(tokens, &model.ends.embedding)?;
+        let mut x = match &model.ends.embedding {
+            Table::Dense(table) => transformer::embed_cpu(tokens, table)?,
+            Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
+        };
         // Each sequence's caches, in the order in which the sequences are named.
         let mut all: Vec<_> = self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
         let mut caches: Vec<_> = sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub struct LoadOptions<'a> {
     /// Quantise the head (the embedding too, where it is the head) to 8 bits with a scale a row: half the bytes, and on a large vocabulary most
-    /// of what a token costs. Else it stays as it is stored.
+    /// of what a token costs. Else, and where it is ternary, it stays as it is stored.
     pub int8_head: bool,
     /// Compute the attention of prompts on a GPU's matrix units, with queries and weights in halves: long prompts take less time, and logits differ in
     /// their last bits by how a prompt is cut. See [`rope_attention_in_halves_into`](crate::transformer::rope_attention_in_halves_into), which says where it

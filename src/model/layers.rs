@@ -4,16 +4,26 @@ use crate::{
     error::{Error, Result},
     formats::{
         model_file::ModelFile,
-        tensors::{Ends, Layer, Matrix, end_tensors, layer_tensors},
+        tensors::{Ends, Layer, Matrix, Table, end_tensors, layer_tensors},
     },
-    weights::{dense::PackedDense, ternary::packed::PackedTernary},
+    gpu::context::Context,
+    weights::{
+        dense::{DenseMatrix, PackedDense},
+        ternary::{matrix::TernaryMatrix, packed::PackedTernary},
+    },
 };
 
 /// A decoder layer in host memory.
 pub(super) type HostLayer = Layer<PackedTernary, Vec<f32>>;
 
 /// What comes before and after the layers, in host memory.
-pub(super) type HostEnds = Ends<PackedDense, Vec<f32>>;
+pub(super) type HostEnds = Ends<HostTable, Vec<f32>>;
+
+/// An embedding or a head, in host memory.
+pub(super) type HostTable = Table<PackedDense, PackedTernary>;
+
+/// An embedding or a head, on a GPU.
+pub(super) type GpuTable = Table<DenseMatrix, TernaryMatrix>;
 
 impl HostLayer {
     /// Reads a layer.
@@ -36,21 +46,55 @@ impl HostLayer {
 }
 
 impl HostEnds {
-    /// Reads the ends; where `int8_head`, the head is converted to 8 bits. (Not an embedding beside it, of which a token reads one row.)
+    /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary. (Not an embedding beside it, of which a token reads one
+    /// row.)
     ///
     /// # Errors
     /// As [`HostLayer::read`].
     pub fn read(file: &dyn ModelFile, int8_head: bool) -> Result<Self> {
-        let dense = |tensor: &Matrix| {
-            let matrix = file.dense(tensor.name, tensor.rows, tensor.columns)?;
-            expect(tensor.name, (matrix.rows(), matrix.columns()), (tensor.rows, tensor.columns)).map(|()| matrix)
+        let table = |tensor: &Matrix| {
+            let &Matrix { name, rows, columns } = tensor;
+            if let Some(matrix) = file.ternary_table(name, rows, columns)? {
+                return expect(name, (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| Table::Ternary(matrix));
+            }
+            let matrix = file.dense(name, rows, columns)?;
+            expect(name, (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| Table::Dense(matrix))
         };
-        let mut ends = end_tensors(file.config()).try_map(dense, |gains| vector(file, gains.name, gains.len))?;
-        if int8_head {
-            let head = ends.untied_head.as_mut().unwrap_or(&mut ends.embedding);
+        let mut ends = end_tensors(file.config()).try_map(table, |gains| vector(file, gains.name, gains.len))?;
+        let head = ends.untied_head.as_mut().unwrap_or(&mut ends.embedding);
+        if let (true, Table::Dense(head)) = (int8_head, head) {
             *head = head.quantize();
         }
         Ok(ends)
+    }
+}
+
+impl HostTable {
+    /// Copies it to the GPU.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the device cannot bind that much.
+    pub fn upload(&self, context: &Context) -> Result<GpuTable> {
+        Ok(match self {
+            Self::Dense(matrix) => Table::Dense(matrix.upload(context)?),
+            Self::Ternary(matrix) => Table::Ternary(matrix.upload(context)?),
+        })
+    }
+
+    /// The packed elements, a row after another.
+    pub fn words(&self) -> &[u32] {
+        match self {
+            Self::Dense(matrix) => matrix.words(),
+            Self::Ternary(matrix) => matrix.words(),
+        }
+    }
+
+    /// What rows, or groups of their columns, are multiplied by; none where elements are floats.
+    pub fn scales(&self) -> Vec<f32> {
+        match self {
+            Self::Dense(matrix) => matrix.scales().to_vec(),
+            Self::Ternary(matrix) => matrix.row_scales(),
+        }
     }
 }
 

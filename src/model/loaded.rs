@@ -1,7 +1,7 @@
 //! A loaded model: what it is made of, and everything that can be done with it.
 
 use super::{
-    cpu::CpuModel,
+    cpu::{self, CpuModel},
     engine::{Engine, SessionOptions},
     files::{self, LoadOptions, MaybeTokenizer, ModelFiles, Origin},
     generate::Generation,
@@ -171,7 +171,7 @@ impl Model {
             }
             None => {
                 let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
-                Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends })
+                Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends: cpu::ends(ends) })
             }
         };
         progress(count);

@@ -51,7 +51,7 @@ impl Fingerprint {
         print.add(c.rope_factor().map(f32::to_bits));
         print.add((!c.quantized_activations).then_some(1));
         print.add(ends.embedding.words().iter().step_by(7).copied());
-        print.add(ends.embedding.scales().iter().map(|scale| scale.to_bits()));
+        print.add(ends.embedding.scales().into_iter().map(f32::to_bits));
         print
     }
 

@@ -107,6 +107,8 @@ fn words_of_mlx_are_read() {
         let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
         assert_eq!(dense.element(), if element == "F16" { DenseElement::F16 } else { DenseElement::Bf16 });
         assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
+        assert_eq!(checkpoint.ternary_table("lm_head", ROWS, columns).unwrap().as_ref(), Some(&wanted));
+        assert!(checkpoint.ternary_table("lm_head", ROWS, columns + 32).is_err());
         // Other shapes, and parts that are not there.
         refused(ModelFile::linear(&checkpoint, "lm_head", ROWS + 1, columns), "3 rows, not 4");
         refused(ModelFile::linear(&checkpoint, "lm_head", ROWS, columns - 32), "352 columns are needed");
@@ -131,6 +133,7 @@ fn words_of_mlx_are_read() {
             let other = [all[0], all[1], ("lm_head.biases", element, all[2].2, other)];
             refused(open(&other).linear("lm_head"), "in row 0 from column");
             assert!(open(&other).dense("lm_head", ROWS, columns).is_ok());
+            assert_eq!(open(&other).ternary_table("lm_head", ROWS, columns).unwrap(), None);
         }
         if bits == 2 {
             let mut packed = packed.clone();
@@ -138,6 +141,7 @@ fn words_of_mlx_are_read() {
             let threes = [("lm_head.weight", "U32", all[0].2, &*packed), all[1], all[2]];
             refused(open(&threes).linear("lm_head"), "the integer 3 in word 1");
             // Of an embedding it is twice the scale.
+            assert_eq!(open(&threes).ternary_table("lm_head", ROWS, columns).unwrap(), None);
             let dense = open(&threes).dense("lm_head", ROWS, columns).unwrap();
             assert_eq!(dense.row(0)[21], 2.0 * first);
         }

@@ -49,6 +49,8 @@ fn both_layouts_under_one_number_are_told_apart() {
                 assert_eq!(file.file().kind("output.weight"), Some(kind));
                 let dense = file.dense("lm_head", ROWS, COLUMNS).unwrap();
                 assert_eq!(dense.element(), DenseElement::F16);
+                assert_eq!(file.ternary_table("lm_head", ROWS, COLUMNS).unwrap().as_ref(), Some(&wanted));
+                refused(file.ternary_table("lm_head", ROWS, COLUMNS - 128), "[9, 128] is needed");
                 assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
             }
         }
@@ -85,6 +87,7 @@ fn binary_blocks_are_read() {
     assert_eq!(file.linear("lm_head", ROWS, COLUMNS).unwrap(), wanted);
     let dense = file.dense("lm_head", ROWS, COLUMNS).unwrap();
     assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.dequantize());
+    assert_eq!(file.ternary_table("lm_head", ROWS, COLUMNS).unwrap().as_ref(), Some(&wanted));
     let tensor = file.file().tensor("output.weight").unwrap();
     assert_eq!((tensor.kind, tensor.ternary(I2sLayout::X86).unwrap()), (GgufType::Q1_0, wanted));
 }
@@ -103,6 +106,8 @@ fn blocks_that_do_not_fit_are_refused() {
         let infinite = encode(&trits(1, 256), &[1.0, f32::INFINITY]);
         refused(open([1, 256], &infinite).unwrap().linear("lm_head", 1, 256), "scale inf");
         refused(open([1, 256], &infinite).unwrap().dense("lm_head", 1, 256), "finite");
+        assert_eq!(open([1, 256], &infinite).unwrap().ternary_table("lm_head", 1, 256).unwrap(), None);
+        assert!(open([1, 256], &data).unwrap().ternary_table("lm_head", 1, 256).unwrap().is_some());
     }
     // Code 3 is twice the scale in an embedding, and nothing in a linear layer.
     for (id, mut data) in [(42, q2(&trits(1, 128), &[0.5, 1.5])), (142, pq2(&trits(1, 128), &[0.5]))] {
@@ -115,6 +120,7 @@ fn blocks_that_do_not_fit_are_refused() {
         data[3] = 0xe4;
         let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &[1, 128], id, &data).bytes()).unwrap();
         refused(file.linear("lm_head", 1, 128), "the value 2");
+        assert_eq!(file.ternary_table("lm_head", 1, 128).unwrap(), None);
         assert_eq!(file.dense("lm_head", 1, 128).unwrap().row(0)[4..8], [-0.5, 0.0, 0.5, 1.0]);
     }
 }

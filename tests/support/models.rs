@@ -2,7 +2,7 @@
 
 use crate::{Golden, contexts};
 use bitnet_wgpu::{
-    Element, PackedDense, PackedTernary, Result,
+    Element, PackedDense, PackedTernary, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
     model::{Model, Session, SessionOptions},
 };
@@ -69,5 +69,56 @@ impl ModelFile for LongContext {
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
         self.0.dense(name, rows, columns)
+    }
+}
+
+/// The small random model of Qwen3 with an embedding, and a head of its own or not, that are ternary by groups of 16 columns.
+pub struct TernaryTables {
+    file: Checkpoint,
+    config: ModelConfig,
+    /// Does it say so, or give the same numbers as floats?
+    packed: bool,
+}
+
+impl TernaryTables {
+    /// Opens it.
+    pub fn open(tied_head: bool, packed: bool) -> Self {
+        let file = Checkpoint::open(directory("qwen3")).unwrap();
+        let mut config = file.config().clone();
+        config.tied_head = tied_head;
+        Self { file, config, packed }
+    }
+
+    /// The head is the embedding with its rows in reverse.
+    fn table(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        let floats = self.file.dense("model.embed_tokens", rows, columns)?;
+        let row = |row: usize| floats.row(if name == "lm_head" { rows - 1 - row } else { row });
+        bitnet::quantize_weights_by_group_cpu(&(0..rows).flat_map(row).collect::<Vec<f32>>(), rows, columns, 16)
+    }
+}
+
+impl ModelFile for TernaryTables {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn contains(&self, _: &str) -> bool {
+        true
+    }
+
+    fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        ModelFile::linear(&self.file, name, rows, columns)
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.file.vector(name, len)
+    }
+
+    fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {
+        PackedDense::from_f32(rows, columns, &self.table(name, rows, columns)?.dequantize())
+    }
+
+    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+        self.packed.then(|| self.table(name, rows, columns)).transpose()
     }
 }

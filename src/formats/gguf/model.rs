@@ -187,6 +187,14 @@ impl ModelFile for Gguf {
         check_shape(&tensor, rows, columns)?;
         tensors::finite_matrix(tensor.dense()?, |what| tensor.error(what))
     }
+
+    fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+        let tensor = self.tensor(name)?;
+        check_shape(&tensor, rows, columns)?;
+        let is_ternary = matches!(tensor.kind, GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0);
+        // With code 3, it is none.
+        Ok(is_ternary.then(|| tensor.ternary(self.layout).ok()).flatten())
+    }
 }
 
 fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<()> {

@@ -5,20 +5,20 @@ use crate::{
     error::Result,
     formats::{
         config::ModelConfig,
-        tensors::{Ends, Layer},
+        tensors::{Ends, Layer, Table},
     },
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
         engine::SessionOptions,
-        layers::{HostEnds, HostLayer},
+        layers::{GpuTable, HostEnds, HostLayer},
     },
     ops::{
         bitnet::{self, Layout, Norm, QuantizedActivations},
         tensor,
         transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions},
     },
-    weights::{dense::DenseMatrix, ternary::matrix::TernaryMatrix},
+    weights::ternary::matrix::TernaryMatrix,
 };
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(in crate::model) struct GpuModel {
     /// The same for intermediate results, which are counted as such.
     pub(super) context: Context,
     pub(super) config: ModelConfig,
-    ends: Arc<Ends<DenseMatrix, Tensor<f32>>>,
+    ends: Arc<Ends<GpuTable, Tensor<f32>>>,
     layers: Arc<Vec<GpuLayer>>,
     /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
     half_attention: bool,
@@ -175,7 +175,7 @@ impl GpuModel {
         }
         let (given, weights) = (context.clone(), context.labelled(Footprint::WEIGHTS));
         let vector = |values: &Vec<f32>| weights.upload(values, [values.len()]);
-        let ends = host.try_map(|dense| dense.upload(&weights), vector)?;
+        let ends = host.try_map(|table| table.upload(&weights), vector)?;
         // An embedding is large: it need not stay while layers are read.
         drop(host);
         let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
@@ -195,7 +195,7 @@ impl GpuModel {
             upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
         };
         let vector = |context: &Context, values: &Vec<f32>| context.upload(values, [values.len()]);
-        let ends = bytes(&|context| host.try_map(|dense| dense.upload(context), |values| vector(context, values)).map(drop))?;
+        let ends = bytes(&|context| host.try_map(|table| table.upload(context), |values| vector(context, values)).map(drop))?;
         let layer = bytes(&|context| layer.try_map(|matrix| matrix.upload(context), |values| vector(context, values)).map(drop))?;
         Ok(ends.saturating_add(layer.saturating_mul(layers as u64)))
     }
@@ -282,10 +282,7 @@ impl GpuModel {
     /// Records the embedding and all layers; gives the residual stream.
     fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input, run: Run) -> Result<Tensor<f32>> {
         let scratch = self.scratch(input.tokens.len())?;
-        match input.advances {
-            true => transformer::embed_next_into(encoder, &input.tokens, &input.runs, &self.ends.embedding, &scratch.x)?,
-            false => transformer::embed_into(encoder, &input.tokens, &self.ends.embedding, &scratch.x)?,
-        }
+        embed(encoder, input, &self.ends.embedding, &scratch.x)?;
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
             // Little at first, so that the device begins soon; then more, since a submission takes time too.
@@ -300,7 +297,13 @@ impl GpuModel {
     pub(super) fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
         let normed = Tensor::uninit(&self.context, [rows, self.config.hidden])?;
         transformer::rms_norm_into(encoder, x, first, &self.ends.norm, self.config.eps, &normed)?;
-        transformer::dense_gemv(encoder, &normed, self.ends.head())
+        match self.ends.head() {
+            Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
+            Table::Ternary(head) => {
+                let logits = Tensor::uninit(&self.context, [rows, head.rows()])?;
+                bitnet::bitlinear_float_by_row_into(encoder, &normed, head, &logits).map(|()| logits)
+            }
+        }
     }
 
     /// Records what appends `input`. Where it is run once, the device has begun with it, and the recording is the rest.
@@ -329,6 +332,17 @@ impl GpuModel {
         let last: Vec<u32> = (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
         let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
         self.logits(encoder, &last, 0, wanted)
+    }
+}
+
+/// The embedding's rows of the tokens of `input`, which are counted where it is so.
+fn embed(encoder: &mut Encoder, input: &Input, table: &GpuTable, y: &Tensor<f32>) -> Result<()> {
+    let Input { tokens, runs, .. } = input;
+    match (table, input.advances) {
+        (Table::Dense(table), true) => transformer::embed_next_into(encoder, tokens, runs, table, y),
+        (Table::Dense(table), false) => transformer::embed_into(encoder, tokens, table, y),
+        (Table::Ternary(table), true) => transformer::embed_ternary_next_into(encoder, tokens, runs, table, y),
+        (Table::Ternary(table), false) => transformer::embed_ternary_into(encoder, tokens, table, y),
     }
 }
 

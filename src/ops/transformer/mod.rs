@@ -9,6 +9,7 @@ pub(crate) mod attention_units;
 pub(crate) mod cache;
 pub(crate) mod dense_gemv;
 pub(crate) mod embed;
+pub(crate) mod embed_ternary;
 pub(crate) mod flash_attention;
 pub(crate) mod flash_attention_backward;
 pub(crate) mod penalize;
@@ -26,6 +27,7 @@ family!(
     attention_units,
     dense_gemv,
     embed,
+    embed_ternary,
     flash_attention,
     flash_attention_backward,
     penalize,

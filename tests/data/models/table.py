@@ -573,8 +573,9 @@ def document(rows):
         "All tokens agree because prompts were drawn until every token led the next by 0.25 or more and no activation lay near a boundary of its"
         " 8-bit code. Only there are correct implementations sure to agree. Elsewhere a flipped code can move a logit by a few tenths, and after"
         " a near tie another token may follow. (`qwen3` has no such codes: its activations are floats, in the reference too.)",
-        "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K, MLX's words, the types of Ternary-Bonsai) is decoded to 16 bits when it is"
-        " loaded, and takes their memory: for Ternary-Bonsai-1.7B 0.6 GB instead of 0.08.",
+        "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
+        " ternary (MLX's words, the types of Ternary-Bonsai) is kept as it is packed, with the same numbers: Ternary-Bonsai-1.7B takes 0.09 GB for it, 0.6 in 16"
+        " bits, and 8B, which has both, 0.35, 2.5 in 16. Where such a file has weights of other values, they are decoded to 16 bits.",
     ]
     head = ["| model | {} | {} | status | CPU: \\|Δ\\| | tokens | GPU: \\|Δ\\| | tokens |", "| --- | --- | --- | --- | --: | --: | --: | --: |"]
 

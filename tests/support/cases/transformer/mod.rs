@@ -4,6 +4,7 @@ mod attention;
 mod cache;
 mod dense_gemv;
 mod embed;
+mod embed_ternary;
 mod flash_attention;
 mod penalize;
 mod rms_norm;
@@ -22,6 +23,7 @@ pub const OPS: Family = &[
     ("transformer::attention_in_halves_company", Device, attention::company_in_halves),
     ("transformer::dense_gemv", KernelsAndTwin, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
+    ("transformer::embed_ternary", Wgsl, embed_ternary::cases),
     ("transformer::flash_attention", WgslAndTwin, flash_attention::cases),
     ("transformer::flash_attention_backward", WgslAndTwin, flash_attention::backward_cases),
     ("transformer::penalize", Wgsl, penalize::cases),
