@@ -1,7 +1,7 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A SIMD-group
-// makes four rows × TILE_Y = 4 tokens: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
-// in order, scaled, and added to what the lane has; lanes add up in a binary tree, as in wgsl/bitnet/bitlinear_float_gemv.wgsl. `ALIGNED` says that
-// the rows of a are whole quads.
+// makes four rows × TILE_Y tokens, 4 or 8: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
+// in order, scaled, and added to what the lane has; lanes are added in their order, as in wgsl/bitnet/bitlinear_float_gemv.wgsl. `ALIGNED` is 1 where
+// the rows of a are whole quads, and 2 where they are words, whose quads lie by place (wgsl/tensor/quads_by_place.wgsl).
 struct Params { uint m, n, k, words, groups, group_words, transposed, add, biased, activation; };
 
 // Quad f of a word, times 4^f: the last bits of 1024 as a half count its ones, so two masked fields, put there, are 1024 + code·4^f, and a
@@ -17,7 +17,8 @@ static inline float4 weights(uint word, uint f) {
 // Activations for `weights`: multiplied by 4^-f, once for all rows; 0 where there is none.
 static inline float4 activations(device const X* a, uint first, uint at, uint f, uint k) {
     const float one = as_type<float>((127u - 2u * f) << 23);
-    if (ALIGNED != 0) return at < k ? float4(*(device const X4*)(a + first + at)) * one : float4(0.0f);
+    if (ALIGNED == 2) return float4(*(device const X4*)(a + first + 4u * (f * (k / 16u) + at / 16u))) * one;
+    if (ALIGNED == 1) return at < k ? float4(*(device const X4*)(a + first + at)) * one : float4(0.0f);
     float4 x = float4(0.0f);
     for (uint i = 0; i < 4; ++i) x[i] = at + i < k ? float(a[first + at + i]) : 0.0f;
     return x * one;
@@ -25,11 +26,6 @@ static inline float4 activations(device const X* a, uint first, uint at, uint f,
 
 static inline float dot_in_order(float4 w, float4 x, float sum) {
     return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
-}
-
-static inline float add_lanes(float v) {
-    for (ushort mask = 16; mask > 0; mask /= 2) v += simd_shuffle_xor(v, mask);
-    return v;
 }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
@@ -43,6 +39,8 @@ kernel void bitlinear_float_gemv(
     uint lane     [[thread_index_in_simdgroup]],
     uint subgroup [[simdgroup_index_in_threadgroup]])
 {
+    // What lanes have of four rows, by token.
+    threadgroup float4 of_lanes[TILE_Y * THREADS];
     const uint row0 = group.x * TILE_X + subgroup * 4u;
     const uint token0 = group.y * TILE_Y;
     // Rows that do not exist are read as the last one, and not written.
@@ -76,17 +74,14 @@ kernel void bitlinear_float_gemv(
             for (uint r = 0; r < 4; ++r) sum[t][r] = fma(of_word[t][r], scale[r], sum[t][r]);
         }
     }
-    for (uint t = 0; t < TILE_Y; ++t) {
-        if (token0 + t >= params.m) continue;
-        // Lane r takes the sum of row r, so that all rows are written, or added to, at once.
-        float own = 0.0f;
-        for (uint r = 0; r < 4; ++r) {
-            const float all = add_lanes(sum[t][r]);
-            own = lane == r ? all : own;
-        }
-        const uint row = row0 + lane;
-        if (lane >= 4u || row >= params.n) continue;
-        const uint at = (token0 + t) * params.n + row;
-        y[at] = Y(params.add != 0 ? float(y[at]) + own : own);
-    }
+    const uint first = subgroup * 32u;
+    for (uint t = 0; t < TILE_Y; ++t) of_lanes[t * THREADS + first + lane] = float4(sum[t][0], sum[t][1], sum[t][2], sum[t][3]);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Lane i adds up row i % 4 of token i / 4.
+    const uint token = token0 + lane / 4u, row = row0 + lane % 4u;
+    if (lane >= 4u * TILE_Y || token >= params.m || row >= params.n) return;
+    float all = 0.0f;
+    for (uint i = 0; i < 32; ++i) all += of_lanes[lane / 4u * THREADS + first + i][lane % 4u];
+    const uint at = token * params.n + row;
+    y[at] = Y(params.add != 0 ? float(y[at]) + all : all);
 }

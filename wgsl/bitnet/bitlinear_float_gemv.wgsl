@@ -1,31 +1,30 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A workgroup
-// makes TILE_X rows × TILE_Y = 4 tokens, LANES lanes four of the rows: each takes every LANES-th word of them. The sixteen products of a word are ±x
-// or 0, so exact. They are added in order, scaled, and added to what the lane has; lanes add up in a binary tree.
+// makes TILE_X rows × TILE_Y tokens, 4 or 8, LANES lanes four of the rows: each takes every LANES-th word of them. The sixteen products of a word are ±x
+// or 0, so exact. They are added in order, scaled, and added to what the lane has; lanes are added in their order: the same for any number of tokens.
 const LANES: u32 = 4u * THREADS / TILE_X;
 
-// 2^`bits`
-fn power(bits: i32) -> f32 { return bitcast<f32>(u32(127 + bits) << 23u); }
+// What lanes have of four rows, by token.
+var<workgroup> of_lanes: array<vec4<f32>, TILE_Y * THREADS>;
 
-// The last bits of 2^23 as a float count its ones, so a masked field of a word, put there, is 2^23 + code·2^bit, and a subtraction, which is exact,
-// makes it value·2^bit: no conversion, and a shift for eight weights. Quad f of a word has its codes at the bits 2f and 2f + 8 of both halves.
-fn weights(word: u32, f: u32) -> vec4<f32> {
-    let mask = vec4<u32>(0x003u, 0x300u, 0x003u, 0x300u) << vec4<u32>(2u * f);
-    let fields = vec4<u32>(word, word, word >> 16u, word >> 16u) & mask;
-    let ones = vec4<f32>(1.0, 256.0, 1.0, 256.0) * power(2 * i32(f));
-    return bitcast<vec4<f32>>(fields | vec4<u32>(0x4b000000u)) - (vec4<f32>(8388608.0) + ones);
+// Adds the products of a quad of four rows and of four tokens, of those that there are.
+fn of_tokens(w: Block, token: u32, word: u32, f: u32, sum: Block) -> Block {
+    var all = sum;
+    if token < params.m { all.x = rows_dot(w, activations(token, word, f), all.x); }
+    if token + 1u < params.m { all.y = rows_dot(w, activations(token + 1u, word, f), all.y); }
+    if token + 2u < params.m { all.z = rows_dot(w, activations(token + 2u, word, f), all.z); }
+    if token + 3u < params.m { all.w = rows_dot(w, activations(token + 3u, word, f), all.w); }
+    return all;
 }
 
-// Activations for `weights`: multiplied by 2^-bit, once for all rows.
-fn activations(token: u32, word: u32, f: u32) -> vec4<f32> {
-    let ones = vec4<f32>(1.0, 0.00390625, 1.0, 0.00390625) * power(-2 * i32(f));
-    return left_quad(0u, token, 16u * word + 4u * f) * ones;
+fn scaled(v: Block, scale: vec4<f32>, sum: Block) -> Block {
+    return Block(fma(v.x, scale, sum.x), fma(v.y, scale, sum.y), fma(v.z, scale, sum.z), fma(v.w, scale, sum.w));
 }
 
-fn dot_in_order(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 { return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum)))); }
-
-// The products of a quad with four rows.
-fn rows_dot(w: Block, x: vec4<f32>, sum: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(dot_in_order(w.x, x, sum.x), dot_in_order(w.y, x, sum.y), dot_in_order(w.z, x, sum.z), dot_in_order(w.w, x, sum.w));
+fn leave(token: u32, local: u32, sum: Block) {
+    of_lanes[token * THREADS + local] = sum.x;
+    of_lanes[(token + 1u) * THREADS + local] = sum.y;
+    of_lanes[(token + 2u) * THREADS + local] = sum.z;
+    of_lanes[(token + 3u) * THREADS + local] = sum.w;
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
@@ -35,6 +34,7 @@ fn bitlinear_float_gemv(group: Group, ids: Ids) {
     let token = group.id.y * TILE_Y;
     // Tokens of four rows each.
     var sum = Block();
+    var more = Block();
     // Rows that do not exist are read as the last one, and not written.
     let last = params.n - 1u;
     let rows = vec4<u32>(min(row, last), min(row + 1u, last), min(row + 2u, last), min(row + 3u, last));
@@ -44,30 +44,23 @@ fn bitlinear_float_gemv(group: Group, ids: Ids) {
         let at = rows * params.groups + vec4<u32>(word / params.group_words);
         let scale = vec4<f32>(w_scale[at.x], w_scale[at.y], w_scale[at.z], w_scale[at.w]);
         var of_word = Block();
+        var more_of_word = Block();
         for (var f = 0u; f < 4u; f += 1u) {
             let quads = Block(weights(w.x, f), weights(w.y, f), weights(w.z, f), weights(w.w, f));
-            of_word.x = rows_dot(quads, activations(token, word, f), of_word.x);
-            if token + 1u < params.m { of_word.y = rows_dot(quads, activations(token + 1u, word, f), of_word.y); }
-            if token + 2u < params.m { of_word.z = rows_dot(quads, activations(token + 2u, word, f), of_word.z); }
-            if token + 3u < params.m { of_word.w = rows_dot(quads, activations(token + 3u, word, f), of_word.w); }
+            of_word = of_tokens(quads, token, word, f, of_word);
+            if TILE_Y > 4u { more_of_word = of_tokens(quads, token + 4u, word, f, more_of_word); }
         }
-        sum = Block(
-            fma(of_word.x, scale, sum.x), fma(of_word.y, scale, sum.y), fma(of_word.z, scale, sum.z), fma(of_word.w, scale, sum.w),
-        );
+        sum = scaled(of_word, scale, sum);
+        if TILE_Y > 4u { more = scaled(more_of_word, scale, more); }
     }
-    // Lane i writes row i % 4 of token i / 4.
-    var own = over_lanes(sum.x, LANES, 1u, ids.local);
-    if token + 1u < params.m {
-        let second = over_lanes(sum.y, LANES, 1u, ids.local);
-        own = select(own, second, lane / 4u == 1u);
+    leave(0u, ids.local, sum);
+    if TILE_Y > 4u { leave(4u, ids.local, more); }
+    workgroupBarrier();
+    // Lane i adds up row i % 4 of token i / 4.
+    if lane < 4u * TILE_Y {
+        let first = lane / 4u * THREADS + ids.local - lane;
+        var all = 0.0;
+        for (var i = 0u; i < LANES; i += 1u) { all += of_lanes[first + i][lane % 4u]; }
+        store(0u, token + lane / 4u, row + lane % 4u, all);
     }
-    if token + 2u < params.m {
-        let third = over_lanes(sum.z, LANES, 1u, ids.local);
-        own = select(own, third, lane / 4u == 2u);
-    }
-    if token + 3u < params.m {
-        let fourth = over_lanes(sum.w, LANES, 1u, ids.local);
-        own = select(own, fourth, lane / 4u == 3u);
-    }
-    if lane < 4u * TILE_Y { store(0u, token + lane / 4u, row + lane % 4u, own[lane % 4u]); }
 }

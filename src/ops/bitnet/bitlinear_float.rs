@@ -16,9 +16,10 @@ use crate::{
     ops::tensor::{
         epilogue::Epilogue,
         matmul_kernels::{Forms, Product, STORE, large_tile, metal_tile, metal_tile_of_quads, tile},
+        pad_rows::quads_by_place,
     },
     params,
-    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
+    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
 
@@ -37,32 +38,34 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BITLINEAR_FLOAT_GEMV[1],
     &BITLINEAR_FLOAT_GEMV_QUADS[0],
     &BITLINEAR_FLOAT_GEMV_QUADS[1],
+    &BITLINEAR_FLOAT_GEMV_BY_PLACE,
 ];
 
-/// 8 rows × 4 tokens a workgroup, 32 lanes four rows; a turn takes a word of each.
+/// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes a word of each.
+const fn of_words(source: Source, tokens: u32) -> Source {
+    source.workgroup_size([64, 1, 1]).tile([8, tokens, 1]).work(Work::new(64, "weights", 96, 128)).workgroup_bytes(1024 * tokens)
+}
+
 const fn gemv(parts: &'static [Part]) -> Source {
-    of_words(Source::wgsl(parts)).workgroup_bytes(1024)
+    of_words(Source::wgsl(parts), 4)
 }
 
-const fn of_words(source: Source) -> Source {
-    source.workgroup_size([64, 1, 1]).tile([8, 4, 1]).work(Work::new(64, "weights", 96, 128))
-}
-
-const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
+const fn metal(tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
     const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
-    of_words(Source::msl(PARTS)).constants(constants)
+    of_words(Source::msl(PARTS), tokens).constants(constants)
 }
 
-const METAL: Source = metal(&[("ALIGNED", 0)]);
-const METAL_QUADS: Source = metal(&[("ALIGNED", 1)]);
+const METAL: Source = metal(4, &[("ALIGNED", 0)]);
+const METAL_QUADS: Source = metal(4, &[("ALIGNED", 1)]);
 
 /// With an epilogue, whose bias is bound in the fifth place.
 const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/matmul_finish"];
 
+const BINDINGS: &[Binding] =
+    &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
+
 /// Both forms of one declaration: products as they are, and with an epilogue. Metal texts, which come after the WGSL, are of products as they are.
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
-    const BINDINGS: &[Binding] =
-        &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
     let plain = Kernel::trusted(names[0], Params::FIELDS, BINDINGS.split_at(4).0, sources);
     let finish = Kernel::trusted(names[1], Params::FIELDS, BINDINGS, sources.split_at(1).0);
     [plain.entry(entry).fill(STORE), finish.entry(entry).fill(FINISH)]
@@ -114,8 +117,7 @@ static BITLINEAR_FLOAT_GEMV: Forms = forms(
             "bitnet/matmul_ternary",
             "tensor/matmul_a",
             "tensor/matmul_block",
-            "shared/add_quads",
-            "shared/lanes",
+            "bitnet/bitlinear_float_word",
             HOLE,
             "bitnet/bitlinear_float_gemv"
         ]),
@@ -133,14 +135,38 @@ static BITLINEAR_FLOAT_GEMV_QUADS: Forms = forms(
             "bitnet/matmul_ternary",
             "tensor/matmul_a_quads",
             "tensor/matmul_block",
-            "shared/add_quads",
-            "shared/lanes",
+            "bitnet/bitlinear_float_word",
             HOLE,
             "bitnet/bitlinear_float_gemv"
         ]),
         METAL_QUADS,
     ],
 );
+
+/// For more tokens, eight at once, of rows that are whole words.
+static BITLINEAR_FLOAT_GEMV_BY_PLACE: Kernel = Kernel::trusted(
+    "bitlinear_float_gemv_by_place",
+    Params::FIELDS,
+    BINDINGS.split_at(4).0,
+    &[
+        of_words(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/ternary",
+                "bitnet/matmul_ternary",
+                "bitnet/words_by_place",
+                "tensor/matmul_block",
+                "bitnet/bitlinear_float_word",
+                HOLE,
+                "bitnet/bitlinear_float_gemv"
+            ]),
+            8,
+        ),
+        metal(8, &[("ALIGNED", 2)]),
+    ],
+)
+.entry("bitlinear_float_gemv")
+.fill(STORE);
 
 /// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.
 const GEMV_TOKENS: usize = 8;
@@ -165,8 +191,8 @@ fn are_quads(k: usize) -> bool {
 /// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised
 /// (W1.58A16); [`bitlinear`](super::bitlinear()) quantises them, and is faster.
 ///
-/// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; these sums are
-/// added by 32 lanes and then in a binary tree. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
+/// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; of these sums
+/// each of 32 lanes adds up every 32nd, and lanes are added in order. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
 /// matrix units of Metal). Activations below 2^-112 may count as 0.
 ///
 /// # Errors
@@ -216,11 +242,11 @@ pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     epilogue: &Epilogue<'_, X>,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true, plan)
+    record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true)
 }
 
-/// [`bitlinear_float_into`], by the kernels for few tokens however many there are: what comes of a row of `x` is the same bits in any company. For models,
-/// whose sequences are computed alone and in batches.
+/// [`bitlinear_float_into`], by sums in the order of those for few tokens however many there are: what comes of a row of `x` is the same bits in any
+/// company. For models, whose sequences are computed alone and in batches.
 ///
 /// # Errors
 /// As [`bitlinear_float_into`].
@@ -230,8 +256,15 @@ pub fn bitlinear_float_by_row_into<'y, X: Float, Y: Float>(
     w: &TernaryMatrix,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    let choose = |_| gemv_forms(w.columns());
-    record(encoder, "bitlinear_float_by_row", x, w, &Epilogue::new(), y.into(), true, choose)
+    let y = y.into();
+    let (product, params) = prepare("bitlinear_float_by_row", x, w, &Epilogue::new(), &y, true)?;
+    let Product { m, n, k, .. } = product;
+    let grid = [n, m, 1];
+    if m > GEMV_TOKENS && k > 0 && k.is_multiple_of(CODES_PER_WORD) {
+        let x = quads_by_place(encoder, x, k / CODES_PER_WORD)?;
+        return encoder.dispatch(&BITLINEAR_FLOAT_GEMV_BY_PLACE, &params, &[&x, &w.codes, &w.scales, y.tensor()], grid);
+    }
+    encoder.dispatch(&gemv_forms(k)[0], &params, &[x, &w.codes, &w.scales, y.tensor()], grid)
 }
 
 /// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded
@@ -255,10 +288,35 @@ pub fn bitlinear_backward_into<'y, X: Float, Y: Float>(
     w: &TernaryMatrix,
     dx: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_backward", dy, w, &Epilogue::new(), dx.into(), false, plan)
+    record(encoder, "bitlinear_backward", dy, w, &Epilogue::new(), dx.into(), false)
 }
 
-#[allow(clippy::too_many_arguments)]
+/// The product of `a` and W, transposed or not, and what kernels are told of it.
+fn prepare<X: Float, Y: Float>(
+    op: &'static str,
+    a: &Tensor<X>,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, X>,
+    y: &Out<'_, Y>,
+    transposed: bool,
+) -> Result<(Product, Params)> {
+    let [m, n, k] = product_shape(op, a.shape(), [w.rows(), w.columns()], y, transposed)?;
+    let words = w.row_words();
+    let params = Params {
+        m: m as u32,
+        n: n as u32,
+        k: k as u32,
+        words: words as u32,
+        groups: (w.scales.len() / w.rows().max(1)) as u32,
+        group_words: w.group().map_or(words, |size| size / CODES_PER_WORD).max(1) as u32,
+        transposed: transposed.into(),
+        add: y.adds().into(),
+        biased: epilogue.has_bias().into(),
+        activation: epilogue.code(),
+    };
+    Ok((Product { m, n, k, batch: 1, a_along_k: true, b_along_k: transposed }, params))
+}
+
 fn record<X: Float, Y: Float>(
     encoder: &mut Encoder,
     op: &'static str,
@@ -267,23 +325,9 @@ fn record<X: Float, Y: Float>(
     epilogue: &Epilogue<'_, X>,
     y: Out<'_, Y>,
     transposed: bool,
-    plan: impl Fn(Product) -> &'static Forms,
 ) -> Result<()> {
-    let [m, n, k] = product_shape(op, a.shape(), [w.rows(), w.columns()], &y, transposed)?;
-    let words = w.row_words();
-    let params = Params {
-        m: m as u32,
-        n: n as u32,
-        k: k as u32,
-        words: words as u32,
-        groups: (w.scales.len() / w.rows().max(1)) as u32,
-        group_words: w.group().map_or(words, |size| size / 16).max(1) as u32,
-        transposed: transposed.into(),
-        add: y.adds().into(),
-        biased: epilogue.has_bias().into(),
-        activation: epilogue.code(),
-    };
-    let [plain, finish] = plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: transposed });
+    let (product, params) = prepare(op, a, w, epilogue, &y, transposed)?;
+    let ([plain, finish], Product { m, n, .. }) = (plan(product), product);
     if epilogue.is_empty() {
         return encoder.dispatch(plain, &params, &[a, &w.codes, &w.scales, y.tensor()], [n, m, 1]);
     }

@@ -1,4 +1,4 @@
-//! pad_rows: rows with zeros after them.
+//! Rows as kernels take them: pad_rows, with zeros after them; quads_by_place, with their quads in another order.
 
 use crate::{
     element::Float,
@@ -23,7 +23,27 @@ static PAD_ROWS: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&PAD_ROWS];
+params! { struct QuadsParams { tokens: u32, blocks: u32, quads: u32 } }
+
+static QUADS_BY_PLACE: Kernel = Kernel::trusted(
+    "quads_by_place",
+    QuadsParams::FIELDS,
+    &[read("x", Float("X")), read_write("y", Float("X"))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/quads_by_place"])],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&PAD_ROWS, &QUADS_BY_PLACE];
+
+/// `x` `[tokens, k]`, k being whole quads in each of so many blocks, as kernels for several tokens have it: quads of equal places in their blocks lie
+/// side by side.
+pub(crate) fn quads_by_place<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, blocks: usize) -> Result<Tensor<T>> {
+    let (tokens, columns) = x.shape().as_matrix();
+    let y = Tensor::uninit(encoder.context(), [tokens, columns])?;
+    let params = QuadsParams { tokens: tokens as u32, blocks: blocks as u32, quads: (columns / 4 / blocks.max(1)) as u32 };
+    encoder.dispatch(&QUADS_BY_PLACE, &params, &[x, &y], [tokens * columns / 4, 1, 1])?;
+    Ok(y)
+}
 
 /// `x` `[m, k]` with zeros after every row, `[m, columns]`.
 ///

@@ -12,7 +12,7 @@ use crate::{
         source::{Part, REDUCE, Source, Work},
     },
     msl,
-    ops::tensor::pad_rows::pad_rows,
+    ops::tensor::pad_rows::{pad_rows, quads_by_place},
     params,
     weights::dense::{DenseElement, DenseMatrix, PackedDense},
     wgsl,
@@ -20,8 +20,6 @@ use crate::{
 use rayon::prelude::*;
 
 params! { struct Params { rows: u32, tokens: u32, blocks: u32, add: u32 } }
-
-params! { struct QuadsParams { tokens: u32, blocks: u32, quads: u32 } }
 
 const BINDINGS: &[Binding] = &[read("table", U32), read("table_scale", F32), read("x", F32), read_write("y", F32)];
 
@@ -63,14 +61,6 @@ family_of!(OF_F16, "f16", "transformer/dense_f16", 8);
 family_of!(OF_BF16, "bf16", "transformer/dense_bf16", 8);
 family_of!(OF_INT8, "int8", "transformer/dense_int8", 16);
 
-static QUADS_BY_PLACE: Kernel = Kernel::trusted(
-    "quads_by_place",
-    QuadsParams::FIELDS,
-    &[read("x", F32), read_write("y", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/quads_by_place"])],
-)
-.flat();
-
 pub(super) const KERNELS: &[&Kernel] = &[
     &OF_F32[0],
     &OF_F32[1],
@@ -84,7 +74,6 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &OF_INT8[0],
     &OF_INT8[1],
     &OF_INT8[2],
-    &QUADS_BY_PLACE,
 ];
 
 /// `x` `[m, k]` times `w` `[n, k]` as `[m, n]`, in `f32`.
@@ -119,20 +108,11 @@ pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatr
     let (tokens, blocks) = (m as u32, w.blocks() as u32);
     let (kernel, x) = match m {
         0..=1 => (&family[0], x),
-        2..=4 => (&family[1], by_place(encoder, &x, blocks)?),
-        _ => (&family[2], by_place(encoder, &x, blocks)?),
+        2..=4 => (&family[1], quads_by_place(encoder, &x, w.blocks())?),
+        _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
     };
     let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };
     encoder.dispatch(kernel, &params, &[&w.words, &w.scales, &x, y.tensor()], [w.rows(), m, 1])
-}
-
-/// `x` as the kernels for several tokens have it: quads of equal places in their blocks lie side by side.
-fn by_place(encoder: &mut Encoder, x: &Tensor<f32>, blocks: u32) -> Result<Tensor<f32>> {
-    let (tokens, columns) = x.shape().as_matrix();
-    let quads = columns as u32 / 4 / blocks.max(1);
-    let y = Tensor::uninit(encoder.context(), [tokens, columns])?;
-    encoder.dispatch(&QUADS_BY_PLACE, &QuadsParams { tokens: tokens as u32, blocks, quads }, &[x, &y], [tokens * columns / 4, 1, 1])?;
-    Ok(y)
 }
 
 /// The CPU twin, on all cores: equal but for the order of a float sum.

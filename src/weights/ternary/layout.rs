@@ -14,6 +14,7 @@ pub const fn row_words(columns: usize) -> usize {
 }
 
 /// The bit at which element `e` of a word lies.
+#[inline]
 pub const fn bit(e: usize) -> usize {
     8 * (e % 4) + 2 * (e / 4)
 }
