@@ -1,5 +1,5 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A SIMD-group
-// makes four rows × TILE_Y tokens, 4 or 8: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
+// makes four rows × TILE_Y = 4 tokens: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
 // in order, scaled, and added to what the lane has; lanes are added in their order, as in wgsl/bitnet/bitlinear_float_gemv.wgsl. `ALIGNED` is 1 where
 // the rows of a are whole quads, and 2 where they are words, whose quads lie by place (wgsl/tensor/quads_by_place.wgsl).
 struct Params { uint m, n, k, words, groups, group_words, transposed, add, biased, activation; };

@@ -91,13 +91,21 @@ fn tile<const T: usize>(x: [&[Column]; T], w: &InterleavedTernary, block: usize,
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop)]
 fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[f32; LANES]; T] {
     let mut sums = [[0f32; LANES]; T];
+    // Plain loops: adapters of iterators are calls in builds that optimise a function at a time.
     for (j, word) in words.iter().enumerate() {
         for e in 0..CODES_PER_WORD {
-            let values = word.0.map(|word| ((word >> bit(e) & 3) as i32 - 1) as f32);
-            for (sums, x) in sums.iter_mut().zip(&x) {
-                (0..LANES).for_each(|lane| sums[lane] += values[lane] * x[j][e]);
+            let mut values = [0f32; LANES];
+            for lane in 0..LANES {
+                values[lane] = ((word.0[lane] >> bit(e) & 3) as i32 - 1) as f32;
+            }
+            for t in 0..T {
+                let x = x[t][j][e];
+                for lane in 0..LANES {
+                    sums[t][lane] += values[lane] * x;
+                }
             }
         }
     }

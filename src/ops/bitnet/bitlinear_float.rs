@@ -50,13 +50,13 @@ const fn gemv(parts: &'static [Part]) -> Source {
     of_words(Source::wgsl(parts), 4)
 }
 
-const fn metal(tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
+const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
     const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
-    of_words(Source::msl(PARTS), tokens).constants(constants)
+    of_words(Source::msl(PARTS), 4).constants(constants)
 }
 
-const METAL: Source = metal(4, &[("ALIGNED", 0)]);
-const METAL_QUADS: Source = metal(4, &[("ALIGNED", 1)]);
+const METAL: Source = metal(&[("ALIGNED", 0)]);
+const METAL_QUADS: Source = metal(&[("ALIGNED", 1)]);
 
 /// With an epilogue, whose bias is bound in the fifth place.
 const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/matmul_finish"];
@@ -162,7 +162,8 @@ static BITLINEAR_FLOAT_GEMV_BY_PLACE: Kernel = Kernel::trusted(
             ]),
             8,
         ),
-        metal(8, &[("ALIGNED", 2)]),
+        // Registers of Apple's GPUs would spill with eight.
+        metal(&[("ALIGNED", 2)]),
     ],
 )
 .entry("bitlinear_float_gemv")
