@@ -126,7 +126,7 @@ fn write_folder() {
     let mut made = Folder::default();
     ops()
         .iter()
-        .filter(|op| op.by != By::Device)
+        .filter(|op| !matches!(op.by, By::Device | By::Units))
         .flat_map(Op::cases)
         .filter(|case| !case.device_only)
         .for_each(|case| made.add_case(case, false));

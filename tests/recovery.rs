@@ -4,7 +4,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Encoder, Error, ErrorKind, Kernel, Out, Recording, Result, Submission, Tensor,
     formats::Checkpoint,
     kernel::{Part, Source, Type::U32, read_write},
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions, Speculation, Token},
+    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions, Speculation, Stop, Token},
     optimizer,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
@@ -190,7 +190,18 @@ fn a_model_is_loaded_again_as_it_was_or_not_at_all() {
     let again = model.reload(None).unwrap();
     assert!(again.context().is_none() && again.weight_bytes() == model.weight_bytes(), "for the CPU, with the head in 8 bits");
     assert_eq!(again.reload(Some(context())).unwrap().weight_bytes(), model.weight_bytes());
-    // Of other files, nothing goes on.
+    // Of other files, nothing goes on: not of another head either, of which keys and values do not depend.
+    let weights = fs::read(directory.0.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let tensors: serde_json::Value = serde_json::from_slice(&weights[8..8 + header]).unwrap();
+    let norm = tensors["model.norm.weight"]["data_offsets"][0].as_u64().unwrap() as usize;
+    let mut changed = weights.clone();
+    changed[8 + header + norm] ^= 1;
+    fs::write(directory.0.join("model.safetensors"), changed).unwrap();
+    let error = model.reload(None).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Format { .. }) && error.to_string().contains("another model"), "{error}");
+    fs::write(directory.0.join("model.safetensors"), weights).unwrap();
+    model.reload(None).unwrap();
     let config = fs::read_to_string(directory.0.join("config.json")).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(&config).unwrap();
     json["rms_norm_eps"] = 0.25.into();
@@ -215,6 +226,39 @@ fn what_was_generated_before_is_a_part_of_the_text() {
     assert_eq!(model.generate_ids(&[5, 6, 7], &options).unwrap().into_iter().count(), 0);
     let options = GenerateOptions::default().max_length(Some(4)).ignore_eos(true).resumed(2);
     assert_eq!(model.generate_ids(&[5, 6, 7], &options).unwrap().into_iter().count(), 1);
+    // Several texts have each a number of their own.
+    let several = model.generate_batch_ids(&[vec![5, 6, 7], vec![5, 6]], &GenerateOptions::default().resumed(1));
+    assert!(matches!(several.map(drop), Err(Error::Invalid { op: "generate_batch", .. })));
+}
+
+#[test]
+fn a_text_that_had_ended_says_why() {
+    let model = Model::load_cpu(real_model()).unwrap();
+    let prompt = model.encode_prompt("Once upon a time").unwrap();
+    let options = GenerateOptions::default().max_tokens(40).stop([" "]);
+    let batch = model.batch(BatchOptions::new(1, 64)).unwrap();
+    let whole = block_on(batch.generate_ids(&prompt, &options).unwrap().all()).unwrap();
+    assert!(whole.stop == Stop::StopString && whole.ids.len() < 40, "{whole:?}");
+    let (text, options) = ([&prompt[..], &whole.ids].concat(), options.resumed(whole.ids.len()));
+    let again = block_on(batch.generate_ids(&text, &options).unwrap().all()).unwrap();
+    let together = block_on(model.generate_batch_ids(&[text], &options).unwrap().all()).unwrap();
+    for again in [again, together[0].clone()] {
+        assert!(again.ids.is_empty() && again.stop == Stop::StopString, "{again:?}");
+    }
+}
+
+/// Drafts change no text, so nothing is lost with them.
+#[test]
+fn a_text_goes_on_without_drafts_whose_device_is_gone() {
+    let (model, draft) = (Model::load_cpu(real_model()).unwrap(), fresh());
+    let options = GenerateOptions::default().max_tokens(12).ignore_eos(true);
+    let ids = |options: &GenerateOptions| -> Vec<u32> {
+        model.generate("Once upon a time", options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+    };
+    let drafted = options.clone().speculate(Speculation::new(&draft));
+    assert_eq!(ids(&drafted), ids(&options));
+    destroy(&draft);
+    assert_eq!(ids(&drafted), ids(&options));
 }
 
 const SPIN_TEXT: &[Part] = &[Part::new(
@@ -429,6 +473,25 @@ fn an_attention_that_fails_half_way_is_recorded_again() {
         (block_on(y.read()).unwrap(), block_on(qkv.read()).unwrap())
     };
     assert_eq!(attend(true), attend(false));
+}
+
+/// The same on matrix units, where the output is looked at after the queries are rotated.
+#[test]
+fn an_attention_in_halves_that_fails_records_nothing() {
+    let Some(context) = support::prompts_on_matrix_units() else { return };
+    let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 64 };
+    let cache = KvCache::new(&context, shape, 1, 64, bitnet_wgpu::Element::F16).unwrap();
+    let angles = context.upload(&transformer::rope_angles(&[0.5; 32], 64), [64, 32, 2]).unwrap();
+    let runs = context.upload(&[0u32, 0], [1, 2]).unwrap();
+    let (new, qkv) = (NewTokens { run: 64, runs: &runs }, Tensor::<f32>::zeros(&context, [64, 256]).unwrap());
+    let (y, wrong) = (Tensor::<f32>::zeros(&context, [64, 128]).unwrap(), Tensor::<f32>::zeros(&context, [64, 64]).unwrap());
+    let mut encoder = context.encoder("attention");
+    let failed = transformer::rope_attention_in_halves_into(&mut encoder, &qkv, &new, &angles, &cache, 64, &wrong);
+    assert!(matches!(failed, Err(Error::Shape { .. })) && encoder.is_empty(), "{failed:?}");
+    // A token that may see nothing gives 0, as without units.
+    transformer::rope_attention_in_halves_into(&mut encoder, &qkv, &new, &angles, &cache, 0, &y).unwrap();
+    encoder.submit().unwrap().wait().unwrap();
+    assert!(block_on(y.read()).unwrap().iter().all(|&y| y == 0.0));
 }
 
 /// A file of a process may have at most 8 KiB here: what is longer fails half-way, as on a disk that is full.

@@ -59,7 +59,7 @@ static inline float2 exp_negatives(float2 x) { return float2(exp_negative(x.x), 
 // A row may see nothing of a share.
 static inline float2 weights_of(float2 scores, float2 largest) {
     const float2 w = exp_negatives(scores - largest);
-    return float2(scores.x > LOWEST ? w.x : 0.0f, scores.y > LOWEST ? w.y : 0.0f);
+    return float2(scores.x == LOWEST ? 0.0f : w.x, scores.y == LOWEST ? 0.0f : w.y);
 }
 
 [[max_total_threads_per_threadgroup(THREADS)]]

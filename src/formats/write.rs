@@ -5,7 +5,7 @@ use super::{
     masters,
     model_file::ModelFile,
     tensors::layer_tensors,
-    written::{at, written},
+    written::{at, written, written_after},
 };
 use crate::{
     error::{Error, Result},
@@ -74,11 +74,9 @@ pub fn write_packed(
     check_output(checkpoint.path(), output, force)?;
     at(output, fs::create_dir_all(output))?;
     let config_path = output.join("config.json");
-    written(&output.join("model.safetensors"), |partial| {
-        write_tensors(checkpoint, partial, &mut progress)?;
-        // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
-        if config_path.exists() { at(&config_path, fs::remove_file(&config_path)) } else { Ok(()) }
-    })?;
+    // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
+    let unfinished = || if config_path.exists() { at(&config_path, fs::remove_file(&config_path)) } else { Ok(()) };
+    written_after(&output.join("model.safetensors"), |partial| write_tensors(checkpoint, partial, &mut progress), unfinished)?;
     for name in COMPANIONS.iter().filter(|name| checkpoint.path().join(name).is_file()) {
         let (source, target) = (checkpoint.path().join(name), output.join(name));
         let bytes = at(&source, fs::read(&source))?;

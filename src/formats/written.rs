@@ -13,10 +13,16 @@ use std::{
 /// # Errors
 /// Those of `write`; [`Error::Io`].
 pub(crate) fn written(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    written_after(path, write, || Ok(()))
+}
+
+/// The same for a file that takes its place after something else has been done, which comes when it is on the disk.
+pub(crate) fn written_after(path: &Path, write: impl FnOnce(&Path) -> Result<()>, before: impl FnOnce() -> Result<()>) -> Result<()> {
     let partial = partial(path);
     // That there is no room may be known only when all is on the disk.
-    let synced = || OpenOptions::new().write(true).open(&partial)?.sync_all();
-    let done = write(&partial).and_then(|()| at(path, synced().and_then(|()| fs::rename(&partial, path))));
+    let synced = || at(path, OpenOptions::new().write(true).open(&partial).and_then(|file| file.sync_all()));
+    let renamed = || at(path, fs::rename(&partial, path));
+    let done = write(&partial).and_then(|()| synced()).and_then(|()| before()).and_then(|()| renamed());
     if done.is_err() {
         let _ = fs::remove_file(&partial);
     }

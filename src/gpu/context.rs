@@ -19,10 +19,7 @@ use crate::{
     language::ShaderLanguage,
     memory::{LiveMemory, MemoryStats},
 };
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 /// A GPU device with its buffer pool, pipeline cache and poll thread. Clones are cheap and share all of them.
 #[derive(Clone)]
@@ -59,8 +56,9 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // wgpu waits without end for what is dropped with work on it. A device that does not answer is kept instead.
-        if self.waits.limit().is_some() && matches!(self.waits.wait(None, Instant::now()), Err(Error::WaitLimit { .. })) {
+        if self.waits.limit().is_some() && matches!(self.waits.wait(None), Err(Error::WaitLimit { .. })) {
             std::mem::forget(self.queue.clone());
+            self.poll.leave();
         }
     }
 }
@@ -218,7 +216,7 @@ impl Context {
 
     /// Waits for a submission.
     pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
-        self.shared.waits.wait(Some(index), Instant::now())
+        self.shared.waits.wait(Some(index))
     }
 
     /// A context whose tensors are counted and not made, and whose work is checked and not recorded.

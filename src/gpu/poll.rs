@@ -31,9 +31,13 @@ impl Waits {
         *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
 
-    /// Waits for a submission, or for all; its time counts from `since`.
-    pub fn wait(&self, index: Option<wgpu::SubmissionIndex>, since: Instant) -> Result<()> {
-        let limit = self.limit();
+    /// Waits for a submission, or for all.
+    pub fn wait(&self, index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        self.wait_since(index, Instant::now(), self.limit())
+    }
+
+    /// The same for a time that counts from `since`.
+    fn wait_since(&self, index: Option<wgpu::SubmissionIndex>, since: Instant, limit: Option<Duration>) -> Result<()> {
         let timeout = limit.map(|limit| limit.saturating_sub(since.elapsed()));
         let poll = || self.device.poll(wgpu::PollType::Wait { submission_index: index, timeout });
         let during = WAITING.into();
@@ -50,6 +54,7 @@ impl Waits {
 /// A thread that waits for submissions whose readback is pending, so that futures complete under any executor. It sleeps
 /// while there are none.
 pub struct PollThread {
+    waits: Waits,
     sender: Option<mpsc::Sender<Wait>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -58,22 +63,24 @@ pub struct PollThread {
 struct Wait {
     index: wgpu::SubmissionIndex,
     since: Instant,
+    limit: Option<Duration>,
     tell: Box<dyn FnOnce(Result<()>) + Send>,
 }
 
 impl PollThread {
     pub fn spawn(waits: Waits) -> Result<Self> {
         let (sender, receiver) = mpsc::channel::<Wait>();
+        let on_thread = waits.clone();
         let poll = move || {
-            for Wait { index, since, tell } in receiver {
-                tell(waits.wait(Some(index), since));
+            for Wait { index, since, limit, tell } in receiver {
+                tell(on_thread.wait_since(Some(index), since, limit));
             }
         };
         let thread = thread::Builder::new()
             .name("bitnet-wgpu poll".into())
             .spawn(poll)
             .map_err(|e| Error::Gpu { during: "starting the poll thread".into(), message: e.to_string() })?;
-        Ok(Self { sender: Some(sender), thread: Some(thread) })
+        Ok(Self { waits, sender: Some(sender), thread: Some(thread) })
     }
 
     /// Sees to the callbacks of a submission. Where waiting for it fails, they may never be called; `failed` is.
@@ -83,21 +90,26 @@ impl PollThread {
                 failed(error);
             }
         };
-        self.send(Wait { index, since: Instant::now(), tell: Box::new(tell) });
+        self.send(index, tell);
     }
 
     /// Completes when a submission is done.
     pub fn done(&self, index: wgpu::SubmissionIndex) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot_channel();
-        self.send(Wait { index, since: Instant::now(), tell: Box::new(move |waited| drop(sender.send(waited))) });
+        self.send(index, move |waited| drop(sender.send(waited)));
         async move { receiver.receive().await.unwrap_or_else(|| Err(Error::DeviceLost { during: WAITING.into() })) }
     }
 
-    fn send(&self, wait: Wait) {
+    fn send(&self, index: wgpu::SubmissionIndex, tell: impl FnOnce(Result<()>) + Send + 'static) {
         if let Some(sender) = &self.sender {
             // Fails only if the thread died; then the readers' channels close and say so.
-            let _ = sender.send(wait);
+            let _ = sender.send(Wait { index, since: Instant::now(), limit: self.waits.limit(), tell: Box::new(tell) });
         }
+    }
+
+    /// Has nobody wait for the thread, which waits for a device that does not answer, perhaps without a limit.
+    pub fn leave(&mut self) {
+        self.thread = None;
     }
 }
 

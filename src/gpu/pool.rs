@@ -1,7 +1,7 @@
 //! Buffers that outlive their use: freed ones wait for a request of about their size, so that a steady program allocates nothing. Those that have waited
 //! longest go back to the driver when memory is short.
 
-use super::scopes::guarded;
+use super::{poll::Waits, scopes::guarded};
 use crate::{
     error::{Error, Result},
     memory::{LiveMemory, MemoryStats},
@@ -214,7 +214,7 @@ impl Pool {
                 self.trim();
                 self.state().stats.evictions += freed;
                 // Memory is free when the work that uses it is done; a device that hangs is not waited for.
-                let _ = device.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::from_secs(10)) });
+                let _ = Waits::new(device.clone(), Some(Duration::from_secs(10))).wait(None);
                 allocate()
             }
             other => return other,

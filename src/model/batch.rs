@@ -234,6 +234,8 @@ impl TokenStream {
         while let Some(token) = self.next_token().await {
             all.push(&token?, self.stop);
         }
+        // It may have ended before, without a token.
+        all.stop = self.stop.unwrap_or(all.stop);
         Ok(all)
     }
 }
@@ -286,7 +288,7 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// Before the first token. A sequence without tokens ended because none were wanted.
+    /// Before the first token.
     pub(super) fn empty() -> Self {
         Self { ids: Vec::new(), text: String::new(), stop: Stop::MaxTokens }
     }

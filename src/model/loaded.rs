@@ -35,6 +35,8 @@ pub struct Model {
     tokenizer: MaybeTokenizer,
     workers: Arc<Workers>,
     print: Fingerprint,
+    /// Of what is not in `print`, since keys and values do not depend on it.
+    ends_print: Fingerprint,
     weight_bytes: usize,
     /// Where it can be read again.
     origin: Option<Arc<Origin>>,
@@ -116,7 +118,7 @@ impl Model {
             return Err(Error::Invalid { op: "reload", what: what.into() });
         };
         let model = Self::load_with(context, &origin.path, origin.options())?;
-        match model.print == self.print {
+        match (model.print, model.ends_print) == (self.print, self.ends_print) {
             true => Ok(model),
             false => Err(Problem::from("is another model than the one that was loaded").at(&origin.path)),
         }
@@ -155,6 +157,7 @@ impl Model {
             }
         };
         let (mut print, mut weight_bytes) = (Fingerprint::new(&config, &ends), size_of_val(ends.head().words()));
+        let ends_print = Fingerprint::of_ends(&config, &ends);
         // Read as the engine asks for them, so that one layer at a time is in host memory on the way to a GPU.
         let layers = (0..count).map(|layer| {
             progress(layer);
@@ -175,7 +178,7 @@ impl Model {
             }
         };
         progress(count);
-        Ok(Self { engine, tokenizer, workers: Arc::default(), print, weight_bytes, origin: None })
+        Ok(Self { engine, tokenizer, workers: Arc::default(), print, ends_print, weight_bytes, origin: None })
     }
 
     /// The configuration.

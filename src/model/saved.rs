@@ -55,6 +55,16 @@ impl Fingerprint {
         print
     }
 
+    /// Of what comes after the layers.
+    pub fn of_ends(config: &ModelConfig, ends: &HostEnds) -> Self {
+        let mut print = Self(0xcbf2_9ce4_8422_2325);
+        print.add(config.eos.iter().copied());
+        print.add(ends.norm.iter().map(|gain| gain.to_bits()));
+        print.add(ends.head().words().iter().step_by(7).copied());
+        print.add(ends.head().scales().into_iter().map(f32::to_bits));
+        print
+    }
+
     pub fn add_layer(&mut self, layer: &HostLayer) {
         let sub_norms = layer.attention_norm.iter().chain(&layer.gated_norm).flatten();
         self.add(layer.query_norm.iter().chain(&layer.key_norm).flatten().map(|gain| gain.to_bits()));

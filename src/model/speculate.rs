@@ -10,7 +10,7 @@ use super::{
     session::Session,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     limits::speculation::{LONGEST_RUN, MOST_DRAFTED},
     ops::transformer::TopK,
 };
@@ -187,12 +187,20 @@ impl Speculator {
         let guess = match &speculation.drafter {
             &Drafter::Ngram { shortest, longest } => Guess::Ngram(NgramIndex::new(shortest..=longest)),
             Drafter::Model(draft) => {
-                let mut session = match session.take_draft().filter(|known| known.is_of(&draft.engine)) {
-                    Some(known) => known,
-                    None => draft.session(session.options().capacity)?,
+                let ready = match session.take_draft().filter(|known| known.is_of(&draft.engine)) {
+                    Some(known) => Ok(known),
+                    None => draft.session(session.options().capacity),
                 };
-                session.choose_by(Choice { options: sampling.options, seeds: vec![sampling.seed], changes: None })?;
-                Guess::Model(Follower { session: Some(session), known: 0 })
+                let ready = ready.and_then(|mut session| {
+                    session.choose_by(Choice { options: sampling.options, seeds: vec![sampling.seed], changes: None })?;
+                    Ok(session)
+                });
+                // A text goes on without drafts where only their device is gone.
+                let session = match ready {
+                    Err(error) if error.kind() == ErrorKind::Lost => None,
+                    ready => Some(ready?),
+                };
+                Guess::Model(Follower { session, known: 0 })
             }
         };
         Ok(Self { guess, pace: Pace::new(speculation.tokens), counts: SpeculationCounts::default() })

@@ -8,7 +8,7 @@ use super::{
     sequence::Token,
     stop::Stop,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use futures_core::Stream;
 use std::{
     future::poll_fn,
@@ -65,6 +65,10 @@ impl Model {
     /// As [`Model::generate_ids`].
     pub fn generate_batch_ids(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<BatchGeneration> {
         options.check(self.config().vocab)?;
+        if options.resumed > 0 && prompts.len() > 1 {
+            let what = "texts that broke off have each its own number of tokens before: resume them one by one, in a Batch".into();
+            return Err(Error::Invalid { op: "generate_batch", what });
+        }
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let room = options.room(prompts.len().max(1), longest, self.config().context)?;
         let batch = self.batch(BatchOptions::new(room.sequences, room.capacity).cache(room.cache))?;
@@ -89,6 +93,10 @@ impl BatchGeneration {
         while let Some(next) = self.next_token().await {
             let BatchToken { sequence, token, stop } = next?;
             all[sequence].push(&token, stop);
+        }
+        // Those that had ended before have no token.
+        for (generated, stream) in all.iter_mut().zip(&self.streams) {
+            generated.stop = stream.stop().unwrap_or(generated.stop);
         }
         Ok(all)
     }

@@ -141,15 +141,15 @@ pub(super) struct Scratch {
 enum Prepared {
     /// Normed and quantised.
     Quantized(QuantizedActivations),
-    /// Normed, in a model that does not quantise its activations, `[rows, columns]`.
-    Floats(Tensor<f32>),
+    /// Of a model that does not quantise its activations, `[rows, columns]` each: normed, and room for the product; the same where there is no norm.
+    Floats { normed: Tensor<f32>, room: Tensor<f32> },
 }
 
 impl Prepared {
     fn tokens(&self) -> usize {
         match self {
             Self::Quantized(x) => x.tokens(),
-            Self::Floats(x) => x.shape().as_matrix().0,
+            Self::Floats { room, .. } => room.shape().as_matrix().0,
         }
     }
 }
@@ -225,21 +225,24 @@ impl GpuModel {
         let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
         Ok(Scratch {
             x: Tensor::uninit(context, [rows, c.hidden])?,
-            normed: self.prepared(rows, c.hidden, normed)?,
+            normed: self.prepared(rows, c.hidden, normed, |_| true)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
             attended: Tensor::uninit(context, [rows, width])?,
-            attended_q: self.prepared(rows, width, attended)?,
+            attended_q: self.prepared(rows, width, attended, |layer| layer.attention_norm.is_some())?,
             gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
             hidden: Tensor::uninit(context, [rows, c.intermediate])?,
-            gated: self.prepared(rows, c.intermediate, gated)?,
+            gated: self.prepared(rows, c.intermediate, gated, |layer| layer.gated_norm.is_some())?,
         })
     }
 
-    fn prepared(&self, rows: usize, columns: usize, layout: Layout) -> Result<Prepared> {
-        Ok(match self.config.quantized_activations {
-            true => Prepared::Quantized(QuantizedActivations::uninit(&self.context, rows, columns, layout)?),
-            false => Prepared::Floats(Tensor::uninit(&self.context, [rows, columns])?),
-        })
+    /// Room for what goes into a linear layer, which has a norm before it where `normed` says so.
+    fn prepared(&self, rows: usize, columns: usize, layout: Layout, normed: impl Fn(&GpuLayer) -> bool) -> Result<Prepared> {
+        if self.config.quantized_activations {
+            return Ok(Prepared::Quantized(QuantizedActivations::uninit(&self.context, rows, columns, layout)?));
+        }
+        let floats = || Tensor::uninit(&self.context, [rows, columns]);
+        let room = floats()?;
+        Ok(Prepared::Floats { normed: if self.layers.iter().any(normed) { floats()? } else { room.clone() }, room })
     }
 
     /// The layout of activations for matrices of which some, or none, are scaled by groups.
@@ -272,7 +275,7 @@ impl GpuModel {
                 bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, gated)?;
                 bitnet::bitlinear_quantized_into(encoder, gated, &layer.down, Out::add(&s.x))
             }
-            Prepared::Floats(_) => {
+            Prepared::Floats { .. } => {
                 bitnet::gate_into(encoder, &s.gate_up, c.gate(), &s.hidden)?;
                 linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x))
             }
@@ -357,11 +360,11 @@ fn linear(
 ) -> Result<()> {
     let xq = match (prepared, norm) {
         (Prepared::Quantized(xq), _) => xq,
-        (Prepared::Floats(normed), Some((gain, eps))) => {
+        (Prepared::Floats { normed, room }, Some((gain, eps))) => {
             transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
-            return bitnet::bitlinear_float_by_row_into(encoder, normed, w, y);
+            return bitnet::bitlinear_float_by_row_in(encoder, normed, w, room, y);
         }
-        (Prepared::Floats(_), None) => return bitnet::bitlinear_float_by_row_into(encoder, x, w, y),
+        (Prepared::Floats { room, .. }, None) => return bitnet::bitlinear_float_by_row_in(encoder, x, w, room, y),
     };
     if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
         return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);

@@ -16,7 +16,7 @@ use crate::{
     ops::tensor::{
         epilogue::Epilogue,
         matmul_kernels::{Forms, Product, STORE, large_tile, metal_tile, metal_tile_of_quads, tile},
-        pad_rows::quads_by_place,
+        pad_rows::quads_by_place_into,
     },
     params,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
@@ -257,13 +257,38 @@ pub fn bitlinear_float_by_row_into<'y, X: Float, Y: Float>(
     w: &TernaryMatrix,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    let y = y.into();
+    by_row(encoder, x, w, None, y.into())
+}
+
+/// [`bitlinear_float_by_row_into`] with room of the caller, of the shape of `x`, for what many tokens take: for models, whose layers share it.
+///
+/// # Errors
+/// As [`bitlinear_float_into`].
+#[cfg(feature = "models")]
+pub(crate) fn bitlinear_float_by_row_in<'y>(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    w: &TernaryMatrix,
+    room: &Tensor<f32>,
+    y: impl Into<Out<'y, f32>>,
+) -> Result<()> {
+    by_row(encoder, x, w, Some(room), y.into())
+}
+
+fn by_row<X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    w: &TernaryMatrix,
+    room: Option<&Tensor<X>>,
+    y: Out<'_, Y>,
+) -> Result<()> {
     let (product, params) = prepare("bitlinear_float_by_row", x, w, &Epilogue::new(), &y, true)?;
     let Product { m, n, k, .. } = product;
     let grid = [n, m, 1];
     if m > GEMV_TOKENS && k > 0 && k.is_multiple_of(CODES_PER_WORD) {
-        let x = quads_by_place(encoder, x, k / CODES_PER_WORD)?;
-        return encoder.dispatch(&BITLINEAR_FLOAT_GEMV_BY_PLACE, &params, &[&x, &w.codes, &w.scales, y.tensor()], grid);
+        let room = room.cloned().map_or_else(|| Tensor::uninit(encoder.context(), [m, k]), Ok)?;
+        quads_by_place_into(encoder, x, k / CODES_PER_WORD, &room)?;
+        return encoder.dispatch(&BITLINEAR_FLOAT_GEMV_BY_PLACE, &params, &[&room, &w.codes, &w.scales, y.tensor()], grid);
     }
     encoder.dispatch(&gemv_forms(k)[0], &params, &[x, &w.codes, &w.scales, y.tensor()], grid)
 }

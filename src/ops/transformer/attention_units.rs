@@ -72,13 +72,15 @@ fn plan(units: &[MatrixUnit], head_dim: usize, rows: usize, groups: usize) -> Op
     units.iter().find_map(|&unit| kernel(unit))
 }
 
-/// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of runs of 64 tokens and more, queries and weights of positions are rounded to
-/// halves, and multiplied on the GPU's matrix units, which add up in an order of their own. Errors are those of a half, 2⁻¹¹ of a query and of a weight;
-/// queries beyond the range of halves, after their division by √D, give NaN.
+/// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of runs of 64 tokens and more, queries and weights of
+/// positions are rounded to halves, and multiplied on the GPU's matrix units, which add up in an order of their own. Errors are those of a half, 2⁻¹¹ of
+/// a query and of a weight, and 2⁻²⁵ of the largest weight for a position that has next to none; queries beyond the range of halves, after their division
+/// by √D, give NaN.
 ///
 /// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is still the same bits however many there are. It is
-/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, without a fitting unit ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)), for a cache in `f32`,
-/// and for heads of other widths than 64 and 128.
+/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, without a fitting unit
+/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)), for a cache in `f32`, and for heads that are not of four or eight matrices: of
+/// other widths than 64 and 128 on GPUs.
 ///
 /// # Errors
 /// As [`rope_attention_into`](super::rope_attention_into).
@@ -94,14 +96,17 @@ pub fn rope_attention_in_halves_into<'y>(
     let y = y.into();
     let (units, shape) = (&encoder.context().capabilities().matrix_units, cache.shape);
     let (rows, sequences) = (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
-    let served = new.run >= MIN_RUN && cache.in_halves();
+    // A row that sees nothing is for the others.
+    let served = new.run >= MIN_RUN && cache.in_halves() && longest.min(cache.capacity) > 0;
     let Some(kernel) = plan(units, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served) else {
         return attention::rope_attention_into(encoder, qkv, new, angles, cache, longest, y);
     };
-    rope(encoder, qkv, new, angles, cache)?;
-    let params = attention::params(qkv, new, cache, longest, &y)?;
-    let bindings: [&dyn Bind; 5] = [new.runs, qkv, &cache.keys, &cache.values, y.tensor()];
-    encoder.dispatch(kernel, &params, &bindings, [rows, shape.kv_heads, sequences])
+    encoder.whole(|encoder| {
+        rope(encoder, qkv, new, angles, cache)?;
+        let params = attention::params(qkv, new, cache, longest, &y)?;
+        let bindings: [&dyn Bind; 5] = [new.runs, qkv, &cache.keys, &cache.values, y.tensor()];
+        encoder.dispatch(kernel, &params, &bindings, [rows, shape.kv_heads, sequences])
+    })
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub enum By {
     WgslAndTwin,
     /// Its kernels, but not on an emulated GPU.
     Device,
+    /// Its kernels for matrix units alone: without them, it is another op.
+    Units,
 }
 
 /// An op and its cases.
@@ -46,9 +48,7 @@ impl Op {
 
     /// Has it kernels for matrix units?
     pub fn on_matrix_units(&self) -> bool {
-        let halves = ["transformer::attention_in_halves", "transformer::attention_in_halves_company"];
-        halves.contains(&self.name)
-            || ["bitnet::bitlinear", "bitnet::bitlinear_add", "tensor::matmul", "tensor::matmul_with"].contains(&self.name)
+        self.by == By::Units || ["bitnet::bitlinear", "bitnet::bitlinear_add", "tensor::matmul", "tensor::matmul_with"].contains(&self.name)
     }
 }
 

@@ -19,8 +19,8 @@ use super::{By::*, Family};
 pub const OPS: Family = &[
     ("transformer::attention_company", Kernels, attention::company),
     ("transformer::attention", KernelsAndTwin, attention::cases),
-    ("transformer::attention_in_halves", Device, attention::in_halves),
-    ("transformer::attention_in_halves_company", Device, attention::company_in_halves),
+    ("transformer::attention_in_halves", Units, attention::in_halves),
+    ("transformer::attention_in_halves_company", Units, attention::company_in_halves),
     ("transformer::dense_gemv", KernelsAndTwin, dense_gemv::cases),
     ("transformer::embed", Kernels, embed::cases),
     ("transformer::embed_ternary", Wgsl, embed_ternary::cases),
