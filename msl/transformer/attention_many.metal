@@ -1,7 +1,7 @@
 // Causal attention of many new tokens, after rope.metal: a threadgroup goes through all shares that its TILE_X rows see, and makes up to COLUMNS columns
 // of their output. Its threads are 16 across by TILE_X / 2 down. A thread has two rows, 2·down and 2·down + 1: of scores those of the positions across,
-// across + 16, .. of a share, and of the output every 16th quad. (In wgsl/transformer/attention_many.wgsl it has four, and twice the registers that these
-// GPUs have.) What is added in which order is that of attention_share.metal.
+// across + 16, .. of a share, and of the output every 16th quad. (In wgsl/transformer/attention_many.wgsl it has four, which takes more registers than
+// these GPUs have.) What is added in which order is that of attention_share.metal.
 #define DOWN (TILE_X / 2u)
 // Quads of a head whose products are added between two barriers: a thread stages two quads of keys, and of values.
 #define STEP 8u

@@ -198,5 +198,5 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut
             error: if stored.dtype == Dtype::U8 { None } else { Some(masters::relative_error(&stored.to_f32()?, &matrix)) },
         });
     }
-    at(path, file.sync_all())
+    Ok(())
 }

@@ -34,7 +34,7 @@ pub(crate) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// A name beside `path` that nobody else uses.
+/// A name beside `path` that no other thread or process of this system has.
 fn partial(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut name = path.file_name().unwrap_or_default().to_owned();

@@ -23,8 +23,8 @@ use crate::{
     wgsl,
 };
 
-/// Positions that are staged at a time.
-const STAGED: u32 = SPAN as u32 / 2;
+/// Positions that a workgroup takes at a time.
+const TURN: u32 = SPAN as u32 / 2;
 /// Fewer new tokens of a sequence than this leave most of a tile empty.
 const MIN_RUN: usize = 64;
 
@@ -36,7 +36,7 @@ const PARTS_8: &[Part] = wgsl!["shared/ids", "shared/lane", "tensor/matrix_8", "
 /// `rows` rows of `head` columns a workgroup; a subgroup takes as many as a matrix has.
 const fn source(parts: &'static [Part], unit: MatrixUnit, rows: u32, head: u32) -> Source {
     // Keys and values, in lines of two quads more; scores of one quad more, and weights of two.
-    let bytes = 2 * STAGED * (2 * head + 16) + rows * (4 * STAGED + 16 + 2 * STAGED + 16) + 16;
+    let bytes = 2 * TURN * (2 * head + 16) + rows * (4 * TURN + 16 + 2 * TURN + 16) + 16;
     Source::wgsl(parts).workgroup_size([rows / unit.size * unit.lanes, 1, 1]).tile([rows, 1, 1]).workgroup_bytes(bytes)
 }
 
@@ -45,16 +45,16 @@ const fn kernel(name: &'static str, unit: MatrixUnit, sources: &'static [Source]
 }
 
 static UNITS_16_64: Kernel =
-    kernel("attention_units_16_64", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 64).constants(&[("SPAN", STAGED), ("HEAD", 64)])]);
+    kernel("attention_units_16_64", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])]);
 static UNITS_16_128: Kernel =
-    kernel("attention_units_16_128", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 128).constants(&[("SPAN", STAGED), ("HEAD", 128)])]);
+    kernel("attention_units_16_128", UNIT_16, &[source(PARTS_16, UNIT_16, 64, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])]);
 static UNITS_16_128_LARGE: Kernel =
-    kernel("attention_units_16_128_large", UNIT_16, &[source(PARTS_16, UNIT_16, 128, 128).constants(&[("SPAN", STAGED), ("HEAD", 128)])]);
+    kernel("attention_units_16_128_large", UNIT_16, &[source(PARTS_16, UNIT_16, 128, 128).constants(&[("SPAN", TURN), ("HEAD", 128)])]);
 /// For software adapters.
 static UNITS_8_32: Kernel =
-    kernel("attention_units_8_32", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 32).constants(&[("SPAN", STAGED), ("HEAD", 32)])]);
+    kernel("attention_units_8_32", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 32).constants(&[("SPAN", TURN), ("HEAD", 32)])]);
 static UNITS_8_64: Kernel =
-    kernel("attention_units_8_64", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", STAGED), ("HEAD", 64)])]);
+    kernel("attention_units_8_64", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])]);
 
 pub(super) const KERNELS: &[&Kernel] = &[&UNITS_16_64, &UNITS_16_128, &UNITS_16_128_LARGE, &UNITS_8_32, &UNITS_8_64];
 
