@@ -17,7 +17,11 @@ fn main() -> io::Result<()> {
             if !variant.subgroups {
                 name += "-portable";
             }
-            let extension = if variant.language == ShaderLanguage::Msl { "metal" } else { "wgsl" };
+            let extension = match variant.language {
+                ShaderLanguage::Msl => "metal",
+                ShaderLanguage::Spirv => "comp",
+                _ => "wgsl",
+            };
             fs::write(Path::new(&directory).join(format!("{name}.{extension}")), kernel.text(&variant))?;
         }
     }

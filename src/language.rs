@@ -8,6 +8,7 @@ pub enum ShaderLanguage {
     Wgsl,
     /// Hand-written Metal, passed to Apple's compiler as it is. Kernels without a Metal text run their WGSL.
     Msl,
-    /// SPIR-V, passed to a Vulkan driver as it is. No kernel of this crate has any; see [`Kernel::with_spirv`](crate::Kernel::with_spirv).
+    /// SPIR-V, passed to a Vulkan driver as it is: what WGSL has no words for, made from texts in GLSL. See [`Kernel::with_spirv`](crate::Kernel::with_spirv)
+    /// for an app's own.
     Spirv,
 }

@@ -45,7 +45,7 @@ fn every_shader_file_is_used() {
             used.extend(kernel.parts(source).map(|part| part.path.to_owned()));
         }
     }
-    for language in ["wgsl", "msl"] {
+    for language in ["wgsl", "msl", "glsl"] {
         let root = support::repository("");
         for folder in std::fs::read_dir(root.join(language)).unwrap() {
             for file in std::fs::read_dir(folder.unwrap().path()).unwrap() {
@@ -100,6 +100,30 @@ fn planted_faults_are_found_in_both_languages() {
         for (language, outcome) in outcomes(kernel) {
             assert!(outcome.is_err(), "{fault} is not found in {language:?}");
         }
+    }
+}
+
+/// A binary says what it binds in words of its own.
+#[test]
+fn planted_faults_are_found_in_binaries() {
+    const SWAPPED: &[Binding] =
+        &[read("w_scale", F32), read("codes", U32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
+    const READ: &[Binding] =
+        &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read("y", Float("Y"))];
+    let sound = catalog().find(|kernel| kernel.name == "bitlinear_gemm_int8_units_8").unwrap();
+    assert!(outcomes(sound).iter().all(|(language, outcome)| *language == ShaderLanguage::Spirv && outcome.is_ok()));
+    let faults: [(&str, fn(&mut Kernel)); 6] = [
+        ("swapped bindings", |kernel| kernel.bindings = SWAPPED),
+        ("an output declared as input", |kernel| kernel.bindings = READ),
+        ("a missing binding", |kernel| kernel.bindings = &kernel.bindings[..5]),
+        ("other params", |kernel| kernel.params = Good::FIELDS),
+        ("another entry point", |kernel| kernel.entry = "main"),
+        ("a grid that may be folded", |kernel| *kernel = kernel.clone().flat()),
+    ];
+    for (fault, plant) in faults {
+        let mut kernel = sound.clone();
+        plant(&mut kernel);
+        assert!(outcomes(&kernel).iter().all(|(_, outcome)| outcome.is_err()), "{fault} is not found");
     }
 }
 

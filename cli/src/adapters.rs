@@ -2,7 +2,7 @@
 
 use crate::{model::matrix_units, say};
 use anyhow::Result;
-use bitnet_wgpu::{Adapter, Capabilities, Context, ContextOptions, bitnet};
+use bitnet_wgpu::{Adapter, Capabilities, Context, ContextOptions, Element, bitnet, kernel::MatrixUnit};
 use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -75,8 +75,12 @@ fn shown(context: &Context) -> String {
 
 /// The sizes of the matrices that are multiplied on units.
 pub fn units(c: &Capabilities) -> String {
-    let sizes: Vec<_> = c.matrix_units.iter().map(|unit| format!("{0} × {0}", unit.size)).collect();
+    let sizes: Vec<_> = c.matrix_units.iter().map(|unit| format!("{} × {} ({})", unit.size, unit.depth, element(unit))).collect();
     if sizes.is_empty() { "none that are used".into() } else { sizes.join(", ") }
+}
+
+fn element(unit: &MatrixUnit) -> &'static str {
+    if unit.element == Element::I8 { "int8" } else { "f16" }
 }
 
 fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&str>) -> Value {
@@ -88,7 +92,7 @@ fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&
         "usable": opened.is_ok(), "why": opened.as_ref().err().map(ToString::to_string),
         "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(),
         "subgroups": c.subgroups, "f16": c.f16, "timestamps": c.timestamps,
-        "matrix_units": c.matrix_units.iter().map(|unit| json!({ "size": unit.size, "lanes": unit.lanes })).collect::<Vec<_>>(),
+        "matrix_units": c.matrix_units.iter().map(|unit| json!({ "element": element(unit), "size": unit.size, "depth": unit.depth, "lanes": unit.lanes })).collect::<Vec<_>>(),
         "max_binding_bytes": c.max_binding_bytes,
     });
     if let Ok(context) = &opened {

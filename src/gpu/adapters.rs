@@ -1,6 +1,6 @@
 //! The GPUs that a system offers, and which of them is taken.
 
-use super::capabilities::Capabilities;
+use super::capabilities::{Capabilities, Matrices};
 use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
@@ -61,7 +61,7 @@ impl Adapter {
     fn new(index: usize, raw: wgpu::Adapter, experimental: wgpu::ExperimentalFeatures) -> Self {
         let (info, features, limits) = (raw.get_info(), raw.features(), raw.limits());
         let units = if experimental.is_enabled() { wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX } else { wgpu::Features::empty() };
-        let capabilities = Capabilities::of(&info, features & (WANTED | units), &limits, &raw.cooperative_matrix_properties());
+        let capabilities = Capabilities::of(&info, features & (WANTED | units), &limits, &matrices(&raw));
         let refused = lacking(features, &limits).map(|error| error.to_string());
         let low_power = wgpu::PowerPreference::from_env() == Some(wgpu::PowerPreference::LowPower);
         let (score, reasons) = match refused {
@@ -138,6 +138,43 @@ fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
 fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
+}
+
+/// The matrices that an adapter multiplies.
+pub fn matrices(adapter: &wgpu::Adapter) -> Matrices {
+    Matrices { known: adapter.cooperative_matrix_properties(), int8: int8_matrices(adapter) }
+}
+
+/// Vulkan is asked, since wgpu leaves these out. Kernels on them are SPIR-V 1.5, of Vulkan 1.2.
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[allow(unsafe_code)]
+fn int8_matrices(adapter: &wgpu::Adapter) -> Vec<[u32; 2]> {
+    use ash::{khr::cooperative_matrix, vk};
+    // What has the extension: its functions are there.
+    if !adapter.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+        return Vec::new();
+    }
+    let (int8, int32) = (vk::ComponentTypeKHR::SINT8, vk::ComponentTypeKHR::SINT32);
+    let fits = |matrix: &&vk::CooperativeMatrixPropertiesKHR<'_>| {
+        let types = (matrix.a_type, matrix.b_type, matrix.c_type, matrix.result_type) == (int8, int8, int32, int32);
+        types && matrix.m_size == matrix.n_size && matrix.scope == vk::ScopeKHR::SUBGROUP && matrix.saturating_accumulation == vk::FALSE
+    };
+    // SAFETY: what wgpu lends is only asked for its properties, while wgpu keeps it alive.
+    unsafe {
+        let Some(adapter) = adapter.as_hal::<wgpu::hal::api::Vulkan>() else { return Vec::new() };
+        let (shared, device) = (adapter.shared_instance(), adapter.raw_physical_device());
+        if shared.raw_instance().get_physical_device_properties(device).api_version < vk::API_VERSION_1_2 {
+            return Vec::new();
+        }
+        let extension = cooperative_matrix::Instance::new(shared.entry(), shared.raw_instance());
+        let matrices = extension.get_physical_device_cooperative_matrix_properties(device).unwrap_or_default();
+        matrices.iter().filter(fits).map(|matrix| [matrix.m_size, matrix.k_size]).collect()
+    }
+}
+
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn int8_matrices(_: &wgpu::Adapter) -> Vec<[u32; 2]> {
+    Vec::new()
 }
 
 /// "Apple M3 Pro" is of the third generation, and so is "Apple M3 (G15G B0)", as Mesa has it.

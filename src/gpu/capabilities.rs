@@ -25,7 +25,7 @@ pub struct Capabilities {
     pub subgroups: bool,
     /// `f16` in shaders and in storage buffers.
     pub f16: bool,
-    /// The matrix units that BitLinear of many tokens and products of halves use. None unless the device was opened with wgpu's experimental feature
+    /// The matrix units that BitLinear of many tokens, attention and products of halves use. None unless the device was opened with wgpu's experimental feature
     /// for them: [`ContextOptions::experimental`](crate::ContextOptions::experimental) says how.
     pub matrix_units: Vec<MatrixUnit>,
     /// Does `dot4I8Packed` beat float arithmetic? Apple GPUs and software adapters have no such instruction.
@@ -43,12 +43,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    pub(crate) fn of(
-        info: &wgpu::AdapterInfo,
-        features: wgpu::Features,
-        limits: &wgpu::Limits,
-        matrices: &[wgpu::CooperativeMatrixProperties],
-    ) -> Self {
+    pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices) -> Self {
         let metal = info.backend == wgpu::Backend::Metal;
         // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
         let apple = info.vendor == 0x106b || info.name.starts_with("Apple ");
@@ -98,14 +93,17 @@ impl Capabilities {
     }
 }
 
+/// The matrices that an adapter multiplies.
+pub struct Matrices {
+    /// Those that wgpu knows.
+    pub known: Vec<wgpu::CooperativeMatrixProperties>,
+    /// Rows, and products of an output, of those of int8 that it does not.
+    pub int8: Vec<[u32; 2]>,
+}
+
 /// The units that kernels here can use. Only Vulkan's: on Metal these products have Metal of their own, and naga 30 writes matrices of 16 × 16 that Metal
 /// does not have. Only subgroups of one size: wgpu cannot ask for one.
-fn matrix_units(
-    info: &wgpu::AdapterInfo,
-    features: wgpu::Features,
-    limits: &wgpu::Limits,
-    matrices: &[wgpu::CooperativeMatrixProperties],
-) -> Vec<MatrixUnit> {
+fn matrix_units(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices) -> Vec<MatrixUnit> {
     use wgpu::CooperativeScalarType::{F16, F32};
     let needed = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
     let lanes = info.subgroup_min_size;
@@ -116,6 +114,8 @@ fn matrix_units(
         let square = matrix.m_size == matrix.n_size && matrix.n_size == matrix.k_size;
         square && (matrix.ab_type, matrix.cr_type) == (F16, F32) && !matrix.saturating_accumulation
     };
-    let units = matrices.iter().filter(|matrix| fits(matrix)).map(|matrix| MatrixUnit::new(matrix.m_size, lanes));
-    units.filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size).collect()
+    let halves = matrices.known.iter().filter(|matrix| fits(matrix)).map(|matrix| MatrixUnit::new(matrix.m_size, lanes));
+    let spirv = features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
+    let int8 = matrices.int8.iter().filter(|_| spirv).map(|&[size, depth]| MatrixUnit::int8(size, depth, lanes));
+    halves.chain(int8).filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size).collect()
 }

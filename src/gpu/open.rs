@@ -1,7 +1,7 @@
 //! Opening a device, or taking over an app's own.
 
 use super::{
-    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, WANTED, environment, lacking},
+    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, WANTED, environment, lacking, matrices},
     capabilities::Capabilities,
     context::Context,
     probes,
@@ -150,7 +150,7 @@ impl Context {
         if let Some(error) = lacking(features, &limits) {
             return Err(error);
         }
-        let mut capabilities = Capabilities::of(&info, features, &limits, &adapter.cooperative_matrix_properties());
+        let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter));
         let context = Self::on(device, queue, info, capabilities.clone(), wait_limit)?;
         (capabilities.half_subnormals, capabilities.timestamps) = probes::half_subnormals_kept(&context).await?;
         log::info!("{:?} kernels on {capabilities:?}", context.language());

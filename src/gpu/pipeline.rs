@@ -6,7 +6,7 @@ use crate::{
     kernel::{
         binding::Access,
         contract,
-        declaration::{Code, Kernel, KernelRef, Variant},
+        declaration::{Kernel, KernelRef, Variant},
     },
     language::ShaderLanguage,
 };
@@ -106,15 +106,16 @@ fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> wgpu::Sh
     let [x, y, z] = kernel.source_for(variant.language).workgroup_size;
     let entry_point = wgpu::PassthroughShaderEntryPoint { name: kernel.entry.into(), workgroup_size: (x, y, z) };
     let passthrough = wgpu::ShaderModuleDescriptorPassthrough { label, entry_points: Cow::Owned(vec![entry_point]), ..Default::default() };
-    match (variant.language, kernel.code()) {
+    match (variant.language, kernel.words(variant)) {
         (ShaderLanguage::Msl, _) => {
             let descriptor = wgpu::ShaderModuleDescriptorPassthrough { msl: Some(text.into()), ..passthrough };
             // SAFETY: the text's signature agrees with the declaration: `contract` has seen it.
             unsafe { device.create_shader_module_passthrough(descriptor) }
         }
-        (ShaderLanguage::Spirv, Some(Code::Words(words))) => {
+        (ShaderLanguage::Spirv, Some(words)) => {
             let descriptor = wgpu::ShaderModuleDescriptorPassthrough { spirv: Some(words.as_ref().into()), ..passthrough };
-            // SAFETY: who made it with `Kernel::with_spirv` has promised that it is sound.
+            // SAFETY: who made it with `Kernel::with_spirv` has promised that it is sound; of the crate's own, `contract` has seen the signature, and their
+            // texts keep to the bounds that their ops give them.
             unsafe { device.create_shader_module_passthrough(descriptor) }
         }
         _ => {

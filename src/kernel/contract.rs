@@ -1,10 +1,11 @@
 //! Do the shader texts of a kernel agree with its declaration? Checked without a GPU: WGSL through naga, MSL by reading the
-//! kernel's signature. A swapped binding or parameter is found on any machine, before a driver sees it.
+//! kernel's signature, SPIR-V word by word. A swapped binding or parameter is found on any machine, before a driver sees it.
 
 use super::{
     binding::{Access, Type},
     declaration::{Grid, Kernel, Variant},
     params::Scalar,
+    spirv,
 };
 use crate::{element::Element, language::ShaderLanguage};
 use naga::{AddressSpace, ScalarKind, Statement, StorageAccess, TypeInner};
@@ -12,14 +13,14 @@ use std::{collections::HashMap, fmt::Debug};
 
 /// What a shader text declares, as read from it; a [`Kernel`]'s declaration must be the same.
 #[derive(Debug, PartialEq)]
-struct Signature {
-    workgroup_size: [u32; 3],
-    params: Vec<(String, Scalar)>,
+pub(super) struct Signature {
+    pub workgroup_size: [u32; 3],
+    pub params: Vec<(String, Scalar)>,
     /// Slot, name, type, access, in slot order.
-    bindings: Vec<(u32, String, Word, Access)>,
+    pub bindings: Vec<(u32, String, Word, Access)>,
     /// Does it take its index from `flat_group`, so that its grid may be folded?
-    grid: Grid,
-    workgroup_bytes: u32,
+    pub grid: Grid,
+    pub workgroup_bytes: u32,
 }
 
 /// The function that a text with a flat grid must use, and the one that adds a thread's index to it.
@@ -27,14 +28,14 @@ const FLAT: [&str; 2] = ["flat_group", "flat_thread"];
 
 /// What a binding's elements are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+pub(super) enum Word {
     U32,
     I32,
     F32,
     F16,
 }
 
-/// Compares one variant's text with the declaration; the error says what differs. SPIR-V is not read.
+/// Compares one variant's text with the declaration; the error says what differs. SPIR-V that was brought at run time is not read.
 ///
 /// # Errors
 /// What differs, in words.
@@ -44,7 +45,8 @@ pub fn check(kernel: &Kernel, variant: &Variant) -> Result<(), String> {
         ShaderLanguage::Wgsl => (read_wgsl(kernel, &text)?, 0),
         // wgpu numbers Metal's buffers so: the immediates, if any, then the bindings.
         ShaderLanguage::Msl => (read_msl(kernel, variant, &text)?, u32::from(!kernel.params.is_empty())),
-        ShaderLanguage::Spirv => return Ok(()),
+        ShaderLanguage::Spirv if kernel.code().is_some() => return Ok(()),
+        ShaderLanguage::Spirv => (read_spirv(kernel, variant)?, 0),
     };
     let element = |ty| match ty {
         Type::U32 => Word::U32,
@@ -78,8 +80,12 @@ pub fn workgroup_bytes(kernel: &Kernel, variant: &Variant) -> Result<u32, String
     match variant.language {
         ShaderLanguage::Wgsl => read_wgsl(kernel, &text).map(|signature| signature.workgroup_bytes),
         ShaderLanguage::Msl => read_msl(kernel, variant, &text).map(|signature| signature.workgroup_bytes),
-        ShaderLanguage::Spirv => Ok(0),
+        ShaderLanguage::Spirv => read_spirv(kernel, variant).map(|signature| signature.workgroup_bytes),
     }
+}
+
+fn read_spirv(kernel: &Kernel, variant: &Variant) -> Result<Signature, String> {
+    spirv::read(&kernel.words(variant).ok_or("there is no binary")?, kernel.entry)
 }
 
 fn same<T: PartialEq + Debug>(what: &str, text: T, declared: T) -> Result<(), String> {

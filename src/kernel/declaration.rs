@@ -45,7 +45,7 @@ pub struct Kernel {
     pub grid: Grid,
     /// wgpu features that every text of it uses. (`f16` and subgroups follow from the variant.)
     pub features: wgpu::Features,
-    /// The matrix unit that its WGSL multiplies on.
+    /// The matrix unit that its WGSL or SPIR-V multiplies on.
     pub matrix_unit: Option<MatrixUnit>,
     /// What is in the place of [`HOLE`](super::HOLE) in its texts.
     pub(crate) filling: &'static [Part],
@@ -142,7 +142,8 @@ impl Kernel {
         self
     }
 
-    /// States the matrix unit that its WGSL multiplies on, with wgpu's extension `wgpu_cooperative_matrix`, and so a feature of wgpu.
+    /// States the matrix unit that its WGSL multiplies on, with wgpu's extension `wgpu_cooperative_matrix`, and so a feature of wgpu; or its SPIR-V, for int8,
+    /// which WGSL has no matrices of.
     pub const fn matrix_unit(mut self, unit: MatrixUnit) -> Self {
         self.features = self.features.union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX).union(wgpu::Features::SUBGROUP);
         self.matrix_unit = Some(unit);
@@ -291,14 +292,16 @@ impl Kernel {
         grid
     }
 
-    /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then its parts. Empty for SPIR-V, which is no text.
+    /// The whole text of a variant, as it is handed to the driver: its numbers and aliases, then its parts. Of SPIR-V, the GLSL that it was made from; empty for
+    /// what was brought at run time.
     pub fn text(&self, variant: &Variant) -> String {
         let (source, mut text) = (self.source_for(variant.language), String::new());
         // Writing to a String cannot fail.
         let _ = match variant.language {
             ShaderLanguage::Wgsl => self.write_wgsl_head(source, variant, &mut text),
             ShaderLanguage::Msl => write_msl_head(source, variant, &mut text),
-            ShaderLanguage::Spirv => return text,
+            ShaderLanguage::Spirv if source.parts.is_empty() => return text,
+            ShaderLanguage::Spirv => self.write_glsl_head(source, variant, &mut text),
         };
         let body = |part: &Part| if variant.subgroups { part.text } else { part.portable.unwrap_or(part.text) };
         let _ = self.parts(source).try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
@@ -309,8 +312,8 @@ impl Kernel {
     }
 
     fn uses_f16(&self, variant: &Variant) -> bool {
-        // A matrix unit multiplies halves.
-        let multiplies = self.matrix_unit.is_some() || self.bindings.iter().any(|binding| binding.ty == Type::F16);
+        let halves = self.matrix_unit.is_some_and(|unit| unit.element == Element::F16);
+        let multiplies = halves || self.bindings.iter().any(|binding| binding.ty == Type::F16);
         multiplies || variant.floats.iter().any(|&(_, element)| element == Element::F16)
     }
 
@@ -329,8 +332,37 @@ impl Kernel {
             };
             writeln!(text, "alias {name} = {ty};")?;
         }
-        let unit = self.matrix_unit.into_iter().flat_map(|unit| [("SIDE", unit.size), ("LANES", unit.lanes)]);
-        source.numbers().chain(unit).try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
+        source.numbers().chain(self.unit_numbers()).try_for_each(|(name, value)| writeln!(text, "const {name}: u32 = {value}u;"))
+    }
+
+    fn write_glsl_head(&self, source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
+        writeln!(text, "#version 460")?;
+        for (name, element) in &variant.floats {
+            writeln!(text, "#define {name} {}", if *element == Element::F16 { "float16_t" } else { "float" })?;
+        }
+        source.numbers().chain(self.unit_numbers()).try_for_each(|(name, value)| writeln!(text, "#define {name} {value}"))
+    }
+
+    /// Rows, and products of an output, of the matrices of its unit, and the threads of a subgroup.
+    fn unit_numbers(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        self.matrix_unit.into_iter().flat_map(|unit| {
+            let columns = (unit.element == Element::I8).then_some(("COLUMNS", unit.depth));
+            [("SIDE", unit.size), ("LANES", unit.lanes)].into_iter().chain(columns)
+        })
+    }
+
+    /// The SPIR-V of a variant, where its language is that.
+    pub(crate) fn words(&self, variant: &Variant) -> Option<Arc<[u32]>> {
+        if variant.language != ShaderLanguage::Spirv {
+            return None;
+        }
+        if let Some(Code::Words(words)) = self.code() {
+            return Some(words.clone());
+        }
+        let place =
+            self.variants().into_iter().filter(|other| other.language == ShaderLanguage::Spirv).position(|other| other == *variant)?;
+        let bytes = self.source(ShaderLanguage::Spirv)?.binaries.get(place)?;
+        Some(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect())
     }
 
     /// What was brought at run time.

@@ -10,6 +10,7 @@ pub(crate) mod declaration;
 pub(crate) mod needs;
 pub(crate) mod params;
 pub(crate) mod source;
+mod spirv;
 
 pub use binding::{Access, Binding, Type, read, read_write};
 pub use declaration::{Grid, Kernel, KernelRef, Variant};

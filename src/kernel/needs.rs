@@ -1,25 +1,37 @@
 //! What a kernel needs of a device.
 
+use crate::element::Element;
+
 /// Lanes of a subgroup that WGSL texts with subgroup operations are written for: no more than the smallest workgroup has threads.
 pub const WGSL_LANES: [u32; 2] = [8, 64];
 /// Lanes of a SIMD-group that Metal texts are written for.
 pub const MSL_LANES: [u32; 2] = [32, 32];
 
-/// A matrix unit: a subgroup of `lanes` threads multiplies matrices of `size` × `size` halves, and adds the product to one of floats. In which order
-/// it adds, and how it rounds on the way, is its own: no specification says it.
+/// A matrix unit: a subgroup of `lanes` threads multiplies matrices of `size` × `depth` and `depth` × `size`, and adds the product to one of
+/// `size` × `size`: of halves to floats, or of int8 to integers of 32 bits. In which order it adds floats, and how it rounds on the way, is its own: no
+/// specification says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct MatrixUnit {
-    /// Rows and columns of a matrix: 16 on GPUs of NVIDIA.
+    /// What it multiplies: [`Element::F16`] or [`Element::I8`].
+    pub element: Element,
+    /// Rows and columns of a product: 16 on GPUs of NVIDIA.
     pub size: u32,
+    /// Products that make an output of it: 16 of halves, 32 of int8 there.
+    pub depth: u32,
     /// Threads of a subgroup, all of which take part.
     pub lanes: u32,
 }
 
 impl MatrixUnit {
-    /// A unit for matrices of `size` × `size`, and subgroups of `lanes` threads.
+    /// A unit for matrices of `size` × `size` halves, and subgroups of `lanes` threads.
     pub const fn new(size: u32, lanes: u32) -> Self {
-        Self { size, lanes }
+        Self { element: Element::F16, size, depth: size, lanes }
+    }
+
+    /// A unit for matrices of `size` × `depth` int8.
+    pub const fn int8(size: u32, depth: u32, lanes: u32) -> Self {
+        Self { element: Element::I8, size, depth, lanes }
     }
 
     /// What this crate's kernels on such a unit need of workgroup memory at most. A device with less is taken for one without the unit.

@@ -85,6 +85,8 @@ pub struct Source {
     pub workgroup_bytes: u32,
     /// What a turn of its hot loop does; none where there is no loop worth counting.
     pub work: Option<Work>,
+    /// What the text was compiled to, where that is SPIR-V: of each variant, in the order of [`Kernel::variants`](super::Kernel::variants).
+    pub(crate) binaries: &'static [&'static [u8]],
 }
 
 impl Source {
@@ -98,8 +100,23 @@ impl Source {
         Self::new(ShaderLanguage::Msl, parts)
     }
 
+    /// A text in GLSL, and the SPIR-V that `scripts/spirv` made of it; else as [`Source::wgsl`]. A driver runs the binaries unchecked, so that only this crate
+    /// makes one.
+    pub(crate) const fn spirv(parts: &'static [Part], binaries: &'static [&'static [u8]]) -> Self {
+        Self { binaries, ..Self::new(ShaderLanguage::Spirv, parts) }
+    }
+
     pub(super) const fn new(language: ShaderLanguage, parts: &'static [Part]) -> Self {
-        Self { language, parts, workgroup_size: [64, 1, 1], tile: [64, 1, 1], constants: &[], workgroup_bytes: 0, work: None }
+        Self {
+            language,
+            parts,
+            workgroup_size: [64, 1, 1],
+            tile: [64, 1, 1],
+            constants: &[],
+            workgroup_bytes: 0,
+            work: None,
+            binaries: &[],
+        }
     }
 
     /// Sets the threads of a workgroup, and the tile to as many outputs.
@@ -156,6 +173,21 @@ macro_rules! wgsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("wgsl/", $part,
 /// Includes Metal files of the calling crate as [`Part`]s; see [`wgsl!`](crate::wgsl).
 #[macro_export]
 macro_rules! msl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("msl/", $part, ".metal")),+] } }
+
+/// Includes GLSL files of this crate as [`Part`]s.
+macro_rules! glsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("glsl/", $part, ".comp")),+] } }
+pub(crate) use glsl;
+
+/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`.
+macro_rules! spirv {
+    ($name:literal) => {
+        &[
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),
+        ]
+    };
+}
+pub(crate) use spirv;
 
 #[doc(hidden)]
 #[macro_export]

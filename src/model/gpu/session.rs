@@ -12,9 +12,9 @@ use crate::{
 use std::sync::Arc;
 
 /// Tokens that are computed together: enough for the GEMM, few enough for the activations' memory, and for a prompt to be given up soon. On matrix units a
-/// GEMM wants more, and takes less time for them.
+/// GEMM wants more, and takes less time for them (docs/performance.md).
 const BATCH: usize = 512;
-const BATCH_ON_UNITS: usize = 1024;
+const BATCH_ON_UNITS: usize = 2048;
 
 /// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its doubles.
 const FIRST_SPAN: usize = 64;

@@ -6,7 +6,7 @@ use crate::{
         declaration::Kernel,
         needs::MatrixUnit,
         params::Params as _,
-        source::{Part, REDUCE, Source, Work},
+        source::{Part, REDUCE, Source, Work, glsl, spirv},
     },
     msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
@@ -40,6 +40,12 @@ pub const KERNELS: &[&Kernel] = &[
     &UNITS_16.small,
     &UNITS_8.large,
     &UNITS_8.small,
+    &INT8_UNITS_16.large,
+    &INT8_UNITS_16.small,
+    &INT8_UNITS_16.deep,
+    &INT8_UNITS_8.large,
+    &INT8_UNITS_8.small,
+    &INT8_UNITS_8.deep,
     &GROUPED,
     &GROUPED_SEVERAL,
 ];
@@ -283,6 +289,89 @@ pub static UNITS_8: OnUnit = OnUnit {
     ),
     small: units_kernel(UNIT_8, "bitlinear_gemm_units_8", &[units(UNITS_8_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])]),
 };
+
+/// The kernels of a matrix unit for int8.
+pub struct OnInt8Unit {
+    /// Tiles of 128 × 128 on a GPU.
+    pub large: Kernel,
+    /// Of 64 × 64.
+    pub small: Kernel,
+    /// The same with as many columns at a time as workgroup memory has room for: for so few tiles that each has a core of a GPU to itself.
+    pub deep: Kernel,
+}
+
+impl OnInt8Unit {
+    /// The unit that all of them multiply on.
+    pub fn unit(&self) -> Option<MatrixUnit> {
+        self.large.matrix_unit
+    }
+}
+
+/// `side` × `side` outputs a workgroup, of which a subgroup of `lanes` makes `down` × `across` matrices of `size` × `size`; `depth` columns of them are
+/// staged at a time, and then, in their place, outputs.
+const fn int8_units(source: Source, unit: MatrixUnit, side: u32, [down, across]: [u32; 2], depth: u32) -> Source {
+    let subgroups = side * side / (down * across * unit.size * unit.size);
+    let (staged, outputs) = (2 * side * (depth + 16), subgroups * unit.size * (across * unit.size + 4) * 4);
+    let most = if staged > outputs { staged } else { outputs };
+    source.workgroup_size([subgroups * unit.lanes, 1, 1]).tile([side, side, 1]).workgroup_bytes(most + 8 * side)
+}
+
+const fn int8_units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [Source]) -> Kernel {
+    kernel(name, "bitlinear_gemm_int8_units", sources).matrix_unit(unit)
+}
+
+const INT8_UNITS_PARTS: &[Part] = glsl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm_int8_units"];
+
+/// Of GPUs of NVIDIA.
+const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
+/// Of software adapters, which run the same text.
+const INT8_UNIT_8: MatrixUnit = MatrixUnit::int8(8, 8, 8);
+
+/// For GPUs.
+pub static INT8_UNITS_16: OnInt8Unit =
+    OnInt8Unit {
+        large: int8_units_kernel(
+            INT8_UNIT_16,
+            "bitlinear_gemm_int8_units_16_large",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_16_large")), INT8_UNIT_16, 128, [2, 4], 128)
+                .constants(&[("DOWN", 2), ("ACROSS", 4), ("DEPTH", 128)])],
+        ),
+        small: int8_units_kernel(
+            INT8_UNIT_16,
+            "bitlinear_gemm_int8_units_16",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_16")), INT8_UNIT_16, 64, [2, 2], 128)
+                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 128)])],
+        ),
+        deep: int8_units_kernel(
+            INT8_UNIT_16,
+            "bitlinear_gemm_int8_units_16_deep",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_16_deep")), INT8_UNIT_16, 64, [2, 2], 256)
+                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 256)])],
+        ),
+    };
+
+/// For software adapters, in what workgroup memory they have.
+pub static INT8_UNITS_8: OnInt8Unit =
+    OnInt8Unit {
+        large: int8_units_kernel(
+            INT8_UNIT_8,
+            "bitlinear_gemm_int8_units_8_large",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_8_large")), INT8_UNIT_8, 64, [2, 4], 64)
+                .constants(&[("DOWN", 2), ("ACROSS", 4), ("DEPTH", 64)])],
+        ),
+        small: int8_units_kernel(
+            INT8_UNIT_8,
+            "bitlinear_gemm_int8_units_8",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_8")), INT8_UNIT_8, 32, [2, 2], 64)
+                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 64)])],
+        ),
+        deep: int8_units_kernel(
+            INT8_UNIT_8,
+            "bitlinear_gemm_int8_units_8_deep",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_8_deep")), INT8_UNIT_8, 32, [2, 2], 128)
+                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 128)])],
+        ),
+    };
 
 const fn grouped(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] =

@@ -7,12 +7,12 @@ use super::{
     bitlinear_kernels::{
         GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_HALF_SOFTWARE,
         GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, GROUPED, GROUPED_SEVERAL,
-        OnUnit, UNITS_8, UNITS_16,
+        INT8_UNITS_8, INT8_UNITS_16, OnUnit, UNITS_8, UNITS_16,
     },
 };
 use crate::{
     gpu::{capabilities::Capabilities, context::Context},
-    kernel::declaration::Kernel,
+    kernel::{declaration::Kernel, needs::MatrixUnit},
     language::ShaderLanguage,
 };
 
@@ -37,6 +37,18 @@ const UNIT_OUTPUTS: usize = 300_000;
 
 /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones are made.
 const LARGE_TILES: usize = 96;
+
+/// The same on a unit for int8, which passes of a GEMV beat for less.
+const INT8_UNIT_OUTPUTS: usize = 120_000;
+
+/// Up to so many tokens, a GEMV's two passes are as fast as the tiles of a unit for int8.
+const INT8_UNIT_TOKENS: usize = 16;
+
+/// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times as many of 64 × 64.
+const INT8_LARGE_TILES: usize = 64;
+
+/// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself.
+const LONELY_TILES: usize = 132;
 
 /// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only so many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
@@ -75,15 +87,28 @@ pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped
 
 /// The kernel on a matrix unit, where there is one, and where it is exact and the best.
 fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static Kernel> {
-    let many = tokens > GEMV_TOKENS_INT8 || tokens > NARROW_TOKENS && tokens * rows >= UNIT_OUTPUTS;
-    if !many || !(1..=OnUnit::MAX_FEATURES).contains(&features) {
+    let has = |unit: Option<MatrixUnit>| unit.is_some_and(|unit| capabilities.matrix_units.contains(&unit));
+    let many = |tokens_from: usize, outputs_from: usize| {
+        tokens > GEMV_TOKENS_INT8 || tokens > tokens_from && tokens.saturating_mul(rows) >= outputs_from
+    };
+    let tiles = |side: usize| rows.div_ceil(side).saturating_mul(tokens.div_ceil(side));
+    // Up to 64 tokens, half of a large tile would be empty.
+    let large = |tiles_from: usize| tokens > 64 && tiles(128) >= tiles_from;
+    if features == 0 {
         return None;
     }
-    let has = |on: &&OnUnit| on.unit().is_some_and(|unit| capabilities.matrix_units.contains(&unit));
-    let on = [&UNITS_16, &UNITS_8].into_iter().find(has)?;
-    let tiles = rows.div_ceil(128).saturating_mul(tokens.div_ceil(128));
-    // Up to 64 tokens, half of a large tile would be empty.
-    Some(if tokens > 64 && tiles >= LARGE_TILES { &on.large } else { &on.small })
+    if let Some(on) = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit())) {
+        return many(INT8_UNIT_TOKENS, INT8_UNIT_OUTPUTS).then(|| match tiles(64) {
+            _ if large(INT8_LARGE_TILES) => &on.large,
+            0..=LONELY_TILES => &on.deep,
+            _ => &on.small,
+        });
+    }
+    if !many(NARROW_TOKENS, UNIT_OUTPUTS) || features > OnUnit::MAX_FEATURES {
+        return None;
+    }
+    let on = [&UNITS_16, &UNITS_8].into_iter().find(|on| has(on.unit()))?;
+    Some(if large(LARGE_TILES) { &on.large } else { &on.small })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
@@ -127,7 +152,6 @@ fn half(tokens: usize, capabilities: &Capabilities) -> &'static Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::needs::MatrixUnit;
     use ShaderLanguage::{Msl, Wgsl};
 
     #[test]
@@ -185,11 +209,30 @@ mod tests {
 
     #[test]
     fn a_device_that_has_units_has_memory_for_their_kernels() {
-        for on in [&UNITS_16, &UNITS_8] {
-            for kernel in [&on.large, &on.small] {
-                assert!(kernel.source_for(Wgsl).workgroup_bytes <= on.unit().unwrap().workgroup_bytes(), "{}", kernel.name);
-            }
+        let of_halves = [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| [&on.large, &on.small]);
+        let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().flat_map(|on| [&on.large, &on.small, &on.deep]);
+        for kernel in of_halves.chain(of_int8) {
+            assert!(kernel.source_for(Wgsl).workgroup_bytes <= kernel.matrix_unit.unwrap().workgroup_bytes(), "{}", kernel.name);
         }
+    }
+
+    #[test]
+    fn units_for_int8_come_first() {
+        let mut with = Capabilities::example(false);
+        with.matrix_units = vec![MatrixUnit::new(16, 32), MatrixUnit::int8(16, 32, 32)];
+        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, false, &with).name;
+        assert_eq!(name(16, 13_824, 2560), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(17, 6912, 2560), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(18, 6912, 2560), "bitlinear_gemm_int8_units_16_deep");
+        assert_eq!(name(64, 8448, 2560), "bitlinear_gemm_int8_units_16_deep");
+        assert_eq!(name(64, 8449, 2560), "bitlinear_gemm_int8_units_16");
+        assert_eq!(name(128, 13_824, 2560), "bitlinear_gemm_int8_units_16_large");
+        assert_eq!(name(128, 8064, 2560), "bitlinear_gemm_int8_units_16");
+        assert_eq!(name(128, 8065, 2560), "bitlinear_gemm_int8_units_16_large");
+        assert_eq!(name(512, 2560, 6912), "bitlinear_gemm_int8_units_16_large");
+        // Sums of 32 bits, as in every kernel for int8.
+        assert_eq!(name(512, 4096, 65_537), "bitlinear_gemm_int8_units_16_large");
+        assert_eq!(name(512, 4096, 0), "bitlinear_gemm_int8");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::{
     Case, Data, Near, U, activations, context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with, wild_activations,
 };
 use bitnet_wgpu::{
-    Capabilities, Float, PackedTernary, Scales,
+    Capabilities, Element, Float, PackedTernary, Scales,
     bitnet::{self, Layout},
     f16,
 };
@@ -27,8 +27,22 @@ const MANY_OUTPUTS: [Shape; 7] =
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
 /// So many tokens or outputs that matrix units make them, where a device has some: off their tiles, at and off the columns that are staged at a time; the
 /// last in large tiles.
-const ON_UNITS: [Shape; 8] =
-    [(257, 1, 1), (258, 200, 65), (270, 129, 63), (320, 64, 64), (257, 65, 128), (400, 7, 320), (33, 10_700, 40), (130, 12_300, 33)];
+const ON_UNITS: [Shape; 9] = [
+    (257, 1, 1),
+    (258, 200, 65),
+    (270, 129, 63),
+    (320, 64, 64),
+    (257, 65, 128),
+    (400, 7, 320),
+    (33, 10_700, 40),
+    (130, 12_300, 33),
+    (20, 8500, 300),
+];
+/// On units of halves, where a device has some for int8 too.
+const ON_HALVES: Method = ("int8, units of halves", Layout::Int8, |c| {
+    c.fast_packed_dot = true;
+    c.matrix_units.retain(|unit| unit.element == Element::F16);
+});
 
 /// Devices without packed products take other kernels for 3 to 256 tokens.
 const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| c.fast_packed_dot = false);
@@ -80,10 +94,10 @@ pub fn cases() -> Vec<Case> {
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
         cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
     }
-    for shape in ON_UNITS {
+    for (method, shape) in ON_UNITS.map(|shape| (INT8, shape)).into_iter().chain([1, 3, 6, 7].map(|i| (ON_HALVES, ON_UNITS[i]))) {
         let mut rng = rng(12);
         let (x, w) = (activations(&mut rng, shape.0, shape.2), weights(&mut rng, shape));
-        cases.extend([case::<f32>(INT8, shape, &x, &w).device_only(), case::<f16>(INT8, shape, &tame(&x), &w).device_only()]);
+        cases.extend([case::<f32>(method, shape, &x, &w).device_only(), case::<f16>(method, shape, &tame(&x), &w).device_only()]);
     }
     cases
 }
