@@ -56,6 +56,7 @@ pub mod model;
 mod ops;
 mod shape;
 mod weights;
+mod written;
 
 #[doc(hidden)]
 pub use bytemuck;

@@ -3,6 +3,11 @@
 /// Rows of a matrix without columns: they hold nothing, and yet memory is taken for each.
 pub const MOST_EMPTY_ROWS: usize = 1 << 24;
 
+pub mod cache {
+    /// The largest compiled kernel that is read: drivers make some 100 KB.
+    pub const MOST_BYTES: u64 = 64 << 20;
+}
+
 #[cfg(feature = "formats")]
 pub mod files {
     /// The longest JSON file, and the longest header of a safetensors file: an index of shards has some hundred bytes a tensor. Parsed, it takes up to

@@ -10,7 +10,7 @@ use bitnet_wgpu::{
 };
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Language {
@@ -61,6 +61,9 @@ pub struct ModelArgs {
     /// Compute the attention of prompts on them too, in 16 bits: faster, but logits differ in their last bits by how a prompt is cut
     #[arg(long, conflicts_with_all = ["no_matrix_units", "cpu"])]
     pub half_attention: bool,
+    /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is sooner
+    #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
+    pub cache: Option<PathBuf>,
     /// Keep the head in 8 bits
     #[arg(long)]
     pub int8_head: bool,
@@ -105,7 +108,7 @@ impl ModelArgs {
             return Ok(None);
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
-        let mut options = ContextOptions::default().experimental(experimental);
+        let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
         if let Some(adapter) = &self.adapter {
             options = options.adapter(adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index));
         }

@@ -20,7 +20,6 @@ pub(crate) mod safetensors;
 mod shards;
 pub(crate) mod tensors;
 mod write;
-pub(crate) mod written;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};

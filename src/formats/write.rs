@@ -1,15 +1,10 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{
-    checkpoint::Checkpoint,
-    masters,
-    model_file::ModelFile,
-    tensors::layer_tensors,
-    written::{at, written, written_after},
-};
+use super::{checkpoint::Checkpoint, masters, model_file::ModelFile, tensors::layer_tensors};
 use crate::{
     error::{Error, Result},
     weights::ternary::scales::Scales,
+    written::{at, written, written_after},
 };
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 /// The features that are used where the adapter has them.
 pub const WANTED: wgpu::Features = NEEDED
@@ -208,6 +208,8 @@ pub struct ContextOptions {
     /// The most time that a wait for the device may take: [`Context::limit_waits`](crate::Context::limit_waits). Unless it is set, waits have no end but the
     /// device's.
     pub wait_limit: Option<Duration>,
+    /// A folder where compiled kernels are kept for the next time: see [`ContextOptions::cache`]. Unless it is set, none is written or read.
+    pub cache: Option<PathBuf>,
 }
 
 impl ContextOptions {
@@ -268,6 +270,27 @@ impl ContextOptions {
     #[must_use]
     pub fn wait_limit(self, time: impl Into<Option<Duration>>) -> Self {
         Self { wait_limit: time.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::cache`]: kernels that were compiled before, on the same adapter by the same driver, are read from the folder, and others are
+    /// written there, so that a program begins sooner. Only Vulkan gives them (Metal keeps its own); with other backends nothing is written. Drivers, too,
+    /// keep their own, unless they are told not to.
+    ///
+    /// Let nobody write to the folder whom the program does not trust: a driver does not check what it is given. A file that is damaged or of something else
+    /// is not used, and a folder that is full or cannot be written to leaves a warning in the log: nothing fails for it. Files of older drivers and versions
+    /// stay; the folder may be removed at any time.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions};
+    /// use std::path::PathBuf;
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cache(self, folder: impl Into<Option<PathBuf>>) -> Self {
+        Self { cache: folder.into(), ..self }
     }
 }
 

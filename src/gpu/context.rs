@@ -2,6 +2,7 @@
 
 use super::{
     adapters::ContextOptions,
+    cache::KernelCache,
     capabilities::Capabilities,
     pipeline::{Pipeline, Pipelines},
     plan::Plan,
@@ -71,11 +72,12 @@ impl Context {
         info: wgpu::AdapterInfo,
         capabilities: Capabilities,
         wait_limit: Option<Duration>,
+        cache: Option<KernelCache>,
     ) -> Result<Self> {
         let waits = Waits::new(device.clone(), wait_limit);
         let poll = PollThread::spawn(waits.clone())?;
         let (features, limits) = (device.features(), device.limits());
-        let (pool, pipelines) = (Arc::default(), Pipelines::default());
+        let (pool, pipelines) = (Arc::default(), Pipelines::new(cache));
         let shared = Shared { device, queue, info, features, limits, pool, pipelines, waits, poll };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
         let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
@@ -226,8 +228,9 @@ impl Context {
         (self.with(Settings { plan: Some(plan.clone()), ..self.settings() }), plan)
     }
 
-    pub(super) fn plans(&self) -> bool {
-        self.settings.plan.is_some()
+    /// Where work is noted instead of recorded.
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        self.settings.plan.as_deref()
     }
 
     /// Refuses what would be over the limit, given what is live; `what` names it.
@@ -246,6 +249,11 @@ impl Context {
     #[cfg(feature = "models")]
     pub(crate) fn check_there(&self, during: &str) -> Result<()> {
         if super::scopes::is_lost(self.device()) { Err(Error::DeviceLost { during: during.into() }) } else { Ok(()) }
+    }
+
+    /// How many kernels have been compiled for the device: each is at its first use, or by [`Model::warm_up`](crate::model::Model::warm_up).
+    pub fn compiled_kernels(&self) -> usize {
+        self.shared.pipelines.len()
     }
 
     /// Gives the memory of waiting buffers back to the driver.
@@ -323,7 +331,7 @@ impl Context {
     }
 
     pub(super) fn write(&self, buffer: &wgpu::Buffer, data: &[u8]) -> Result<()> {
-        if self.plans() {
+        if self.plan().is_some() {
             return Ok(());
         }
         let (words, tail) = data.split_at(data.len() & !3);
@@ -344,7 +352,7 @@ impl Context {
     }
 
     pub(super) fn clear(&self, buffer: &wgpu::Buffer) -> Result<()> {
-        if self.plans() {
+        if self.plan().is_some() {
             return Ok(());
         }
         self.submit_with("clear", |encoder| encoder.clear_buffer(buffer, 0, None)).map(drop)

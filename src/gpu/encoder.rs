@@ -65,7 +65,11 @@ impl Encoder {
         }
         let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
         let floats = check_bindings(&kernel, &self.context, &bound)?;
-        if extent.contains(&0) || self.context.plans() {
+        if extent.contains(&0) {
+            return Ok(());
+        }
+        if let Some(plan) = self.context.plan() {
+            plan.dispatch(kernel, floats);
             return Ok(());
         }
         let bound = bound.iter().map(|b| (b.buffer.clone(), b.bytes)).collect();

@@ -1,6 +1,7 @@
 //! The device and what every op needs of it: buffers, pipelines, recordings, reads, times. Knows kernels, and no op.
 
 pub(crate) mod adapters;
+pub(crate) mod cache;
 pub(crate) mod capabilities;
 pub(crate) mod context;
 pub(crate) mod encoder;
@@ -16,3 +17,4 @@ pub(crate) mod readback;
 pub(crate) mod recording;
 pub(crate) mod scopes;
 pub(crate) mod tensor;
+pub(crate) mod warm_up;

@@ -2,6 +2,7 @@
 
 use super::{
     adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, WANTED, environment, lacking, matrices},
+    cache::KernelCache,
     capabilities::Capabilities,
     context::Context,
     probes,
@@ -40,6 +41,11 @@ impl Context {
         if options.experimental.is_enabled() {
             required_features |= raw.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
         }
+        let caches = raw.features() & wgpu::Features::PIPELINE_CACHE;
+        let folder = options.cache.clone().filter(|_| !caches.is_empty());
+        if folder.is_some() {
+            required_features |= caches;
+        }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bitnet-wgpu"),
             required_features,
@@ -51,7 +57,8 @@ impl Context {
         };
         let opened = raw.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.capabilities.adapter.clone(), source })?;
-        let context = Self::probed(raw, device, queue, options.wait_limit).await?.opened_by(options);
+        let cache = folder.map(|folder| KernelCache::new(folder, &raw.get_info()));
+        let context = Self::probed(raw, device, queue, options.wait_limit, cache).await?.opened_by(options);
         context.limit_memory(options.memory_limit);
         Ok(context)
     }
@@ -142,16 +149,22 @@ impl Context {
     /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
     /// [`Context::device_needs`].
     pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
-        Self::probed(adapter, device, queue, None).await
+        Self::probed(adapter, device, queue, None, None).await
     }
 
-    async fn probed(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue, wait_limit: Option<Duration>) -> Result<Self> {
+    async fn probed(
+        adapter: &wgpu::Adapter,
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        wait_limit: Option<Duration>,
+        cache: Option<KernelCache>,
+    ) -> Result<Self> {
         let (info, features, limits) = (adapter.get_info(), device.features(), device.limits());
         if let Some(error) = lacking(features, &limits) {
             return Err(error);
         }
         let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter));
-        let context = Self::on(device, queue, info, capabilities.clone(), wait_limit)?;
+        let context = Self::on(device, queue, info, capabilities.clone(), wait_limit, cache)?;
         (capabilities.half_subnormals, capabilities.timestamps) = probes::half_subnormals_kept(&context).await?;
         log::info!("{:?} kernels on {capabilities:?}", context.language());
         Ok(context.with_capabilities(capabilities))

@@ -1,6 +1,9 @@
 //! From a kernel's text to a compiled pipeline, once per variant. Handing texts to drivers, the crate's shader-related `unsafe`, is all here.
 
-use super::scopes::guarded;
+use super::{
+    cache::{Cached, KernelCache},
+    scopes::guarded,
+};
 use crate::{
     error::{Error, Result},
     kernel::{
@@ -44,23 +47,35 @@ impl Key {
 }
 
 /// Compiled kernels by kernel and variant.
-#[derive(Default)]
-pub struct Pipelines(Mutex<HashMap<Key, Arc<Pipeline>>>);
+pub struct Pipelines {
+    compiled: Mutex<HashMap<Key, Arc<Pipeline>>>,
+    /// Where they are kept for the next program.
+    cache: Option<KernelCache>,
+}
 
 impl Pipelines {
+    pub fn new(cache: Option<KernelCache>) -> Self {
+        Self { compiled: Mutex::default(), cache }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     pub fn get(&self, device: &wgpu::Device, kernel: &KernelRef, variant: Variant) -> Result<Arc<Pipeline>> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(kernel, variant);
         if let Some(pipeline) = lock().get(&key) {
             return Ok(pipeline.clone());
         }
         // Compiled outside the lock: two threads may compile the same kernel, the first to finish is kept.
-        let pipeline = Arc::new(build(device, kernel, key.variant())?);
+        let pipeline = Arc::new(build(device, kernel, key.variant(), self.cache.as_ref())?);
         Ok(lock().entry(key).or_insert(pipeline).clone())
     }
 }
 
-fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> Result<Pipeline> {
+fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: Option<&KernelCache>) -> Result<Pipeline> {
     let error = |message| Error::Shader { kernel: kernel.name, language: variant.language, message };
     // The crate's own kernels pass the contract test; a caller's are checked here, and keep their bounds checks.
     if cfg!(debug_assertions) || !kernel.trusted {
@@ -77,6 +92,9 @@ fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> Result<Pi
         count: None,
     };
     let entries: Vec<_> = kernel.bindings.iter().enumerate().map(|(i, binding)| entry(i, binding.access)).collect();
+    // SPIR-V has no text that it could be known by.
+    let text = kernel.text(variant);
+    let cached = cache.filter(|_| !text.is_empty()).and_then(|cache| cache.open(device, kernel.name, text.as_bytes()));
     let compile = || {
         let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(kernel.name), entries: &entries });
         let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -87,22 +105,26 @@ fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> Result<Pi
         let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&pipeline_layout),
-            module: &module(device, kernel, variant),
+            module: &module(device, kernel, variant, text),
             entry_point: Some(kernel.entry),
             compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
-            cache: None,
+            cache: cached.as_ref().map(Cached::raw),
         });
         Pipeline { raw, layout }
     };
-    guarded(device, || format!("compiling `{}`", kernel.name), compile).map_err(|e| match e {
+    let pipeline = guarded(device, || format!("compiling `{}`", kernel.name), compile).map_err(|e| match e {
         Error::Gpu { message, .. } => error(message),
         other => other,
-    })
+    })?;
+    if let Some(cached) = cached {
+        cached.keep();
+    }
+    Ok(pipeline)
 }
 
 #[allow(unsafe_code)]
-fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant) -> wgpu::ShaderModule {
-    let (label, text) = (Some(kernel.name), kernel.text(variant));
+fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, text: String) -> wgpu::ShaderModule {
+    let label = Some(kernel.name);
     let [x, y, z] = kernel.source_for(variant.language).workgroup_size;
     let entry_point = wgpu::PassthroughShaderEntryPoint { name: kernel.entry.into(), workgroup_size: (x, y, z) };
     let passthrough = wgpu::ShaderModuleDescriptorPassthrough { label, entry_points: Cow::Owned(vec![entry_point]), ..Default::default() };

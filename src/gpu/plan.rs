@@ -1,26 +1,52 @@
 //! What would be allocated, found out by doing everything else: a context that plans counts the buffers of its tensors, and neither fills them nor records
-//! work on them. So an estimate cannot differ from what it is about.
+//! work on them. So an estimate cannot differ from what it is about. What it does note is which kernels the work is of.
 
 use super::{pool::Pooled, scopes::guarded};
-use crate::error::Result;
+use crate::{element::Element, error::Result, kernel::declaration::KernelRef};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Bytes by label.
+/// Bytes by label, and kernels.
 #[derive(Default)]
-pub struct Plan(Mutex<BTreeMap<Arc<str>, u64>>);
+pub struct Plan {
+    bytes: Mutex<BTreeMap<Arc<str>, u64>>,
+    kernels: Mutex<Vec<PlannedKernel>>,
+}
+
+/// A kernel that would be dispatched.
+#[derive(Clone)]
+pub struct PlannedKernel {
+    pub kernel: KernelRef,
+    /// The element types behind its aliases.
+    pub floats: Vec<(&'static str, Element)>,
+}
 
 impl Plan {
     /// Bytes that were asked for under a label.
     #[cfg(feature = "models")]
     pub fn bytes(&self, label: &str) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(label).copied().unwrap_or(0)
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).get(label).copied().unwrap_or(0)
+    }
+
+    /// The kernels of all that would have been recorded, each once.
+    #[cfg(feature = "models")]
+    pub fn kernels(&self) -> Vec<PlannedKernel> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes a dispatch.
+    pub fn dispatch(&self, kernel: KernelRef, floats: Vec<(&'static str, Element)>) {
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        // By its place: it is a `static`, or held here.
+        if !kernels.iter().any(|planned| std::ptr::eq(&*planned.kernel, &*kernel) && planned.floats == floats) {
+            kernels.push(PlannedKernel { kernel, floats });
+        }
     }
 
     fn add(&self, label: &Arc<str>, bytes: u64) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = all.entry(label.clone()).or_default();
         *sum = sum.saturating_add(bytes);
     }

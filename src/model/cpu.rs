@@ -71,6 +71,10 @@ impl Engine for CpuModel {
     fn footprint(&self, _: SessionOptions) -> Result<Footprint> {
         Ok(Footprint::default())
     }
+
+    fn warm_up(&self, _: SessionOptions) -> Result<Pending<()>> {
+        Ok(Box::pin(async { Ok(()) }))
+    }
 }
 
 /// The ends of a model as kernels for processors read them.

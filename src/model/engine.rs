@@ -84,6 +84,9 @@ pub(super) trait Engine: Send + Sync {
 
     /// The GPU memory that such a session will need. The options have been checked.
     fn footprint(&self, options: SessionOptions) -> Result<Footprint>;
+
+    /// Compiles the kernels of prompts and steps of such a session. The options have been checked.
+    fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>>;
 }
 
 /// Sequences and their key-value caches, with the engine that fills them. The caller has checked that sequences exist, that tokens are in the

@@ -240,6 +240,30 @@ impl Model {
         self.engine.footprint(Session::checked(&*self.engine, options)?)
     }
 
+    /// Compiles the kernels that a session of these options will use for prompts and for steps, on all cores, so that its first token need not wait for them.
+    /// It begins at once, and need not be awaited by whoever has something else to do meanwhile; dropped, it is given up. Not among them: those of drafts,
+    /// and of logits of every token. A model on the CPU has none. With a folder for compiled kernels, [`ContextOptions::cache`], those that are there are read.
+    ///
+    /// ```no_run
+    /// # async fn start() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::model::{Model, SessionOptions};
+    ///
+    /// let model = Model::open("path/to/a/model")?;
+    /// model.warm_up(SessionOptions::new(1, model.config().context)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::session`], but for memory; [`Error::Shader`] for a kernel that the driver does not take.
+    pub fn warm_up(&self, options: SessionOptions) -> impl Future<Output = Result<()>> + Send + use<> {
+        let engine = self.engine.clone();
+        self.workers.run(async move {
+            let options = Session::checked(&*engine, options)?;
+            engine.warm_up(options)?.await
+        })
+    }
+
     /// The session that [`Session::save`] wrote to a file, of this model on this or another device.
     ///
     /// # Errors

@@ -4,12 +4,9 @@
 use super::layers::{HostEnds, HostLayer};
 use crate::{
     error::Result,
-    formats::{
-        Activation, ModelConfig, Problem, SafeTensors,
-        tensors::finite,
-        written::{at, written},
-    },
+    formats::{Activation, ModelConfig, Problem, SafeTensors, tensors::finite},
     ops::transformer::{AttentionShape, HostKvCache},
+    written::{at, written},
 };
 use half::f16;
 use safetensors::{Dtype, tensor::TensorView};

@@ -43,10 +43,10 @@ impl Workers {
     }
 
     /// The result of `work`, which begins at once on a thread of its own; dropped, the work is given up.
-    pub fn run<T: Send + 'static>(
+    pub fn run<T: Send + 'static, W: Future<Output = Result<T>> + Send + 'static>(
         self: &Arc<Self>,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> impl Future<Output = Result<T>> + Send + 'static {
+        work: W,
+    ) -> impl Future<Output = Result<T>> + Send + 'static + use<T, W> {
         let (sender, receiver) = oneshot_channel();
         // Sending fails only if nobody waits any more.
         let work = self.spawn(async move { drop(sender.send(work.await)) });

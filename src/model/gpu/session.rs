@@ -4,12 +4,15 @@ use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Run, S
 use crate::{
     error::Result,
     formats::ModelConfig,
-    gpu::{context::Context, pool::buffer_bytes, recording::Recording, tensor::Tensor},
+    gpu::{context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
     memory::Footprint,
-    model::engine::{Changes, Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
-    ops::transformer::{HostKvCache, SampleOptions},
+    model::{
+        engine::{Changes, Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
+        worker::on_all_cores,
+    },
+    ops::transformer::{HostKvCache, Penalties, SampleOptions},
 };
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 /// Tokens that are computed together: enough for the GEMM, few enough for the activations' memory, and for a prompt to be given up soon. On matrix units a
 /// GEMM wants more, and takes less time for them (docs/performance.md).
@@ -111,6 +114,50 @@ impl Engine for GpuModel {
         let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
         Ok(Footprint { weights: 0, cache: plan.bytes(Footprint::CACHE), activations, staging })
     }
+
+    fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>> {
+        let kernels = self.kernels(options)?;
+        let submission = on_all_cores(|| self.context.compile(&kernels))?;
+        Ok(Box::pin(async { submission.await }))
+    }
+}
+
+impl GpuModel {
+    /// The kernels of prompts of any length, and of steps, of such a session: found by recording them on a context that plans.
+    fn kernels(&self, options: SessionOptions) -> Result<Vec<PlannedKernel>> {
+        let SessionOptions { sequences, capacity, .. } = options;
+        let (context, plan) = self.context.planning();
+        let model = Arc::new(self.on(context));
+        let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span)).take_while(|&span| span < capacity).collect();
+        let record = |session: &GpuSession, kind: Kind| {
+            let spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
+            spans.map(|&longest| session.record_kind(kind, longest, Run::Again).map(drop)).collect::<Result<()>>()
+        };
+        let batch = batch(&self.context);
+        for run in lengths(capacity.min(batch)) {
+            // Of one sequence, and of as many as have their prompts computed together.
+            for sequences in [1, sequences.min(batch / run)] {
+                record(&session, Kind { sequences, run, given: Rows::Logits(1) })?;
+            }
+        }
+        // The largest logit, and the way to choose that takes most: others take a part of its kernels.
+        let (context, vocab) = (&model.context, self.config.vocab);
+        for options in [SampleOptions::default().temperature(0.0), SampleOptions::default().top_k(2).top_p(0.5)] {
+            let (seeds, bias) = (Tensor::uninit(context, [sequences, 2])?, Tensor::uninit(context, [vocab])?);
+            let changes = GpuChanges { penalties: Penalties::NONE, bias, counts: Tensor::uninit(context, [sequences, vocab])? };
+            session.choice = Some(GpuChoice { options, seeds, changes: Some(changes) });
+            for sequences in lengths(sequences) {
+                record(&session, Kind { sequences, run: 1, given: Rows::Next })?;
+            }
+        }
+        Ok(plan.kernels())
+    }
+}
+
+/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one.
+fn lengths(most: usize) -> impl Iterator<Item = usize> {
+    (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most)
 }
 
 fn batch(context: &Context) -> usize {

@@ -1,0 +1,117 @@
+//! Compiled kernels in a folder: what a driver made of a kernel, in a file of its own, by the name of all that it depends on. A file that is not what was
+//! written there is not used, and neither that nor a folder that cannot be written to is more than a line in the log.
+
+use super::scopes::guarded;
+use crate::{
+    limits::cache::MOST_BYTES,
+    written::{at, written},
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// What a file begins with; the hash of its name's origin and that of what follows come next.
+const MAGIC: &[u8] = b"bitnet-wgpu kernel 1\n";
+const HEADER: usize = MAGIC.len() + 16;
+
+/// The folder, and which device it is for.
+pub struct KernelCache {
+    folder: PathBuf,
+    /// Adapter, driver, and this crate.
+    device: String,
+    /// Has the log a line already that says that it cannot be written to?
+    told: AtomicBool,
+}
+
+/// A kernel's place in the folder, and the driver's cache for it.
+pub struct Cached<'a> {
+    cache: &'a KernelCache,
+    path: PathBuf,
+    key: u64,
+    /// How many bytes the folder has.
+    found: usize,
+    raw: wgpu::PipelineCache,
+}
+
+impl KernelCache {
+    pub fn new(folder: PathBuf, info: &wgpu::AdapterInfo) -> Self {
+        let wgpu::AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
+        // In debug builds, kernels have bounds checks.
+        let (version, checked) = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
+        let device = format!("{version} {checked}\n{backend:?}\n{name}\n{vendor:x} {device:x}\n{driver}\n{driver_info}\n");
+        Self { folder, device, told: AtomicBool::new(false) }
+    }
+
+    /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where the driver makes none.
+    pub fn open(&self, device: &wgpu::Device, kernel: &'static str, text: &[u8]) -> Option<Cached<'_>> {
+        let key = hash([self.device.as_bytes(), kernel.as_bytes(), b"\n", text]);
+        let path = self.folder.join(format!("{key:016x}.kernel"));
+        let data = read(&path, key).unwrap_or_else(|why| {
+            log::warn!("{}: {why}: the kernel is compiled anew", path.display());
+            None
+        });
+        let known = data.and_then(|data| match create(device, kernel, Some(&data)) {
+            Ok(raw) => Some((data.len(), raw)),
+            Err(why) => {
+                log::warn!("{}: {why}: the kernel is compiled anew", path.display());
+                None
+            }
+        });
+        let (found, raw) = known.or_else(|| Some((0, create(device, kernel, None).ok()?)))?;
+        Some(Cached { cache: self, path, key, found, raw })
+    }
+}
+
+impl Cached<'_> {
+    /// For the pipeline's descriptor.
+    pub fn raw(&self) -> &wgpu::PipelineCache {
+        &self.raw
+    }
+
+    /// Writes what the driver has made, unless it was there: where it has made more, what was there was not what it needed.
+    pub fn keep(self) {
+        let Some(data) = self.raw.get_data().filter(|data| data.len() > self.found) else { return };
+        let write = |partial: &Path| at(&self.path, fs::write(partial, [&header(self.key, &data)[..], &data].concat()));
+        let made = at(&self.cache.folder, fs::create_dir_all(&self.cache.folder));
+        if let Err(error) = made.and_then(|()| written(&self.path, write))
+            && !self.cache.told.swap(true, Ordering::Relaxed)
+        {
+            log::warn!("compiled kernels are not kept: {error}");
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn create(device: &wgpu::Device, kernel: &'static str, data: Option<&[u8]>) -> crate::error::Result<wgpu::PipelineCache> {
+    let descriptor = wgpu::PipelineCacheDescriptor { label: Some(kernel), data, fallback: false };
+    // SAFETY: `read` has seen that the data is what `keep` wrote, which wgpu gave it; whoever named the folder lets nobody else write there. wgpu itself
+    // compares device and driver.
+    guarded(device, || "taking a compiled kernel".into(), || unsafe { device.create_pipeline_cache(&descriptor) })
+}
+
+/// What was written to a file under this key; `None` where there is no file.
+fn read(path: &Path, key: u64) -> Result<Option<Vec<u8>>, String> {
+    let text = |error: io::Error| error.to_string();
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(found) if found.len() > MOST_BYTES => return Err(format!("has {} bytes, more than {MOST_BYTES}", found.len())),
+        found => found.map_err(text)?,
+    };
+    let mut bytes = fs::read(path).map_err(text)?;
+    match bytes.split_at_checked(HEADER) {
+        Some((found, data)) if found == header(key, data) => Ok(Some(bytes.split_off(HEADER))),
+        _ => Err("is damaged, or no kernel of this device".into()),
+    }
+}
+
+fn header(key: u64, data: &[u8]) -> Vec<u8> {
+    [MAGIC, &key.to_le_bytes(), &hash([data]).to_le_bytes()].concat()
+}
+
+/// FNV-1a: the same in every build.
+fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    parts.into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, step)
+}

@@ -1,0 +1,28 @@
+//! Kernels that are compiled before somebody waits for what they compute.
+
+use super::{
+    context::Context,
+    plan::PlannedKernel,
+    recording::{Recording, Step, Submission},
+};
+use crate::error::Result;
+use rayon::prelude::*;
+
+/// Enough for any element that a kernel's buffers are made of: none of them is read.
+const BYTES: u64 = 256;
+
+impl Context {
+    /// Compiles kernels that are not compiled yet, on the threads of the rayon pool that this is called in, and submits a dispatch of no workgroups of each
+    /// of them: some drivers compile at a kernel's first dispatch.
+    pub(crate) fn compile(&self, kernels: &[PlannedKernel]) -> Result<Submission> {
+        let most = kernels.iter().map(|planned| planned.kernel.bindings.len()).max().unwrap_or(0);
+        let usage = wgpu::BufferUsages::STORAGE;
+        let buffers = (0..most).map(|_| Ok((self.allocate(BYTES, usage, "warm-up")?, BYTES))).collect::<Result<Vec<_>>>()?;
+        let step = |PlannedKernel { kernel, floats }: &PlannedKernel| {
+            let (params, bound) = (vec![0; 4 * kernel.params.len()], buffers[..kernel.bindings.len()].to_vec());
+            Step::new(self, kernel.clone(), params, [0; 3], floats.clone(), bound)
+        };
+        let steps = kernels.par_iter().map(step).collect::<Result<_>>()?;
+        Recording { context: self.clone(), label: "warm-up", steps }.submit()
+    }
+}
