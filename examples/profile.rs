@@ -1,13 +1,15 @@
-//! Times each kernel of a recording separately, by the GPU's clock if it has one. `cargo run --release --example profile`
+//! Times each kernel of a recording separately, by the GPU's clock if it has one. `cargo run --release --example profile -- [TRACE.json]` writes what host
+//! and GPU did as well, for <https://ui.perfetto.dev>.
 
 mod support;
 
-use bitnet_wgpu::{Result, bitnet};
+use bitnet_wgpu::bitnet;
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let context = support::open()?;
     let mut rng = support::rng();
     let (rows, columns) = (2560, 2560);
+    let mut recordings = Vec::new();
     let w = support::ternary(&mut rng, rows, columns).upload(&context)?;
     for tokens in [1, 64] {
         let x = context.upload(&support::activations(&mut rng, tokens * columns), [tokens, columns])?;
@@ -20,6 +22,14 @@ fn main() -> Result<()> {
         // The first run compiles the kernels and warms up the GPU.
         recording.submit()?.wait()?;
         println!("{tokens} tokens × {rows} × {columns}\n{}\n", pollster::block_on(recording.profile())?);
+        recordings.push(recording);
+    }
+    if let Some(path) = std::env::args().nth(1) {
+        let tracing = context.trace()?;
+        for recording in &recordings {
+            recording.submit()?.wait()?;
+        }
+        std::fs::write(path, pollster::block_on(tracing.finish())?.to_string())?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
-//! | see what takes time | [`Recording::profile`], [`measure`] |
+//! | see what takes time | [`Context::trace`], [`Recording::profile`], [`measure`] |
 //! | add a kernel | [`kernel`], [`contract`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -71,6 +71,7 @@ pub use gpu::{
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Recording, Submission},
     tensor::{Bind, Tensor},
+    trace::{Trace, Tracing},
 };
 pub use half::f16;
 pub use kernel::{Kernel, contract};

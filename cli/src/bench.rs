@@ -16,7 +16,7 @@ use bitnet_wgpu::{
 };
 use clap::Args;
 use serde_json::json;
-use std::{path::PathBuf, time::Instant};
+use std::{fs, path::PathBuf, time::Instant};
 
 /// Times prefill and decode of a model, or of random weights in a model's shape
 #[derive(Args)]
@@ -58,6 +58,9 @@ pub struct BenchArgs {
     /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host does for them
     #[arg(long)]
     pub profile: bool,
+    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens: JSON for https://ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelArgs,
     /// Print one JSON object
@@ -70,6 +73,9 @@ impl Bench {
         run(self.model.as_deref(), &self.how)
     }
 }
+
+/// Tokens that are traced.
+const TRACED: usize = 8;
 
 enum Source {
     Files(ModelFiles),
@@ -264,6 +270,14 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         show(format!("arrival  {:8.1} µs a token", 1e6 / rate))?;
         profile.put(&mut object);
         object["arrival_us_per_token"] = (1e6 / rate).into();
+    }
+    if let (Some(path), Some(context)) = (&args.trace, &context) {
+        let prompt = args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(TRACED) <= limit);
+        let tracing = context.trace()?;
+        time(&model, prompt.context("--trace needs a prompt of --prefill that fits")?, TRACED, cache)?;
+        let trace = pollster::block_on(tracing.finish())?;
+        fs::write(path, trace.to_string()).with_context(|| path.display().to_string())?;
+        show(format!("trace    {}", path.display()))?;
     }
     if let Some(context) = &context {
         let stats = context.memory_stats();

@@ -278,16 +278,22 @@ fn bench_and_adapters_give_figures() {
     let small = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
     let config = format!("{small}/config.json");
     let float_activations = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/qwen3/config.json");
+    let directory = Directory::new("bench");
+    let (trace, cache) = (directory.path("trace"), directory.path("cache"));
+    let more = ["--profile", "--trace", &trace, "--cache", &cache];
     for model in [&["--config", &config][..], &["--config", float_activations], &[small]] {
         for device in [&["--cpu"][..], &["--gpu"]] {
+            let profiled = (model, device) == (&[small][..], &["--gpu"][..]);
             let arguments = [
-                &["bench"],
+                &["bench"][..],
                 model,
                 device,
                 &["--tokens", "4", "--prefill", "16,9999", "--contexts", "0,9999", "--sequences", "3", "--speculate"],
+                if profiled { &more[..] } else { &[] },
             ]
             .concat();
             let bench = json(&arguments);
+            assert_eq!(bench["kernels"].is_array(), profiled, "{bench}");
             assert_eq!((bench["prefill"].as_array().unwrap().len(), bench["decode"].as_array().unwrap().len()), (1, 1), "{bench}");
             assert!(
                 bench["decode"][0]["tokens_per_second"].as_f64().unwrap() > 0.0
@@ -300,6 +306,14 @@ fn bench_and_adapters_give_figures() {
             assert!(batch["sequences"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
         }
     }
+    let traced: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    let submissions = |name: &str| {
+        let is = |event: &&Value| event["cat"] == "submission" && event["name"] == name && event["ph"] == "b";
+        traced["traceEvents"].as_array().unwrap().iter().filter(is).count()
+    };
+    assert!(submissions("prefill") > 0 && submissions("decode") == 8, "{traced}");
+    fails(&["bench", "--trace", "file"], "--profile");
+    fails(&["run", TALES, "Once", "--cpu", "--cache", "folder"], "cannot be used with");
     fails(&["bench", "--tokens", "0"], "--tokens 0");
     fails(&["bench", "--prefill", "0"], "--prefill 0");
     fails(&["bench", "--sequences", "0"], "--sequences 0");
@@ -312,6 +326,8 @@ fn bench_and_adapters_give_figures() {
     let chosen: Vec<_> = adapters.iter().filter(|adapter| adapter["chosen"] == true).collect();
     assert!(chosen.len() == 1 && chosen[0]["usable"] == true && chosen[0]["score"].as_u64().unwrap() > 0, "{adapters:?}");
     assert!(chosen[0]["chosen_why"].is_string(), "{adapters:?}");
+    // No other driver gives what is kept.
+    assert!(chosen[0]["backend"] != "Vulkan" || fs::read_dir(cache).unwrap().count() > 10);
     let text = succeeds(&["adapters"]);
     assert!(text.contains("score") && text.contains("; chosen: "), "{text}");
 }

@@ -9,6 +9,7 @@ use super::{
     poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
     scopes::guarded,
+    trace::{Log, Tracer, Tracing},
 };
 use crate::{
     element::Element,
@@ -52,6 +53,7 @@ struct Shared {
     pipelines: Pipelines,
     waits: Waits,
     poll: PollThread,
+    tracer: Arc<Tracer>,
 }
 
 impl Drop for Shared {
@@ -77,8 +79,8 @@ impl Context {
         let waits = Waits::new(device.clone(), wait_limit);
         let poll = PollThread::spawn(waits.clone())?;
         let (features, limits) = (device.features(), device.limits());
-        let (pool, pipelines) = (Arc::default(), Pipelines::new(cache));
-        let shared = Shared { device, queue, info, features, limits, pool, pipelines, waits, poll };
+        let (pool, pipelines, tracer) = (Arc::default(), Pipelines::new(cache), Arc::default());
+        let shared = Shared { device, queue, info, features, limits, pool, pipelines, waits, poll, tracer };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
         let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
@@ -218,6 +220,7 @@ impl Context {
 
     /// Waits for a submission.
     pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+        let _call = self.shared.tracer.call("wait", "", None);
         self.shared.waits.wait(Some(index))
     }
 
@@ -334,6 +337,7 @@ impl Context {
         if self.plan().is_some() {
             return Ok(());
         }
+        let _call = self.shared.tracer.call("upload", "", Some(data.len() as u64));
         let (words, tail) = data.split_at(data.len() & !3);
         guarded(
             &self.shared.device,
@@ -366,7 +370,46 @@ impl Context {
             record(&mut encoder);
             self.shared.queue.submit([encoder.finish()])
         };
-        guarded(device, || format!("`{label}`"), encode)
+        let log = self.shared.tracer.log();
+        let _call = self.shared.tracer.call("submit", label, None);
+        let index = guarded(device, || format!("`{label}`"), encode)?;
+        if let Some(log) = log {
+            // So that a trace has the time when the host can know that it is done.
+            self.watch(index.clone(), move |error| log.fail(error));
+        }
+        Ok(index)
+    }
+
+    /// Begins to trace what is recorded, uploaded, submitted, awaited and read back on the device, by this context or another on it, and what kernels take.
+    /// A device has one trace at a time. Meanwhile each dispatch is a compute pass of its own, as in [`Recording::profile`](crate::Recording::profile), which
+    /// takes longer; and what is noted is kept in memory. Recordings that an app encodes itself are not in it, nor work of the app's own.
+    ///
+    /// ```
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::{Context, tensor};
+    ///
+    /// let context = pollster::block_on(Context::new())?;
+    /// let tracing = context.trace()?;
+    /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
+    /// let mut encoder = context.encoder("relu²");
+    /// let y = tensor::relu2(&mut encoder, &x)?;
+    /// encoder.submit()?;
+    /// pollster::block_on(y.read())?;
+    /// let trace = pollster::block_on(tracing.finish())?;
+    /// std::fs::write(std::env::temp_dir().join("relu2.json"), trace.to_string())?; // for https://ui.perfetto.dev
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] while there is another.
+    pub fn trace(&self) -> Result<Tracing> {
+        Tracing::begin(self.shared.tracer.clone(), self.shared.info.name.clone())
+    }
+
+    /// Where work is noted, while it is traced.
+    pub(super) fn trace_log(&self) -> Option<Arc<Log>> {
+        self.shared.tracer.log()
     }
 
     /// Completes when a submission is done.

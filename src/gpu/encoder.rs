@@ -14,18 +14,21 @@ use crate::{
         params::Params,
     },
 };
+use std::time::Instant;
 
 /// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
 pub struct Encoder {
     context: Context,
     label: &'static str,
     steps: Vec<Step>,
+    /// When what is in `steps` was begun.
+    begun: Instant,
 }
 
 impl Context {
     /// A new recording; `label` names it in captures and profiles.
     pub fn encoder(&self, label: &'static str) -> Encoder {
-        Encoder { context: self.clone(), label, steps: Vec::new() }
+        Encoder { context: self.clone(), label, steps: Vec::new(), begun: Instant::now() }
     }
 }
 
@@ -130,12 +133,15 @@ impl Encoder {
     /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded.
     #[cfg(feature = "models")]
     pub(crate) fn flush(&mut self) -> Result<()> {
-        let (context, label, steps) = (self.context.clone(), self.label, std::mem::take(&mut self.steps));
-        Recording { context, label, steps }.submit().map(drop)
+        let begun = std::mem::replace(self, self.context.encoder(self.label));
+        begun.submit().map(drop)
     }
 
     /// Ends the recording, to be run any number of times.
     pub fn finish(self) -> Recording {
+        if let Some(log) = self.context.trace_log() {
+            log.recorded(self.label, self.begun);
+        }
         Recording { context: self.context, label: self.label, steps: self.steps }
     }
 

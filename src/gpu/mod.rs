@@ -17,4 +17,5 @@ pub(crate) mod readback;
 pub(crate) mod recording;
 pub(crate) mod scopes;
 pub(crate) mod tensor;
+pub(crate) mod trace;
 pub(crate) mod warm_up;

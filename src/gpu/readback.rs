@@ -6,7 +6,10 @@ use crate::{
     memory::Footprint,
 };
 use futures_intrusive::channel::shared::{OneshotReceiver, oneshot_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 /// A staging buffer that is mapped for reading. Unmapped when dropped, read or not, and only then back in the pool: that
 /// is what makes it safe to drop a read future at any time.
@@ -61,7 +64,7 @@ fn submit_read(
     source: &wgpu::Buffer,
     bytes: u64,
 ) -> Result<Receiver> {
-    let bytes = bytes.next_multiple_of(4);
+    let (bytes, start, log) = (bytes.next_multiple_of(4), Instant::now(), context.trace_log());
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let buffer = context.allocate(bytes, usage, Footprint::STAGING)?;
     let (sender, receiver) = oneshot_channel();
@@ -78,6 +81,9 @@ fn submit_read(
         encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
         let (device, staging) = (context.device().clone(), buffer.clone());
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..bytes, move |mapped| {
+            if let Some(log) = log {
+                log.read(label, start, bytes);
+            }
             answer(match mapped {
                 Ok(()) => Ok(Staging { device, buffer: staging, bytes }),
                 Err(error) => Err(Error::Readback(error.to_string())),

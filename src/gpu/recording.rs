@@ -7,6 +7,7 @@ use super::{
     readback,
     scopes::guarded,
     tensor::{Bind, Tensor},
+    trace::Dispatched,
 };
 use crate::{
     element::{Element, ElementType},
@@ -116,7 +117,7 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
 impl Recording {
     /// Runs it once: one command encoder, one compute pass, one submission. Dispatches see the results of earlier ones.
     pub fn submit(&self) -> Result<Submission> {
-        let index = self.context.submit_with(self.label, |encoder| self.encode_pass(encoder))?;
+        let index = self.context.submit_with(self.label, |encoder| self.encode_submitted(encoder))?;
         Ok(Submission { context: self.context.clone(), index })
     }
 
@@ -129,7 +130,7 @@ impl Recording {
         if !tensor.context().same_device(&self.context) {
             return Err(Error::OtherDevice { kernel: self.label, binding: "the tensor to read" });
         }
-        Ok(tensor.read_after(self.label, &|encoder| self.encode_pass(encoder)))
+        Ok(tensor.read_after(self.label, &|encoder| self.encode_submitted(encoder)))
     }
 
     /// Puts it, as one compute pass, into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
@@ -162,6 +163,23 @@ impl Recording {
     fn encode_pass(&self, encoder: &mut wgpu::CommandEncoder) {
         let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
         encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
+    }
+
+    /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that are timed.
+    fn encode_submitted(&self, encoder: &mut wgpu::CommandEncoder) {
+        let Some(log) = self.context.trace_log() else { return self.encode_pass(encoder) };
+        let (device, timestamps) = (self.context.device(), self.context.capabilities().timestamps);
+        let dispatched = |step: &Step| Dispatched {
+            kernel: step.kernel.name,
+            workgroups: step.workgroups,
+            bytes: step.bound.iter().map(|(_, bytes)| bytes).sum(),
+        };
+        let timer = log.pass(device, timestamps, self.label, self.steps.iter().map(dispatched).collect());
+        for (n, step) in self.steps.iter().enumerate() {
+            let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: timer.writes(n) };
+            step.encode(&mut encoder.begin_compute_pass(&descriptor), None);
+        }
+        timer.finish(device, encoder, self.context.queue().get_timestamp_period());
     }
 
     /// The recorded dispatches, in order, as plain data: to print a plan, or to run it elsewhere.

@@ -131,8 +131,8 @@ impl GpuModel {
         let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
         let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span)).take_while(|&span| span < capacity).collect();
         let record = |session: &GpuSession, kind: Kind| {
-            let spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
-            spans.map(|&longest| session.record_kind(kind, longest, Run::Again).map(drop)).collect::<Result<()>>()
+            let mut spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
+            spans.try_for_each(|&longest| session.record_kind(kind, longest, Run::Again).map(drop))
         };
         let batch = batch(&self.context);
         for run in lengths(capacity.min(batch)) {
