@@ -55,6 +55,7 @@ mod memory;
 pub mod model;
 mod ops;
 mod shape;
+mod spans;
 mod weights;
 mod written;
 

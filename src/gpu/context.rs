@@ -20,6 +20,7 @@ use crate::{
     },
     language::ShaderLanguage,
     memory::{LiveMemory, MemoryStats},
+    spans::span,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -220,6 +221,7 @@ impl Context {
 
     /// Waits for a submission.
     pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+        span!("wait");
         let _call = self.shared.tracer.call("wait", "", None);
         self.shared.waits.wait(Some(index))
     }
@@ -370,6 +372,7 @@ impl Context {
             record(&mut encoder);
             self.shared.queue.submit([encoder.finish()])
         };
+        span!("submit", label);
         let log = self.shared.tracer.log();
         let _call = self.shared.tracer.call("submit", label, None);
         let index = guarded(device, || format!("`{label}`"), encode)?;

@@ -22,6 +22,7 @@ use crate::{
     formats::{ModelConfig, ModelFile, Problem},
     gpu::{adapters::ContextOptions, context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
+    spans::span,
     weights::ternary::interleaved::InterleavedTernary,
 };
 use rayon::prelude::*;
@@ -146,6 +147,7 @@ impl Model {
         mut options: LoadOptions<'_>,
     ) -> Result<Self> {
         let config = files::config(file)?;
+        span!("load", layers = config.layers);
         if !options.ignore_unused {
             file.check_unused()?;
         }

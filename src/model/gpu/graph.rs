@@ -18,6 +18,7 @@ use crate::{
         tensor,
         transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions},
     },
+    spans::span,
     weights::ternary::matrix::TernaryMatrix,
 };
 use std::sync::Arc;
@@ -311,6 +312,7 @@ impl GpuModel {
 
     /// Records what appends `input`. Where it is run once, the device has begun with it, and the recording is the rest.
     pub(super) fn step(&self, memory: &Memory, input: &Input, wanted: Wanted<'_>, run: Run) -> Result<Step> {
+        span!("record", tokens = input.tokens.len(), longest = input.longest);
         let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
         let x = self.hidden(&mut encoder, memory, input, run)?;
         let given = match wanted {

@@ -11,6 +11,7 @@ use crate::{
         worker::on_all_cores,
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions},
+    spans::span,
 };
 use std::{iter, sync::Arc};
 
@@ -279,6 +280,7 @@ impl EngineSession for GpuSession {
     }
 
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        span!("step", sequences = sequences.len(), tokens = tokens.len());
         let step = self.prepare(sequences, Some(tokens), Rows::Logits(rows))?;
         Ok(match &step.given {
             Given::Logits(logits) => Box::pin(step.recording.submit_read(logits)?),
@@ -309,6 +311,7 @@ impl EngineSession for GpuSession {
     }
 
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        span!("step", sequences = sequences.len(), tokens = tokens.map_or(sequences.len(), <[u32]>::len));
         let step = self.prepare(sequences, tokens, Rows::Next)?;
         let Given::Next(next) = &step.given else { return Err(unchosen()) };
         Ok(Box::pin(step.recording.submit_read(next)?))
