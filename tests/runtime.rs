@@ -4,6 +4,7 @@ use bitnet_wgpu::{
     Adapters, Bind, Context, ContextOptions, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage,
     Tensor, bitnet, f16,
     kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
+    model::{DevicePolicy, LoadOptions, Model, Placement},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, FlashAttentionOptions, Qkv},
@@ -14,7 +15,7 @@ use std::{
     future::{Future, IntoFuture as _},
     thread,
 };
-use support::{block_on, context, rng, ternary, with_matrix_units};
+use support::{block_on, context, rng, ternary, warnings, with_matrix_units};
 
 params! { struct AddParams { length: u32, addend: u32 } }
 
@@ -383,6 +384,42 @@ fn a_software_adapter_is_not_preferred_unless_it_is_named() {
     let named = ["WGPU_ADAPTER_NAME", "WGPU_BACKEND"].iter().any(|name| std::env::var_os(name).is_some());
     assert_eq!(preferred.is_none(), context().capabilities().software && !named, "{why}");
     assert!(why.contains(&context().capabilities().adapter), "{why}");
+}
+
+#[test]
+fn a_model_comes_to_the_gpu_or_the_cpu_and_the_caller_knows_why() {
+    let (path, name) = (support::data("models").join("odd"), &context().capabilities().adapter);
+    let load = |policy: DevicePolicy, options: ContextOptions| {
+        let mut layers = 0;
+        let mut progress = |done: usize, all| layers = done.min(all);
+        let (model, placement) = Model::load_auto(&path, policy, options, LoadOptions::default().progress(&mut progress))?;
+        assert_eq!(layers, model.config().layers);
+        assert_eq!(placement.gpu.as_ref(), model.context().map(|context| &context.capabilities().adapter));
+        Ok::<_, Error>(placement)
+    };
+    let plain = ContextOptions::default;
+    let on_cpu = load(DevicePolicy::Cpu, plain()).unwrap();
+    assert!(on_cpu.gpu.is_none() && on_cpu.error.is_none() && on_cpu.why.contains("policy"), "{on_cpu:?}");
+    for policy in [DevicePolicy::AnyGpu, DevicePolicy::RequireGpu] {
+        let placed = load(policy, plain()).unwrap();
+        assert!(placed.gpu.as_ref() == Some(name) && placed.error.is_none() && placed.why.contains(name), "{placed:?}");
+    }
+    let (preferred, why) = block_on(Context::preferred(plain())).unwrap();
+    let placed = load(DevicePolicy::PreferGpu, plain()).unwrap();
+    assert!(placed.gpu.is_some() == preferred.is_some() && placed.error.is_none() && placed.why == why, "{placed:?}");
+
+    // One with too little memory, and one that is not there.
+    for (options, kind) in [(plain().memory_limit(1000), ErrorKind::OutOfMemory), (plain().adapter("no such GPU"), ErrorKind::NoDevice)] {
+        let mut placed = None;
+        let told = warnings(|| placed = Some(load(DevicePolicy::AnyGpu, options.clone()).unwrap()));
+        let Placement { gpu, why, error, .. } = placed.unwrap();
+        let error = error.unwrap();
+        assert!(gpu.is_none() && error.kind() == kind && why.starts_with("the CPU") && why.contains(&error.to_string()), "{why}");
+        assert!(told.len() == 1 && told[0].contains(&why), "{told:?}");
+        assert_eq!(load(DevicePolicy::RequireGpu, options).unwrap_err().kind(), kind);
+    }
+    let missing = Model::load_auto("no/such/model", DevicePolicy::AnyGpu, plain(), LoadOptions::default());
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::Io, "what is wrong with files is an error");
 }
 
 #[test]

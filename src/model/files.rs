@@ -67,6 +67,19 @@ impl<'a> LoadOptions<'a> {
         Self { ignore_unused, ..self }
     }
 
+    /// The same, for another attempt.
+    pub(super) fn again(&mut self) -> LoadOptions<'_> {
+        let Self { int8_head, half_attention, quantize, i2s_layout, ignore_unused, progress } = self;
+        LoadOptions {
+            int8_head: *int8_head,
+            half_attention: *half_attention,
+            quantize: *quantize,
+            i2s_layout: *i2s_layout,
+            ignore_unused: *ignore_unused,
+            progress: progress.as_mut().map(|progress| &mut **progress as &mut dyn FnMut(usize, usize)),
+        }
+    }
+
     /// Sets [`LoadOptions::progress`].
     #[must_use]
     pub fn progress(self, progress: &'a mut dyn FnMut(usize, usize)) -> Self {

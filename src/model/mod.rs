@@ -17,7 +17,8 @@
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
 // Imports go one way: sampling, tokenizer, config, layers < saved, worker, mailbox < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed,
-// files < sequence < generate, slots < loaded < batch < together.
+// files < sequence < generate, slots < loaded < auto, batch < together.
+mod auto;
 mod batch;
 mod choice;
 mod config;
@@ -43,6 +44,7 @@ mod together;
 mod tokenizer;
 mod worker;
 
+pub use auto::{DevicePolicy, Placement};
 pub use batch::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
 pub use engine::SessionOptions;
 pub use feed::Blocking;
