@@ -1,10 +1,7 @@
 //! Spans for apps that use the crate `tracing`. One test alone: a process keeps what the first subscriber wants of a span for all threads.
 
 use bitnet_wgpu::model::{Model, SessionOptions};
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, Mutex, MutexGuard};
 use support::{block_on, context};
 use tracing::{
     Event, Metadata, Subscriber,
@@ -13,7 +10,20 @@ use tracing::{
 
 /// Notes which spans are entered and left.
 #[derive(Clone, Default)]
-struct Spans(Arc<(AtomicU64, Mutex<Vec<(u64, &'static str)>>, Mutex<Vec<String>>)>);
+struct Spans(Arc<Mutex<Noted>>);
+
+#[derive(Default)]
+struct Noted {
+    /// By their ids, which begin at 1.
+    names: Vec<&'static str>,
+    events: Vec<String>,
+}
+
+impl Spans {
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap()
+    }
+}
 
 impl Subscriber for Spans {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -21,18 +31,19 @@ impl Subscriber for Spans {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let id = self.0.0.fetch_add(1, Ordering::Relaxed) + 1;
-        self.0.1.lock().unwrap().push((id, span.metadata().name()));
-        Id::from_u64(id)
+        let mut noted = self.noted();
+        noted.names.push(span.metadata().name());
+        Id::from_u64(noted.names.len() as u64)
     }
 
     fn enter(&self, span: &Id) {
-        let name = self.0.1.lock().unwrap().iter().find(|known| known.0 == span.into_u64()).unwrap().1;
-        self.0.2.lock().unwrap().push(format!("+{name}"));
+        let mut noted = self.noted();
+        let entered = format!("+{}", noted.names[span.into_u64() as usize - 1]);
+        noted.events.push(entered);
     }
 
     fn exit(&self, _: &Id) {
-        self.0.2.lock().unwrap().push("-".into());
+        self.noted().events.push("-".into());
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -48,11 +59,11 @@ fn apps_that_use_tracing_get_spans() {
     tracing::subscriber::with_default(spans.clone(), || {
         let model = Model::load(context, support::data("models").join("odd")).unwrap();
         let mut session = model.session(SessionOptions::new(1, 5)).unwrap();
-        spans.0.2.lock().unwrap().push("session".into());
+        spans.noted().events.push("session".into());
         block_on(session.decode(&[1])).unwrap();
         model.record_step(1, 1).unwrap().submit().unwrap().wait().unwrap();
     });
-    let noted = spans.0.2.lock().unwrap().join(" ");
+    let noted = spans.noted().events.join(" ");
     // A step that is run once is submitted while it is recorded.
     assert!(noted.starts_with("+load ") && noted.contains(" session +step +record +submit - +submit - - +submit - - "), "{noted}");
     assert!(noted.contains(" +record +submit -") && noted.ends_with(" - +submit - +wait -"), "{noted}");

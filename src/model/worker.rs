@@ -138,7 +138,7 @@ mod tests {
         let steps = Arc::new(AtomicUsize::new(0));
         let (owned, weak) = token();
         let counted = steps.clone();
-        let work = workers.run::<()>(async move {
+        let work = workers.run::<(), _>(async move {
             let _owned = owned;
             loop {
                 counted.fetch_add(1, Ordering::SeqCst);
