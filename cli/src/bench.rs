@@ -58,7 +58,7 @@ pub struct BenchArgs {
     /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host does for them
     #[arg(long)]
     pub profile: bool,
-    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens: JSON for https://ui.perfetto.dev
+    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens, as JSON for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub trace: Option<PathBuf>,
     #[command(flatten)]

@@ -18,4 +18,5 @@ pub(crate) mod recording;
 pub(crate) mod scopes;
 pub(crate) mod tensor;
 pub(crate) mod trace;
+#[cfg(feature = "models")]
 pub(crate) mod warm_up;
