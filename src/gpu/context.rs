@@ -388,7 +388,7 @@ impl Context {
     /// takes longer; and what is noted is kept in memory. Recordings that an app encodes itself are not in it, nor work of the app's own.
     ///
     /// ```
-    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use bitnet_wgpu::{Context, tensor};
     ///
     /// let context = pollster::block_on(Context::new())?;
