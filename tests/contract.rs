@@ -112,7 +112,8 @@ fn planted_faults_are_found_in_binaries() {
         &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read("y", Float("Y"))];
     let sound = catalog().find(|kernel| kernel.name == "bitlinear_gemm_int8_units_8").unwrap();
     assert!(outcomes(sound).iter().all(|(language, outcome)| *language == ShaderLanguage::Spirv && outcome.is_ok()));
-    let faults: [(&str, fn(&mut Kernel)); 6] = [
+    type Plant = fn(&mut Kernel);
+    let faults: [(&str, Plant); 6] = [
         ("swapped bindings", |kernel| kernel.bindings = SWAPPED),
         ("an output declared as input", |kernel| kernel.bindings = READ),
         ("a missing binding", |kernel| kernel.bindings = &kernel.bindings[..5]),
