@@ -4,6 +4,7 @@
 pub mod adapters;
 pub mod bench;
 pub mod chat;
+pub mod embed;
 pub mod generation;
 pub mod hub;
 pub mod info;

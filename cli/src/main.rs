@@ -1,12 +1,13 @@
 //! `bitnet`: ternary language models on the command line.
 
 use bitnet_cli::{
-    adapters::Adapters, bench::Bench, chat::Chat, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run, serve::Serve,
+    adapters::Adapters, bench::Bench, chat::Chat, embed::Embed, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run,
+    serve::Serve,
 };
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Runs, scores, packs and times ternary ("1.58-bit") language models, on the GPU or the CPU.
+/// Runs, embeds with, scores, packs and times ternary ("1.58-bit") language models, on the GPU or the CPU.
 ///
 /// A MODEL is a directory as transformers writes it (config.json, safetensors, tokenizer.json), a GGUF file, or a name on the Hugging Face hub:
 /// OWNER/NAME[@REVISION][:FILE.gguf].
@@ -22,6 +23,7 @@ enum Command {
     Run(Run),
     Chat(Chat),
     Serve(Serve),
+    Embed(Embed),
     Perplexity(Perplexity),
     Quantize(Quantize),
     Bench(Bench),
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Chat(chat) => chat.run(),
         Command::Serve(serve) => serve.run(),
+        Command::Embed(embed) => embed.run(),
         Command::Perplexity(perplexity) => perplexity.run(),
         Command::Quantize(quantize) => quantize.run(),
         Command::Bench(bench) => bench.run(),

@@ -18,7 +18,7 @@ const CONTEXT: usize = 4096;
 
 /// Serves a model over HTTP, as OpenAI's API does; an interrupt ends it
 ///
-/// POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health. Sampling options are for requests that do not give their own.
+/// POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, GET /health. Sampling options are for requests that do not give their own.
 #[derive(Args)]
 pub struct Serve {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub

@@ -2,6 +2,7 @@
 
 use crate::{
     answer::{self, Kind},
+    embeddings,
     error::{ApiError, Result, json_response},
     request::Request,
     server::{Phase, Server},
@@ -25,6 +26,7 @@ pub fn router(server: Server) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route("/v1/embeddings", post(embeddings))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .with_state(server)
@@ -73,6 +75,17 @@ async fn completion(State(server): State<Server>, headers: HeaderMap, body: Body
     answer(server, headers, body, Kind::Completion, Request::completion).await
 }
 
+async fn embeddings(State(server): State<Server>, headers: HeaderMap, body: Body) -> Result<Response> {
+    check_key(&server, &headers)?;
+    check_type(&headers)?;
+    let request = embeddings::Request::read(json_of(&bytes(&server, body).await?)?)?;
+    Ok(json_response(StatusCode::OK, &server.embed(request).await?))
+}
+
+fn json_of(body: &[u8]) -> Result<Value> {
+    serde_json::from_slice(body).map_err(|error| ApiError::request(format!("the body is no JSON: {error}")))
+}
+
 async fn answer(
     server: Server,
     headers: HeaderMap,
@@ -83,10 +96,7 @@ async fn answer(
     check_key(&server, &headers)?;
     check_type(&headers)?;
     let body = bytes(&server, body).await?;
-    let parse = move |defaults: &GenerateOptions| {
-        let body = serde_json::from_slice(&body).map_err(|error| ApiError::request(format!("the body is no JSON: {error}")))?;
-        read(body, defaults)
-    };
+    let parse = move |defaults: &GenerateOptions| read(json_of(&body)?, defaults);
     let (request, choices) = server.begin(parse).await?;
     let answer = answer::Answer::new(kind, server.options.name.clone(), request.n);
     if request.stream {

@@ -17,6 +17,7 @@
 //! | | |
 //! | --- | --- |
 //! | `POST /v1/chat/completions`, `POST /v1/completions` | continue conversations and texts, as one answer or as a stream |
+//! | `POST /v1/embeddings` | texts as vectors |
 //! | `GET /v1/models`, `GET /v1/models/NAME` | the model |
 //! | `GET /health` | whether it runs, and how busy it is; needs no key |
 //!
@@ -25,6 +26,7 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod embeddings;
 mod error;
 mod fields;
 mod http;

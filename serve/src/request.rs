@@ -81,7 +81,7 @@ impl Request {
     /// Texts to be continued.
     pub fn completion(body: Value, defaults: &GenerateOptions) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
-        let prompts = prompts(fields.take("prompt"))?;
+        let prompts = prompts("prompt", MOST_CHOICES, fields.take("prompt"))?;
         let most = fields.count("max_tokens", 0..=u64::MAX)?;
         Self::rest(fields, prompts, "prompt", most.unwrap_or(COMPLETION), defaults)
     }
@@ -224,13 +224,13 @@ fn text_part(place: &str, part: Value) -> Result<String> {
     Ok(text)
 }
 
-/// A text, tokens, or a list of either.
-fn prompts(value: Option<Value>) -> Result<Vec<Prompt>> {
-    let wrong = || ApiError::field("prompt", "a string, a list of token ids, or a list of either is expected");
+/// A text, tokens, or a list of either, of at most so many.
+pub fn prompts(field: &str, most: usize, value: Option<Value>) -> Result<Vec<Prompt>> {
+    let wrong = || ApiError::field(field, "a string, a list of token ids, or a list of either is expected");
     match value {
         Some(Value::String(text)) => Ok(vec![Prompt::Text(text)]),
         Some(Value::Array(list)) if list.first().is_some_and(Value::is_number) => Ok(vec![ids(&list).ok_or_else(wrong)?]),
-        Some(Value::Array(list)) if (1..=MOST_CHOICES).contains(&list.len()) => {
+        Some(Value::Array(list)) if (1..=most).contains(&list.len()) => {
             let prompt = |value| match value {
                 Value::String(text) => Some(Prompt::Text(text)),
                 Value::Array(list) => ids(&list),
@@ -238,9 +238,9 @@ fn prompts(value: Option<Value>) -> Result<Vec<Prompt>> {
             };
             list.into_iter().map(|value| prompt(value).ok_or_else(wrong)).collect()
         }
-        Some(Value::Array(list)) => Err(ApiError::field("prompt", format!("{} prompts; 1 to {MOST_CHOICES} are possible", list.len()))),
+        Some(Value::Array(list)) => Err(ApiError::field(field, format!("{} prompts; 1 to {most} are possible", list.len()))),
         Some(_) => Err(wrong()),
-        None => Err(ApiError::field("prompt", "there is none")),
+        None => Err(ApiError::field(field, "there is none")),
     }
 }
 

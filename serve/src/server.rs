@@ -2,6 +2,7 @@
 
 use crate::{
     answer::Choices,
+    embeddings,
     error::{ApiError, Result},
     http,
     request::{Prompt, Request},
@@ -9,8 +10,9 @@ use crate::{
 use axum::serve::ListenerExt as _;
 use bitnet_wgpu::{
     Error,
-    model::{Batch, GenerateOptions, Tokenizer},
+    model::{Batch, EmbedOptions, GenerateOptions, Tokenizer},
 };
+use serde_json::Value;
 use std::{
     io,
     num::NonZero,
@@ -120,6 +122,8 @@ pub struct Server {
     alive: Arc<watch::Sender<()>>,
     /// Templates and tokenizers compute, on threads that may: as many at once as there are cores.
     preparing: Arc<Semaphore>,
+    /// Requests for vectors are computed one after another, beside the batch: each takes memory of its own.
+    embedding: Arc<Semaphore>,
 }
 
 impl Server {
@@ -127,7 +131,7 @@ impl Server {
     pub fn new(batch: Batch, options: Options) -> Self {
         let preparing = Arc::new(Semaphore::new(available_parallelism().map_or(1, NonZero::get)));
         let (phase, alive) = (Arc::new(watch::Sender::new(Phase::Runs)), Arc::new(watch::Sender::new(())));
-        Self { batch, options: Arc::new(options), started: now(), phase, alive, preparing }
+        Self { batch, options: Arc::new(options), started: now(), phase, alive, preparing, embedding: Arc::new(Semaphore::new(1)) }
     }
 
     /// Answers who comes to a listener, until `end` is over: then nothing new begins, what has begun has [`Options::grace`] to end, and is cut.
@@ -173,18 +177,59 @@ impl Server {
             let streams = server.start(&mut request)?;
             Ok((request, Choices::new(streams, alive, &server.phase)))
         });
-        work.await
-            .unwrap_or_else(|_| Err(ApiError::with_status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "preparing the prompt panicked")))
+        work.await.unwrap_or_else(|_| Err(panicked()))
+    }
+
+    /// The vectors of a request's texts, as the body of the answer. A client that goes has the work given up.
+    pub(crate) async fn embed(&self, request: embeddings::Request) -> Result<Value> {
+        let _alive = self.alive.subscribe();
+        if *self.phase.borrow() != Phase::Runs {
+            return Err(ApiError::ending());
+        }
+        self.check_model(request.model.as_deref())?;
+        request.check(self.batch.model().config().hidden)?;
+        let wrong = |error: Error| ApiError::library("input", &error);
+        let permit = self.preparing.clone().acquire_owned().await.map_err(|_| ApiError::ending())?;
+        let server = self.clone();
+        let encoding = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let ids = request.texts.iter().map(|text| server.text(text)).collect::<bitnet_wgpu::Result<Vec<_>>>();
+            (request, ids)
+        });
+        let (request, ids) = encoding.await.map_err(|_| panicked())?;
+        let (ids, mut phase) = (ids.map_err(wrong)?, self.phase.subscribe());
+        let work = async {
+            let _permit = self.embedding.acquire().await.map_err(|_| ApiError::ending())?;
+            self.batch.model().embed_ids(&ids, &EmbedOptions::default()).await.map_err(wrong)
+        };
+        let found = select! {
+            found = work => found?,
+            _ = phase.wait_for(|phase| *phase == Phase::Cut) => return Err(ApiError::ending()),
+        };
+        Ok(request.answer(&self.options.name, &found))
+    }
+
+    /// The tokens of a text that is to be a vector.
+    fn text(&self, text: &Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
+        match text {
+            // The library says which one is empty.
+            Prompt::Text(text) if text.is_empty() => Ok(Vec::new()),
+            Prompt::Text(text) => self.batch.model().tokenizer()?.encode_for_embedding(text),
+            other => self.ids(other),
+        }
+    }
+
+    fn check_model(&self, asked: Option<&str>) -> Result<()> {
+        let there = &self.options.name;
+        match asked {
+            Some(asked) if asked != there => Err(ApiError::model(asked, there)),
+            _ => Ok(()),
+        }
     }
 
     /// The choices of all prompts, which run from now on.
     fn start(&self, request: &mut Request) -> Result<Vec<bitnet_wgpu::model::TokenStream>> {
-        let there = &self.options.name;
-        if let Some(asked) = &request.model
-            && asked != there
-        {
-            return Err(ApiError::model(asked, there));
-        }
+        self.check_model(request.model.as_deref())?;
         let (field, n) = (request.field, request.n);
         let wrong = |error: Error| ApiError::library(field, &error);
         let mut streams = Vec::new();
@@ -209,6 +254,10 @@ impl Server {
             Prompt::Chat(messages) => tokenizer()?.chat(messages),
         }
     }
+}
+
+fn panicked() -> ApiError {
+    ApiError::with_status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "preparing the prompt panicked")
 }
 
 /// Seconds since 1970.

@@ -2,6 +2,7 @@
 
 use super::{
     config::{ModelConfig, is_bitnet},
+    embedding::EmbeddingDefaults,
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::Masters,
@@ -79,6 +80,7 @@ impl Checkpoint {
         let masters = masters(&json);
         let affine = Affine::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
+        config.embedding = EmbeddingDefaults::read(&directory)?;
         let shards = Shards::open(&directory)?;
         let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, said: Once::new() };
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");

@@ -1,6 +1,7 @@
 //! A model's configuration, and reading it from config.json.
 
 use super::{
+    embedding::EmbeddingDefaults,
     generation::GenerationDefaults,
     json::{Keys, token_ids},
     problem::{Problem, unsupported},
@@ -99,6 +100,8 @@ pub struct ModelConfig {
     pub eos: Vec<u32>,
     /// How its authors would have it generate.
     pub generation: GenerationDefaults,
+    /// How its authors would have it embed texts.
+    pub embedding: EmbeddingDefaults,
 }
 
 impl ModelConfig {
@@ -150,6 +153,7 @@ impl ModelConfig {
             bos: json.token("bos_token_id", defaults.bos)?,
             eos,
             generation: GenerationDefaults::default(),
+            embedding: EmbeddingDefaults::default(),
         };
         Ok(config.known_tokens(defaults).checked()?)
     }
@@ -293,6 +297,10 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     }
     if quantization.map_or(Ok(false), |quantization| Keys(quantization).flag("use_rms_norm"))? {
         return unsupported("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are");
+    }
+    // A model of embeddings may have been trained so.
+    if json.get("is_causal").is_some() && !json.flag("is_causal")? || json.flag("use_bidirectional_attention")? {
+        return unsupported("attention to tokens that follow is not supported: only causal attention is");
     }
     // Named by Qwen's, and used where this is set.
     if json.flag("use_sliding_window")? {

@@ -7,6 +7,7 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;
+mod embedding;
 pub(crate) mod file;
 mod generation;
 pub(crate) mod gguf;
@@ -23,6 +24,7 @@ mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};
+pub use embedding::{EmbeddingDefaults, Pooling};
 pub use generation::GenerationDefaults;
 pub use gguf::{
     blocks::{GgufType, I2sLayout},

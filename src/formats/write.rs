@@ -33,7 +33,7 @@ pub struct WrittenTensor {
 }
 
 /// Files that are copied to the output unchanged.
-const COMPANIONS: [&str; 10] = [
+const COMPANIONS: [&str; 12] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -44,6 +44,8 @@ const COMPANIONS: [&str; 10] = [
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "modules.json",
+    "1_Pooling/config.json",
 ];
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
@@ -75,6 +77,9 @@ pub fn write_packed(
     for name in COMPANIONS.iter().filter(|name| checkpoint.path().join(name).is_file()) {
         let (source, target) = (checkpoint.path().join(name), output.join(name));
         let bytes = at(&source, fs::read(&source))?;
+        if let Some(folder) = target.parent() {
+            at(folder, fs::create_dir_all(folder))?;
+        }
         written(&target, |partial| at(&target, fs::write(partial, &bytes)))?;
     }
     let mut config = checkpoint.config_json().clone();

@@ -26,6 +26,9 @@ use std::{future::ready, sync::Arc};
 /// The gain of a norm before a linear layer, if there is one.
 type Gain<'a> = Option<&'a Vec<f32>>;
 
+/// What is made of rows of the residual stream: logits, or states.
+type Wanted = fn(&CpuModel, &[f32]) -> Result<Vec<f32>>;
+
 /// Tokens of a prompt that are computed between two points at which the work can be given up.
 const BATCH: usize = 64;
 
@@ -131,8 +134,13 @@ impl CpuModel {
         cpu::ternary::bitlinear(&quantized, w)
     }
 
+    /// What the head reads: the residual stream, normed.
+    fn states(&self, x: &[f32]) -> Result<Vec<f32>> {
+        transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)
+    }
+
     fn logits(&self, x: &[f32]) -> Result<Vec<f32>> {
-        let normed = transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)?;
+        let normed = self.states(x)?;
         match self.ends.head() {
             Table::Dense(head) => transformer::dense_gemv_cpu(&normed, head),
             Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
@@ -154,12 +162,12 @@ impl CpuSession {
         }
     }
 
-    /// Appends `tokens` `[sequences, run]` to these sequences; gives the logits after the last `rows` of each.
-    fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
-        on_all_cores(|| self.compute(sequences, tokens, rows))
+    /// Appends `tokens` `[sequences, run]` to these sequences; gives what is `wanted` of the last `rows` of each.
+    fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize, wanted: Wanted) -> Result<Vec<f32>> {
+        on_all_cores(|| self.compute(sequences, tokens, rows, wanted))
     }
 
-    fn compute(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+    fn compute(&mut self, sequences: &[usize], tokens: &[u32], rows: usize, wanted: Wanted) -> Result<Vec<f32>> {
         let run = tokens.len() / sequences.len().max(1);
         self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
         let (model, hidden) = (&self.model, self.model.config.hidden);
@@ -178,7 +186,7 @@ impl CpuSession {
             return Ok(Vec::new());
         }
         let last = x.chunks_exact(run * hidden).flat_map(|x| &x[(run - rows) * hidden..]).copied().collect::<Vec<_>>();
-        model.logits(&last)
+        wanted(model, &last)
     }
 }
 
@@ -220,7 +228,11 @@ impl EngineSession for CpuSession {
     }
 
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
-        done(self.append(sequences, tokens, rows)?)
+        done(self.append(sequences, tokens, rows, CpuModel::logits)?)
+    }
+
+    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        done(self.append(sequences, tokens, rows, CpuModel::states)?)
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
@@ -231,7 +243,7 @@ impl EngineSession for CpuSession {
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
         let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
         let run = tokens.len() / sequences.len().max(1);
-        let mut logits = self.append(sequences, &tokens, run)?;
+        let mut logits = self.append(sequences, &tokens, run, CpuModel::logits)?;
         let mut next = Vec::with_capacity(tokens.len());
         for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
             let sequence = sequences[i / run];

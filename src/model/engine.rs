@@ -114,6 +114,9 @@ pub(super) trait EngineSession: Send + Sync {
     /// [`EngineSession::batch`] in all. Gives, when they are computed, the logits after the last `rows` tokens of each, `[sequences, rows, vocab]`.
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
 
+    /// As [`EngineSession::extend`], for the states of the last `rows` tokens of each, after the final norm: `[sequences, rows, hidden]`.
+    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
+
     /// Says how [`EngineSession::step_next`] chooses from now on.
     fn choose_by(&mut self, choice: Choice) -> Result<()>;
 

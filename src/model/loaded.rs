@@ -422,6 +422,17 @@ impl Model {
         Ok(Generation::new(&self.workers, session, sequence, speculator))
     }
 
+    /// What makes sessions of it, and does not keep its threads.
+    pub(super) fn sessions(&self) -> impl Fn(SessionOptions) -> Result<Session> + Send + use<> {
+        let (engine, print) = (self.engine.clone(), self.print);
+        move |options| Session::new(engine.clone(), print, options)
+    }
+
+    /// The path that it was loaded from, for errors; none where it was made of a [`ModelFile`].
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.origin.as_ref().map(|origin| origin.path.as_path())
+    }
+
     /// Checks a prompt for a sequence of so many tokens.
     pub(super) fn check_prompt(&self, prompt: &[u32], capacity: usize) -> Result<()> {
         check_tokens(prompt, self.config().vocab, capacity)

@@ -17,12 +17,13 @@
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
 // Imports go one way: sampling, tokenizer, config, layers < saved, worker, mailbox < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed,
-// files < sequence < generate, slots < loaded < auto, batch < together.
+// files < sequence < generate, slots < loaded < auto, batch, embed; batch < together.
 mod auto;
 mod batch;
 mod choice;
 mod config;
 mod cpu;
+mod embed;
 mod engine;
 mod feed;
 mod files;
@@ -46,6 +47,7 @@ mod worker;
 
 pub use auto::{DevicePolicy, Placement};
 pub use batch::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
+pub use embed::{EmbedOptions, Embedding};
 pub use engine::SessionOptions;
 pub use feed::Blocking;
 pub use files::{LoadOptions, ModelFiles};

@@ -281,6 +281,16 @@ impl Session {
         Ok(logits)
     }
 
+    /// [`Session::extend`] for the states of the last `rows` tokens of each, after the final norm: `[sequences, rows, hidden]`.
+    pub(super) async fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+        self.check_run(sequences, tokens)?;
+        let undo = self.undo();
+        let states = undo.state.states(sequences, tokens, rows)?.await?;
+        undo.keep();
+        self.appended(sequences, tokens);
+        Ok(states)
+    }
+
     /// Says how the next tokens are chosen by [`Session::step_next`] and [`Session::submit_next`].
     pub(super) fn choose_by(&mut self, choice: Choice) -> Result<()> {
         self.state.choose_by(choice)

@@ -362,6 +362,10 @@ mod tests {
             self.call()?;
             self.0.extend(sequences, tokens, rows)
         }
+        fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+            self.call()?;
+            self.0.states(sequences, tokens, rows)
+        }
         fn choose_by(&mut self, choice: Choice) -> Result<()> {
             self.0.choose_by(choice)
         }

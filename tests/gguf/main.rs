@@ -3,7 +3,9 @@
 
 use bitnet_wgpu::{
     DenseElement, Error, PackedTernary, Scales, bitnet,
-    formats::{Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, RopeScaling, RotaryOrder, SafeTensors, open},
+    formats::{
+        Activation, Gguf, GgufFile, GgufType, GgufValue, I2sLayout, ModelFile, Pooling, RopeScaling, RotaryOrder, SafeTensors, open,
+    },
 };
 use half::f16;
 use proptest::prelude::*;
@@ -246,6 +248,22 @@ fn other_float_models_are_not_quantised_unasked() {
     let quantized = bitnet::quantize_weights_cpu(&masters, 2, 3).unwrap();
     assert_eq!(open(&masters).with_quantize(true).linear("lm_head", 2, 3).unwrap(), quantized);
     assert_eq!(open(&[0.3, -0.3, 0.0, 0.0, -0.0, 0.3]).linear("lm_head", 2, 3).unwrap().scales(), &Scales::Tensor(0.3));
+}
+
+/// As llama.cpp numbers them.
+#[test]
+fn poolings_are_read() {
+    let open = |kind: u32| open_bytes(&Maker::of("qwen3").number("qwen3.pooling_type", kind).bytes()).unwrap().config().embedding.clone();
+    for (kind, pooling) in [(0, None), (1, Some(Pooling::Mean)), (2, Some(Pooling::Cls)), (3, Some(Pooling::Last))] {
+        assert_eq!((open(kind).pooling, open(kind).normalize, open(kind).unsupported), (pooling, None, None));
+    }
+    assert_eq!(open(4).unsupported.as_deref(), Some("pooling_type is 4 (ranking)"));
+    assert_eq!(open(7).unsupported.as_deref(), Some("pooling_type is 7"));
+    let error = |maker: Maker| open_bytes(&maker.bytes()).unwrap_err();
+    assert!(error(Maker::of("qwen3").text("qwen3.pooling_type", "mean")).to_string().contains("pooling_type is"));
+    let causal = |value: u8| Maker::of("qwen3").set("qwen3.attention.causal", 7, &[value]);
+    assert!(matches!(error(causal(0)), Error::Unsupported { .. }) && open_bytes(&causal(1).bytes()).is_ok());
+    assert!(matches!(error(Maker::of("qwen3").number("qwen3.attention.causal", 0)), Error::Format { .. }));
 }
 
 #[test]

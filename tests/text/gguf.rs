@@ -38,6 +38,16 @@ fn gguf_says_whether_texts_begin_with_bos() {
     assert_eq!(begins(Some("qwen2"), Some(true)), [2046, 64]);
 }
 
+/// A text that becomes a vector ends with EOS where the file says so, and one that is continued does not.
+#[test]
+fn gguf_says_whether_embedded_texts_end_with_eos() {
+    let of = |add_eos, eos| Tokenizer::from_gguf(&GgufVocabulary { add_eos, eos, ..byte_level() });
+    let tokens = |add_eos| of(add_eos, Some(2047)).unwrap().encode_for_embedding("a").unwrap();
+    assert_eq!((tokens(Some(true)), tokens(Some(false)), tokens(None)), (vec![2046, 64, 2047], vec![2046, 64], vec![2046, 64]));
+    assert_eq!(of(Some(true), Some(2047)).unwrap().encode("a").unwrap(), [2046, 64]);
+    assert!(message(of(Some(true), None)).contains("EOS is wanted by add_eos_token"));
+}
+
 #[test]
 fn gguf_knows_what_ends_a_turn() {
     let mut vocabulary = byte_level();

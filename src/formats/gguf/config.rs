@@ -4,6 +4,7 @@ use super::{file::GgufFile, value::GgufValue};
 use crate::{
     formats::{
         config::{Activation, ModelConfig, RopeScaling, yarn_attention},
+        embedding::EmbeddingDefaults,
         generation::GenerationDefaults,
         problem::{Problem, unsupported},
     },
@@ -70,6 +71,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         bos,
         eos,
         generation: GenerationDefaults::default(),
+        embedding: keys.embedding()?,
     };
     Ok((config.checked()?, rotary))
 }
@@ -115,8 +117,19 @@ impl<'a> Keys<'a> {
                 return unsupported(format!("{key} is {size}; heads have size {head_dim}, and all of it must rotate"));
             }
         }
+        let (key, causal) = self.get("attention.causal");
+        match causal.map(|value| value.as_bool().ok_or_else(|| format!("{key} is {}; true or false is needed", show(value)))).transpose()? {
+            None | Some(true) => {}
+            Some(false) => return unsupported(format!("{key} is false; only causal attention is supported")),
+        }
         let experts = self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0);
         if experts > 0 { unsupported(format!("has {experts} experts, which are not supported")) } else { Ok(()) }
+    }
+
+    fn embedding(self) -> Result<EmbeddingDefaults, String> {
+        let (key, kind) = self.get("pooling_type");
+        let number = |value: GgufValue<'_>| value.as_u64().ok_or_else(|| format!("{key} is {}; a number is needed", show(value)));
+        Ok(EmbeddingDefaults::from_gguf(kind.map(number).transpose()?))
     }
 
     /// `context` is the model's, in tokens.

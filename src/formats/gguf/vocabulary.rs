@@ -23,6 +23,8 @@ pub struct GgufVocabulary {
     pub eos: Option<u32>,
     /// Does a text begin with `bos`?
     pub add_bos: Option<bool>,
+    /// Does a text that is embedded end with `eos`?
+    pub add_eos: Option<bool>,
     /// SentencePiece: is a space put before a text? `None` means yes.
     pub add_space_prefix: Option<bool>,
     /// The chat template, in Jinja.
@@ -59,6 +61,7 @@ pub(super) fn read(file: &GgufFile, vocab: usize) -> Result<GgufVocabulary, Stri
         bos: id("bos")?,
         eos: id("eos")?,
         add_bos: one(file, "tokenizer.ggml.add_bos_token", |value| value.as_bool())?,
+        add_eos: one(file, "tokenizer.ggml.add_eos_token", |value| value.as_bool())?,
         add_space_prefix: one(file, "tokenizer.ggml.add_space_prefix", |value| value.as_bool())?,
         chat_template: text("tokenizer.chat_template")?,
         tokens,

@@ -102,11 +102,14 @@ pub(super) struct Step {
 /// What a step gives.
 pub(super) enum Given {
     Nothing,
-    /// Logits, `[sequences · rows, vocab]`.
-    Logits(Tensor<f32>),
+    /// Logits, `[sequences · rows, vocab]`, or states, `[sequences · rows, hidden]`.
+    Rows(Tensor<f32>),
     /// The next token after each, `[sequences · run]`.
     Next(Tensor<u32>),
 }
+
+/// What records something of rows of the residual stream, from the first of them on, so many.
+type Made = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Tensor<f32>>;
 
 /// How often a step is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,6 +123,8 @@ pub(super) enum Run {
 pub(super) enum Wanted<'a> {
     /// The logits after the last tokens of each sequence, so many.
     Logits(usize),
+    /// The states of the last tokens of each sequence, so many: after the final norm.
+    States(usize),
     /// The token that is chosen after every one. Of a sequence's single token, it takes the place: it stays on the GPU as the next step's input.
     Next(&'a GpuChoice),
 }
@@ -297,10 +302,15 @@ impl GpuModel {
         Ok(scratch.x)
     }
 
-    /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
-    pub(super) fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
+    /// Records the final norm of rows `first..first + rows` of the residual stream.
+    fn states(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
         let normed = Tensor::uninit(&self.context, [rows, self.config.hidden])?;
-        transformer::rms_norm_into(encoder, x, first, &self.ends.norm, self.config.eps, &normed)?;
+        transformer::rms_norm_into(encoder, x, first, &self.ends.norm, self.config.eps, &normed).map(|()| normed)
+    }
+
+    /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
+    fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
+        let normed = self.states(encoder, x, first, rows)?;
         match self.ends.head() {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {
@@ -316,8 +326,9 @@ impl GpuModel {
         let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
         let x = self.hidden(&mut encoder, memory, input, run)?;
         let given = match wanted {
-            Wanted::Logits(0) => Given::Nothing,
-            Wanted::Logits(rows) => Given::Logits(self.last_logits(&mut encoder, &x, input, rows)?),
+            Wanted::Logits(0) | Wanted::States(0) => Given::Nothing,
+            Wanted::Logits(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?),
+            Wanted::States(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?),
             Wanted::Next(choice) => {
                 let logits = self.logits(&mut encoder, &x, 0, input.tokens.len())?;
                 Given::Next(choose(&mut encoder, &logits, input, choice)?)
@@ -326,17 +337,17 @@ impl GpuModel {
         Ok(Step { recording: encoder.finish(), given })
     }
 
-    /// Records the logits after the last `rows` tokens of each sequence.
-    fn last_logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, input: &Input, rows: usize) -> Result<Tensor<f32>> {
+    /// Records what is made of the last `rows` tokens of each sequence.
+    fn of_last(&self, encoder: &mut Encoder, x: &Tensor<f32>, input: &Input, rows: usize, made: Made) -> Result<Tensor<f32>> {
         let (tokens, run) = (input.tokens.len(), input.run);
         let wanted = tokens / run * rows;
         // Of one sequence, and of whole runs, they are the last rows of all.
         if wanted == rows || rows == run {
-            return self.logits(encoder, x, tokens - wanted, wanted);
+            return made(self, encoder, x, tokens - wanted, wanted);
         }
         let last: Vec<u32> = (0..tokens as u32).filter(|token| token % run as u32 >= (run - rows) as u32).collect();
         let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
-        self.logits(encoder, &last, 0, wanted)
+        made(self, encoder, &last, 0, wanted)
     }
 }
 

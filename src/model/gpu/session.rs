@@ -74,6 +74,8 @@ impl Kind {
 enum Rows {
     /// The logits after the last tokens of each sequence, so many.
     Logits(usize),
+    /// The states of the last tokens of each sequence, so many.
+    States(usize),
     /// The token that is chosen after every one.
     Next,
 }
@@ -183,6 +185,7 @@ impl GpuSession {
     fn record_kind(&self, kind: Kind, longest: usize, run: Run) -> Result<Step> {
         let wanted = match kind.given {
             Rows::Logits(rows) => Wanted::Logits(rows),
+            Rows::States(rows) => Wanted::States(rows),
             Rows::Next => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?),
         };
         self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
@@ -191,7 +194,7 @@ impl GpuSession {
     /// The recorded step of a kind that has tokens see up to `longest` positions.
     fn recorded(&mut self, kind: Kind, longest: usize) -> Result<Arc<Step>> {
         let rows = match kind.given {
-            Rows::Logits(rows) => kind.sequences * rows,
+            Rows::Logits(rows) | Rows::States(rows) => kind.sequences * rows,
             Rows::Next => kind.sequences * kind.run,
         };
         if kind.sequences * kind.run > SHORT || rows > FEW_ROWS {
@@ -238,6 +241,19 @@ impl GpuSession {
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
         Ok(step)
     }
+
+    /// Submits what appends `tokens` `[sequences, run]` to these sequences, for the rows that it gives.
+    fn append(&mut self, sequences: &[usize], tokens: &[u32], given: Rows) -> Result<Pending<Vec<f32>>> {
+        span!("step", sequences = sequences.len(), tokens = tokens.len());
+        let step = self.prepare(sequences, Some(tokens), given)?;
+        Ok(match &step.given {
+            Given::Rows(rows) => Box::pin(step.recording.submit_read(rows)?),
+            _ => {
+                let submission = step.recording.submit()?;
+                Box::pin(async move { submission.await.map(|()| Vec::new()) })
+            }
+        })
+    }
 }
 
 impl EngineSession for GpuSession {
@@ -280,15 +296,11 @@ impl EngineSession for GpuSession {
     }
 
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
-        span!("step", sequences = sequences.len(), tokens = tokens.len());
-        let step = self.prepare(sequences, Some(tokens), Rows::Logits(rows))?;
-        Ok(match &step.given {
-            Given::Logits(logits) => Box::pin(step.recording.submit_read(logits)?),
-            _ => {
-                let submission = step.recording.submit()?;
-                Box::pin(async move { submission.await.map(|()| Vec::new()) })
-            }
-        })
+        self.append(sequences, tokens, Rows::Logits(rows))
+    }
+
+    fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
+        self.append(sequences, tokens, Rows::States(rows))
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
@@ -344,7 +356,7 @@ impl EngineSession for GpuSession {
         let input = Input { tokens, run: ids.len(), runs, advances: false, longest };
         let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Again)?;
         match step.given {
-            Given::Logits(logits) => Ok((step.recording, logits)),
+            Given::Rows(logits) => Ok((step.recording, logits)),
             _ => Err(unchosen()),
         }
     }

@@ -50,10 +50,14 @@ impl Tokenizer {
         if add_bos && vocabulary.bos.is_none() {
             return Err(error("BOS is wanted by add_bos_token, but the file names none".into()));
         }
+        let add_eos = vocabulary.add_eos.unwrap_or(false);
+        if add_eos && vocabulary.eos.is_none() {
+            return Err(error("EOS is wanted by add_eos_token, but the file names none".into()));
+        }
         let mut eos: Vec<u32> = vocabulary.eos.into_iter().collect();
         eos.extend(ENDS.iter().filter_map(|name| inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
         let template = vocabulary.chat_template.clone();
-        Self::new(inner, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, template })
+        Self::new(inner, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, add_eos, template })
     }
 }
 

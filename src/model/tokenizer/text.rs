@@ -42,6 +42,8 @@ pub(super) struct Parts {
     pub eos_token: Option<u32>,
     /// BOS, if texts must begin with it and the post-processor does not add it.
     pub prepended: Option<u32>,
+    /// EOS, if texts that are embedded must end with it and the post-processor does not add it.
+    pub appended: Option<u32>,
 }
 
 /// What files other than `tokenizer.json` say about the tokenizer.
@@ -52,6 +54,8 @@ pub(super) struct Settings {
     pub eos_token: Option<u32>,
     /// Must texts begin with BOS, even if the post-processor does not add it?
     pub add_bos: bool,
+    /// Must texts that are embedded end with EOS?
+    pub add_eos: bool,
     pub template: Option<String>,
 }
 
@@ -73,8 +77,9 @@ impl Tokenizer {
     pub(super) fn new(inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        let Settings { bos, eos, eos_token, add_bos, template } = settings;
-        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None };
+        let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
+        let appended = eos_token.filter(|_| add_eos);
+        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended };
         let begins = parts.encode("", true)?.first().copied();
         parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
         Ok(Self(Arc::new(parts), template.map(Into::into)))
@@ -88,6 +93,17 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let ids = self.0.encode(text, true)?;
         Ok(self.0.prepended.into_iter().chain(ids).collect())
+    }
+
+    /// The tokens of a text that is not to be continued but to become a vector: those of [`Tokenizer::encode`], and EOS after them where a GGUF file has
+    /// `add_eos_token`. (In a `tokenizer.json` the post-processor adds it.)
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode_for_embedding(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = self.encode(text)?;
+        ids.extend(self.0.appended);
+        Ok(ids)
     }
 
     /// The tokens of a text, without any added special tokens.
@@ -191,7 +207,7 @@ impl Settings {
         let file = read_if_there(&directory.join("chat_template.jinja"))?;
         let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
-        Ok(Self { bos, eos, eos_token, add_bos, template })
+        Ok(Self { bos, eos, eos_token, add_bos, add_eos: false, template })
     }
 }
 

@@ -1,0 +1,84 @@
+//! `bitnet embed`: texts as vectors.
+
+use crate::{
+    model::{self, ModelArgs},
+    note, say,
+};
+use anyhow::{Context as _, Result, bail};
+use bitnet_wgpu::{
+    formats::Pooling,
+    model::{EmbedOptions, Model},
+};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::io::{BufRead, IsTerminal};
+
+/// Texts of standard input whose vectors are printed together.
+const TOGETHER: usize = 64;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PoolingName {
+    Cls,
+    Mean,
+    Last,
+}
+
+/// Prints texts as vectors, one JSON object a line: index, tokens, embedding
+#[derive(Args)]
+pub struct Embed {
+    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    model: String,
+    /// The texts; `-`, or none, reads them from standard input, one a line
+    texts: Vec<String>,
+    /// How the states of a text's tokens become one vector: that of the first, their mean, or that of the last [default: what the model's files say, or last]
+    #[arg(long)]
+    pooling: Option<PoolingName>,
+    /// Leave vectors as long as they are, instead of dividing them by their length
+    #[arg(long)]
+    no_normalize: bool,
+    #[command(flatten)]
+    device: ModelArgs,
+}
+
+impl Embed {
+    pub fn run(self) -> Result<()> {
+        let read = self.texts.is_empty() || self.texts == ["-"];
+        if self.texts.is_empty() && std::io::stdin().is_terminal() {
+            bail!("texts are needed");
+        }
+        let files = self.device.open(&self.model)?;
+        files.tokenizer()?;
+        let model = self.device.load(&files)?;
+        let (adapter, language) = model::device(model.context());
+        note(format!("{adapter}, kernels in {language}"));
+        let pooling = self.pooling.map(|pooling| match pooling {
+            PoolingName::Cls => Pooling::Cls,
+            PoolingName::Mean => Pooling::Mean,
+            PoolingName::Last => Pooling::Last,
+        });
+        let options = EmbedOptions::default().pooling(pooling).normalize(self.no_normalize.then_some(false));
+        if !read {
+            return print(&model, 0, &self.texts, &options);
+        }
+        let (mut lines, mut done) = (std::io::stdin().lock().lines(), 0);
+        loop {
+            let texts = lines.by_ref().take(TOGETHER).collect::<Result<Vec<_>, _>>().context("standard input")?;
+            if texts.is_empty() {
+                return Ok(());
+            }
+            print(&model, done, &texts, &options)?;
+            done += texts.len();
+        }
+    }
+}
+
+/// Prints the vectors of texts, of which the first has the number `first`.
+fn print(model: &Model, first: usize, texts: &[String], options: &EmbedOptions) -> Result<()> {
+    if let Some(empty) = texts.iter().position(String::is_empty) {
+        bail!("text {} is empty", first + empty);
+    }
+    for (n, embedding) in pollster::block_on(model.embed(texts, options))?.into_iter().enumerate() {
+        say(format!("{}\n", json!({ "index": first + n, "tokens": embedding.tokens, "embedding": embedding.vector })))?;
+    }
+    Ok(())
+}

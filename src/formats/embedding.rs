@@ -1,0 +1,131 @@
+//! How a model's authors would have it embed texts: what sentence-transformers writes beside a model, and a GGUF's `pooling_type`.
+
+use super::{
+    json::{Keys, read_json},
+    problem::Problem,
+};
+use crate::error::Result;
+use serde_json::Value;
+use std::path::{Component, Path};
+
+/// How the states of a text's tokens, after the final norm, become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// That of the first token. In a causal model it has seen no other.
+    Cls,
+    /// Their mean.
+    Mean,
+    /// That of the last token, which has seen all others.
+    Last,
+}
+
+/// How a model's authors would have it embed texts.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct EmbeddingDefaults {
+    /// How a text becomes one vector; none where the files do not say.
+    pub pooling: Option<Pooling>,
+    /// Is the vector divided by its length (L2)? None where the files do not say.
+    pub normalize: Option<bool>,
+    /// What the files ask for and is not supported: another pooling, or a layer behind it.
+    pub unsupported: Option<String>,
+}
+
+/// The flags of sentence-transformers' pooling, and their names in its newer versions. Others are not supported.
+const MODES: [(&str, &str, Pooling); 3] = [
+    ("pooling_mode_cls_token", "cls", Pooling::Cls),
+    ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
+    ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
+];
+
+impl EmbeddingDefaults {
+    /// What a model directory says: modules.json lists what a text goes through, and names the folder of the pooling's config.json. Without that list,
+    /// the folder has its usual name.
+    pub(super) fn read(directory: &Path) -> Result<Self> {
+        let (path, usual) = (directory.join("modules.json"), Path::new("1_Pooling"));
+        let mut defaults = Self::default();
+        if !path.exists() {
+            if directory.join(usual).join("config.json").exists() {
+                defaults.pool(directory, usual)?;
+            }
+            return Ok(defaults);
+        }
+        let json = read_json(&path)?;
+        let wrong = |what: String| Problem::from(what).at(&path);
+        let modules = json.as_array().ok_or_else(|| wrong("is no list of modules".into()))?;
+        defaults.normalize = Some(false);
+        for module in modules {
+            let text = |key: &str| module[key].as_str().ok_or_else(|| wrong(format!("a module has no {key}: {module}")));
+            // The name of a class, with those of the packages that it has moved through.
+            match text("type")?.rsplit('.').next().unwrap_or_default() {
+                "Transformer" => {}
+                "Pooling" => {
+                    let folder = Path::new(text("path")?);
+                    if !folder.components().all(|part| matches!(part, Component::Normal(_))) {
+                        return Err(wrong(format!("names the folder `{}`, which is not in the model's", folder.display())));
+                    }
+                    defaults.pool(directory, folder)?;
+                }
+                "Normalize" => defaults.normalize = Some(true),
+                other => defaults.unsupported = Some(format!("modules.json has a module `{other}`")),
+            }
+        }
+        Ok(defaults)
+    }
+
+    /// Reads the pooling's config.json.
+    fn pool(&mut self, directory: &Path, folder: &Path) -> Result<()> {
+        let path = directory.join(folder).join("config.json");
+        let json = read_json(&path)?;
+        let (names, pooling) = modes(&json).map_err(|problem| problem.at(&path))?;
+        self.pooling = pooling;
+        if pooling.is_none() {
+            self.unsupported = Some(format!("{} asks for the pooling `{}`", folder.join("config.json").display(), names.join("` and `")));
+        }
+        Ok(())
+    }
+
+    /// What a GGUF's `pooling_type` says, as llama.cpp numbers it; 0 is none.
+    pub(super) fn from_gguf(kind: Option<u64>) -> Self {
+        let pooling = match kind {
+            None | Some(0) => None,
+            Some(1) => Some(Pooling::Mean),
+            Some(2) => Some(Pooling::Cls),
+            Some(3) => Some(Pooling::Last),
+            Some(other) => {
+                let what = if other == 4 { " (ranking)" } else { "" };
+                return Self { unsupported: Some(format!("pooling_type is {other}{what}")), ..Self::default() };
+            }
+        };
+        Self { pooling, ..Self::default() }
+    }
+}
+
+/// The names of the poolings that are asked for, and the pooling where it is one that is supported. Where a name is given, the older flags do not count;
+/// where nothing is, the mean is taken, as sentence-transformers does.
+fn modes(json: &Value) -> Result<(Vec<String>, Option<Pooling>), Problem> {
+    let json = Keys(json.as_object().ok_or("is not a JSON object")?);
+    let mut names = Vec::new();
+    match json.get("pooling_mode") {
+        None => {
+            for key in json.0.keys().filter(|key| key.starts_with("pooling_mode_")) {
+                if json.flag(key)? {
+                    names.push(key.clone());
+                }
+            }
+        }
+        Some(Value::String(mode)) => names.push(mode.clone()),
+        Some(Value::Array(list)) => {
+            let list = list.iter().map(|mode| mode.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
+            names = list.ok_or("pooling_mode is no list of strings")?;
+        }
+        Some(other) => return Err(format!("pooling_mode is {other}; a string is needed").into()),
+    }
+    let pooling = match &names[..] {
+        [] => Some(Pooling::Mean),
+        [one] => MODES.iter().find(|(old, new, _)| one == old || one == new).map(|(.., pooling)| *pooling),
+        _ => None,
+    };
+    Ok((names, pooling))
+}

@@ -1,0 +1,210 @@
+//! Texts as vectors, of which near ones are of texts that mean the like.
+
+use super::{engine::SessionOptions, loaded::Model, session::Session, worker::yield_now};
+use crate::{
+    element::Element,
+    error::{Error, Result},
+    formats::{Pooling, Problem},
+};
+use std::path::Path;
+
+/// Texts that are computed together, at most.
+const TEXTS: usize = 16;
+
+/// Positions of all of them, at most, unless one text has more: keys and values of each take memory.
+const POSITIONS: usize = 4096;
+
+/// How texts become vectors. What is not set is as the model's files say: [`EmbeddingDefaults`](crate::formats::EmbeddingDefaults).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EmbedOptions {
+    /// How the states of a text's tokens become one vector; where the files do not say either, that of the last token is taken.
+    pub pooling: Option<Pooling>,
+    /// Divide the vector by its length, so that a product of two is the cosine of their angle; where the files do not say either, it is done.
+    pub normalize: Option<bool>,
+}
+
+impl EmbedOptions {
+    /// Sets [`EmbedOptions::pooling`].
+    #[must_use]
+    pub fn pooling(self, pooling: impl Into<Option<Pooling>>) -> Self {
+        Self { pooling: pooling.into(), ..self }
+    }
+
+    /// Sets [`EmbedOptions::normalize`].
+    #[must_use]
+    pub fn normalize(self, normalize: impl Into<Option<bool>>) -> Self {
+        Self { normalize: normalize.into(), ..self }
+    }
+}
+
+/// A text as a vector.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Embedding {
+    /// `[hidden]`
+    pub vector: Vec<f32>,
+    /// Tokens of the text, those that the tokenizer adds among them.
+    pub tokens: usize,
+}
+
+impl Embedding {
+    /// The cosine of the angle to another vector: 1 for the same direction. 0 where one of them is 0, or has another number of elements.
+    pub fn cosine(&self, other: &Self) -> f32 {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+        let lengths = (dot(&self.vector, &self.vector) * dot(&other.vector, &other.vector)).sqrt();
+        if lengths == 0.0 || self.vector.len() != other.vector.len() {
+            return 0.0;
+        }
+        (dot(&self.vector, &other.vector) / lengths) as f32
+    }
+}
+
+impl Model {
+    /// Texts as vectors `[hidden]`, in their order: the states of their tokens after the final norm, pooled, and divided by their length, as the model's
+    /// files say or the options. A text has the tokens of [`Tokenizer::encode_for_embedding`](super::Tokenizer::encode_for_embedding); instructions that a model wants before it are part of it.
+    /// Texts are computed side by side; on one device a text has the same bits whatever else is there (but with
+    /// [`LoadOptions::half_attention`](super::LoadOptions::half_attention)). Keys and values are in 32 bits.
+    ///
+    /// ```
+    /// use bitnet_wgpu::model::{EmbedOptions, Model};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// let model = Model::load_cpu("assets/tales-22m")?;
+    /// let texts = ["The bear ate honey.", "The bear ate some honey.", "It rained on the castle."];
+    /// let found = pollster::block_on(model.embed(&texts, &EmbedOptions::default()))?;
+    /// assert_eq!(found[0].vector.len(), model.config().hidden);
+    /// assert!(found[0].cosine(&found[1]) > found[0].cosine(&found[2]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an empty text, or states that are not finite; [`Error::Context`] for a text of more tokens than the model's context: none is
+    /// cut; [`Error::Unsupported`] where the files ask for a pooling that is not supported, and the options name none; [`Error::Tokenizer`] if the model has
+    /// none; what the device reports.
+    pub async fn embed(&self, texts: &[impl AsRef<str> + Sync], options: &EmbedOptions) -> Result<Vec<Embedding>> {
+        let tokenizer = self.tokenizer()?;
+        let encode = |(n, text): (usize, &_)| match AsRef::<str>::as_ref(text) {
+            "" => Err(invalid(format!("text {n} is empty"))),
+            text => tokenizer.encode_for_embedding(text),
+        };
+        let ids = texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
+        self.embed_ids(&ids, options).await
+    }
+
+    /// [`Model::embed`] of texts of token ids, which are taken as they are.
+    ///
+    /// # Errors
+    /// As [`Model::embed`]; [`Error::Invalid`] for a text without tokens, or tokens that are not in the vocabulary.
+    pub async fn embed_ids(&self, texts: &[Vec<u32>], options: &EmbedOptions) -> Result<Vec<Embedding>> {
+        let defaults = &self.config().embedding;
+        let pooling = match (options.pooling, &defaults.unsupported) {
+            (None, Some(what)) => {
+                let message = format!("{what}, which is not supported; EmbedOptions::pooling takes another in its place");
+                return Err(Problem::Unsupported(message).at(self.path().unwrap_or(Path::new("the model"))));
+            }
+            (pooling, _) => pooling.or(defaults.pooling).unwrap_or(Pooling::Last),
+        };
+        if let Some(n) = texts.iter().position(Vec::is_empty) {
+            return Err(invalid(format!("text {n} has no tokens")));
+        }
+        texts.iter().try_for_each(|ids| self.check_prompt(ids, self.config().context))?;
+        let normalize = options.normalize.or(defaults.normalize).unwrap_or(true);
+        let (sessions, texts, hidden) = (self.sessions(), texts.to_vec(), self.config().hidden);
+        let work = async move {
+            let mut vectors = vec![Vec::new(); texts.len()];
+            // Those of like lengths go together, the longest first.
+            let mut order: Vec<usize> = (0..texts.len()).collect();
+            order.sort_by_key(|&n| (std::cmp::Reverse(texts[n].len()), n));
+            let mut left = &order[..];
+            while let [longest, ..] = left {
+                let capacity = seen(&texts[*longest], pooling).len();
+                let (mut session, count) = room(&sessions, left.len().min(TEXTS).min(POSITIONS / capacity).max(1), capacity)?;
+                let (group, rest) = left.split_at(count);
+                let tokens: Vec<&[u32]> = group.iter().map(|&n| seen(&texts[n], pooling)).collect();
+                for (pooled, &n) in pool(&mut session, &tokens, pooling, hidden).await?.iter().zip(group) {
+                    vectors[n] = finish(pooled, normalize).ok_or_else(|| invalid(format!("the states of text {n} are not finite")))?;
+                }
+                left = rest;
+            }
+            Ok(vectors.into_iter().zip(&texts).map(|(vector, ids)| Embedding { vector, tokens: ids.len() }).collect())
+        };
+        self.workers().run(work).await
+    }
+}
+
+fn invalid(what: String) -> Error {
+    Error::Invalid { op: "embed", what }
+}
+
+/// The tokens that a pooling depends on: attention is causal, so that the first state is of the first token alone.
+fn seen(ids: &[u32], pooling: Pooling) -> &[u32] {
+    if pooling == Pooling::Cls { &ids[..1] } else { ids }
+}
+
+/// Room for as many of `count` texts as a limited memory has, and how many these are.
+fn room(sessions: &impl Fn(SessionOptions) -> Result<Session>, mut count: usize, capacity: usize) -> Result<(Session, usize)> {
+    loop {
+        match sessions(SessionOptions::new(count, capacity).cache(Element::F32)) {
+            Err(Error::MemoryLimit { .. }) if count > 1 => count /= 2,
+            session => return session.map(|session| (session, count)),
+        }
+    }
+}
+
+/// The states of each of some texts, pooled, `[hidden]`. Sums are in `f64`, in the order of the tokens, so that nothing depends on how they were cut.
+async fn pool(session: &mut Session, texts: &[&[u32]], pooling: Pooling, hidden: usize) -> Result<Vec<Vec<f64>>> {
+    let mut pooled = vec![vec![0f64; hidden]; texts.len()];
+    let mut done = 0;
+    loop {
+        let living: Vec<usize> = (0..texts.len()).filter(|&n| texts[n].len() > done).collect();
+        // As many tokens of each as the one that ends first has left.
+        let Some(shortest) = living.iter().map(|&n| texts[n].len() - done).min() else { return Ok(pooled) };
+        let run = shortest.min(session.batch() / living.len()).max(1);
+        let rows = match pooling {
+            Pooling::Mean => run,
+            Pooling::Cls | Pooling::Last => usize::from(run == shortest),
+        };
+        let tokens: Vec<u32> = living.iter().flat_map(|&n| &texts[n][done..done + run]).copied().collect();
+        let states = session.states(&living, &tokens, rows).await?;
+        done += run;
+        for (states, &n) in states.chunks(rows.max(1) * hidden).zip(&living) {
+            let (sum, count) = (&mut pooled[n], texts[n].len());
+            match pooling {
+                Pooling::Mean => {
+                    states.chunks(hidden).for_each(|state| sum.iter_mut().zip(state).for_each(|(sum, &x)| *sum += f64::from(x)))
+                }
+                Pooling::Cls | Pooling::Last if done == count => *sum = states.iter().copied().map(f64::from).collect(),
+                Pooling::Cls | Pooling::Last => {}
+            }
+            if pooling == Pooling::Mean && done == count {
+                sum.iter_mut().for_each(|sum| *sum /= count as f64);
+            }
+        }
+        yield_now().await;
+    }
+}
+
+/// The vector, divided by its length where that is wanted and it is not 0; none where it is not finite.
+fn finish(pooled: &[f64], normalize: bool) -> Option<Vec<f32>> {
+    let length = pooled.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let by = if normalize && length > 0.0 { length } else { 1.0 };
+    length.is_finite().then(|| pooled.iter().map(|x| (x / by) as f32).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_finished() {
+        assert_eq!(finish(&[3.0, 4.0], true), Some(vec![0.6, 0.8]));
+        assert_eq!(finish(&[3.0, 4.0], false), Some(vec![3.0, 4.0]));
+        assert_eq!(finish(&[0.0, 0.0], true), Some(vec![0.0, 0.0]));
+        assert_eq!(finish(&[f64::NAN, 1.0], true), None);
+        let one = |vector: &[f32]| Embedding { vector: vector.to_vec(), tokens: 1 };
+        assert_eq!(one(&[1.0, 0.0]).cosine(&one(&[2.0, 0.0])), 1.0);
+        assert_eq!(one(&[1.0, 0.0]).cosine(&one(&[0.0, 0.0])), 0.0);
+    }
+}
