@@ -16,6 +16,7 @@ fn models() -> Vec<(&'static str, Model)> {
         ("the CPU", Model::load_cpu(real_model()).unwrap()),
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
+        ("norms in linear layers on the GPU", small("normed")),
         ("float activations on the GPU", small("qwen3")),
         ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
         ("a ternary head on the GPU", ternary_head(Some(context()))),

@@ -3,7 +3,7 @@
 
 use bitnet_wgpu::{
     Context, Element, Error,
-    formats::{Checkpoint, ModelFile},
+    formats::{Checkpoint, ModelFile, write_packed},
     model::{GenerateOptions, LoadOptions, Model, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};
@@ -14,7 +14,7 @@ use support::{
     models::{LongContext, TernaryTables, directory, engines, golden, session},
 };
 
-const MODELS: [&str; 6] = ["odd", "newer", "online", "llama", "sharded", "qwen3"];
+const MODELS: [&str; 7] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed"];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
@@ -93,6 +93,39 @@ fn ternary_tables_are_their_numbers() {
             assert_eq!(texts[0], texts[1], "tied: {tied}, {packed:?}");
         }
     }
+}
+
+/// Norms in linear layers by both of their names, and tensors without the `model.` that a model of states alone does without.
+#[test]
+fn names_of_embedding_models_are_known() {
+    let checkpoint = Checkpoint::open(directory("normed")).unwrap();
+    assert!(checkpoint.config().projection_norms && checkpoint.config().quantized_activations);
+    let names = checkpoint.names();
+    let tensors: Vec<_> = names.iter().map(|name| (name, checkpoint.tensor(name).unwrap())).collect();
+    let renamed = |name: &dyn Fn(&str) -> String, json: &dyn Fn(&mut serde_json::Value)| {
+        let mut views = Vec::new();
+        for (old, stored) in &tensors {
+            views.push((name(old), TensorView::new(stored.dtype, stored.shape.to_vec(), &stored.bytes).unwrap()));
+        }
+        let copy = Directory::temporary();
+        copy.write("model.safetensors", safetensors::serialize(views, None).unwrap());
+        let mut config = checkpoint.config_json().clone();
+        json(&mut config);
+        copy.write("config.json", config.to_string());
+        copy
+    };
+    let bare = |name: &str| name.replace(".rms_norm.", ".norm.").trim_start_matches("model.").to_owned();
+    let copy = renamed(&bare, &|config| config["quantization_config"]["use_rms_norm"] = false.into());
+    let ids = golden("normed").ids("prompt2.ids");
+    let logits = |path: PathBuf| block_on(Model::load_cpu(path).unwrap().logits(&ids)).unwrap();
+    assert_eq!(logits(copy.0.clone()), logits(directory("normed")));
+    // Packed anew, it is the same model by the usual names.
+    let packed = Directory::temporary();
+    write_packed(&Checkpoint::open(&copy.0).unwrap(), packed.0.join("packed"), false, |_| {}).unwrap();
+    assert_eq!(logits(packed.0.join("packed")), logits(directory("normed")));
+    // Without its norms it is another model, and not the same without them.
+    let without = renamed(&|name| name.replace(".q_proj.rms_norm.", ".other."), &|_| {});
+    assert!(Model::load_cpu(&without.0).unwrap_err().to_string().contains("self_attn.q_proj.norm"));
 }
 
 #[test]

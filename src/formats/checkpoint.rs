@@ -62,8 +62,9 @@ pub struct Checkpoint {
     said: Once,
 }
 
-/// Tensor names in transformers, and the same tensors' names in older checkpoints (1bitLLM).
-const ALIASES: [(&str, &str); 2] = [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm")];
+/// The ends of tensor names, and those of the same tensors in older checkpoints (1bitLLM), and as transformers has norms in linear layers.
+const ALIASES: [(&str, &str); 3] =
+    [("self_attn.attn_sub_norm", "self_attn.inner_attn_ln"), ("mlp.ffn_sub_norm", "mlp.ffn_layernorm"), ("_proj.norm", "_proj.rms_norm")];
 
 impl Checkpoint {
     /// Opens a model directory: config.json, and model.safetensors or model.safetensors.index.json with its shards. What a
@@ -81,9 +82,24 @@ impl Checkpoint {
         let affine = Affine::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
         config.embedding = EmbeddingDefaults::read(&directory)?;
+        // Of MLX's files whose weights are rotated: run as if they were not, they would write gibberish.
+        if directory.join("hadamard.json").exists() {
+            let problem = "says that weights meet rotated activations, which is supported in GGUF files only";
+            return Err(Problem::Unsupported(problem.into()).at(directory.join("hadamard.json")));
+        }
         let shards = Shards::open(&directory)?;
         let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, said: Once::new() };
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
+        // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose activations are quantised.
+        if checkpoint.contains("model.layers.0.self_attn.q_proj.norm") {
+            let config = &mut checkpoint.config;
+            if config.sub_norms {
+                let problem = Problem::Unsupported("has norms of linear layers beside sub-norms, which is not supported".into());
+                return Err(problem.at(&checkpoint.directory));
+            }
+            (config.projection_norms, config.quantized_activations) = (true, true);
+            checkpoint.masters = checkpoint.masters.or_quantize(true);
+        }
         Ok(checkpoint)
     }
 
@@ -126,9 +142,9 @@ impl Checkpoint {
         self.shards.tensor(name)
     }
 
-    /// The file that has a tensor.
-    pub(super) fn file_of(&self, name: &str) -> Result<&SafeTensors> {
-        self.shards.file_of(name)
+    /// The file that has a tensor, and its name there.
+    pub(super) fn place_of<'a>(&self, name: &'a str) -> Result<(&SafeTensors, &'a str)> {
+        self.shards.place_of(name)
     }
 
     /// The names of the linear layers with packed weights: those that have a `weight_scale`.

@@ -3,6 +3,7 @@
 use super::{
     embedding::EmbeddingDefaults,
     generation::GenerationDefaults,
+    hadamard::Hadamard,
     json::{Keys, token_ids},
     problem::{Problem, unsupported},
 };
@@ -88,6 +89,8 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Are there norms before the attention's output projection and before the feed-forward's down projection?
     pub sub_norms: bool,
+    /// Is there a norm before every linear layer of a block, after the one that its half begins with?
+    pub projection_norms: bool,
     /// Are there norms of every query and key head, before they are rotated?
     pub qk_norms: bool,
     /// Do linear layers quantise their activations to 8 bits, as BitNet's do? Else these are floats (W1.58A16).
@@ -102,6 +105,8 @@ pub struct ModelConfig {
     pub generation: GenerationDefaults,
     /// How its authors would have it embed texts.
     pub embedding: EmbeddingDefaults,
+    /// Are weights stored rotated?
+    pub hadamard: Option<Hadamard>,
 }
 
 impl ModelConfig {
@@ -147,6 +152,7 @@ impl ModelConfig {
             rope_scaling: rope.scaling,
             activation: Activation::from_name(json.text("hidden_act")?.unwrap_or(defaults.activation))?,
             sub_norms: defaults.sub_norms,
+            projection_norms: projection_norms(json, defaults)?,
             qk_norms: defaults.qk_norms,
             quantized_activations: bitnet || (defaults.quantized_activations && json.get("quantization").is_none()),
             tied_head: json.flag("tie_word_embeddings")?,
@@ -154,6 +160,7 @@ impl ModelConfig {
             eos,
             generation: GenerationDefaults::default(),
             embedding: EmbeddingDefaults::default(),
+            hadamard: None,
         };
         Ok(config.known_tokens(defaults).checked()?)
     }
@@ -203,6 +210,7 @@ impl ModelConfig {
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }
+        self.hadamard.as_ref().map_or(Ok(()), |hadamard| hadamard.check(&self))?;
         match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
             None => Ok(self),
@@ -295,9 +303,6 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
         None | Some("bitnet") => {}
         Some(other) => return unsupported(format!("quantization_config.quant_method `{other}` is not supported; `bitnet` is")),
     }
-    if quantization.map_or(Ok(false), |quantization| Keys(quantization).flag("use_rms_norm"))? {
-        return unsupported("quantization_config.use_rms_norm is not supported: only linear layers without a norm of their own are");
-    }
     // A model of embeddings may have been trained so.
     if json.get("is_causal").is_some() && !json.flag("is_causal")? || json.flag("use_bidirectional_attention")? {
         return unsupported("attention to tokens that follow is not supported: only causal attention is");
@@ -310,6 +315,24 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
         return unsupported(format!("layer_types has {kind}; only \"full_attention\" is supported"));
     }
     whole_heads(json)
+}
+
+/// Has every linear layer a norm of its own, by quantization_config?
+fn projection_norms(json: Keys<'_>, defaults: &Defaults) -> Result<bool, Problem> {
+    let Some(quantization) = json.get("quantization_config").and_then(Value::as_object).map(Keys) else { return Ok(false) };
+    if !quantization.flag("use_rms_norm")? {
+        return Ok(false);
+    }
+    let (eps, own) = (json.float("rms_norm_eps", defaults.eps)?, quantization.float("rms_norm_eps", 1e-6)?);
+    if eps != own {
+        return unsupported(format!(
+            "quantization_config.rms_norm_eps is {own}, and {eps} that of the other norms; one for all is supported"
+        ));
+    }
+    match defaults.sub_norms {
+        true => unsupported("quantization_config.use_rms_norm is not supported where there are sub-norms"),
+        false => Ok(true),
+    }
 }
 
 fn whole_heads(json: Keys<'_>) -> Result<(), Problem> {

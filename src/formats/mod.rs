@@ -11,6 +11,7 @@ mod embedding;
 pub(crate) mod file;
 mod generation;
 pub(crate) mod gguf;
+mod hadamard;
 mod json;
 mod masters;
 mod mlx;
@@ -34,6 +35,7 @@ pub use gguf::{
     value::{GgufArray, GgufValue},
     vocabulary::GgufVocabulary,
 };
+pub use hadamard::Hadamard;
 pub use model_file::ModelFile;
 pub use open::{Kind, kind, open};
 pub use problem::Problem;

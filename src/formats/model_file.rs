@@ -8,7 +8,8 @@ use crate::{
 
 /// A model's configuration and tensors. Tensor names are those of transformers without `.weight`: `model.embed_tokens`, `lm_head`,
 /// `model.norm`, and for each layer `model.layers.0.` + `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
-/// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`, `mlp.ffn_sub_norm`.
+/// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`, `mlp.ffn_sub_norm`; where every linear layer has a norm of its own, the
+/// layer's name and `.norm`.
 ///
 /// Callers pass the shape that the configuration implies; another shape is an [`Error::Format`](crate::Error::Format) that names the
 /// tensor.

@@ -15,8 +15,10 @@ pub(super) struct Shards {
     /// Path of model.safetensors or of the index, for error messages.
     path: PathBuf,
     files: Vec<SafeTensors>,
-    /// For each tensor, the index in `files` of the file that holds it.
+    /// For each tensor, by its full name, the index in `files` of the file that holds it.
     places: BTreeMap<String, usize>,
+    /// What full names begin with, and names in the files do not.
+    prefix: &'static str,
 }
 
 impl Shards {
@@ -25,7 +27,7 @@ impl Shards {
         if single.exists() || !index.exists() {
             let file = SafeTensors::open(&single)?;
             let places = file.names().into_iter().map(|name| (name, 0)).collect();
-            return Ok(Self { path: single, files: vec![file], places });
+            return Ok(Self::new(single, vec![file], places));
         }
         let format = |message: String| Problem::from(message).at(&index);
         let json = read_json(&index)?;
@@ -49,7 +51,17 @@ impl Shards {
             }
             places.insert(tensor.clone(), number);
         }
-        Ok(Self { path: index, files, places })
+        Ok(Self::new(index, files, places))
+    }
+
+    /// A model that was saved without a head, as embedding models are, lacks the `model.` before its names.
+    fn new(path: PathBuf, files: Vec<SafeTensors>, places: BTreeMap<String, usize>) -> Self {
+        let bare = places.contains_key("embed_tokens.weight") && !places.keys().any(|name| name.starts_with("model."));
+        let full = |(name, place): (String, usize)| (if name.starts_with("lm_head.") { name } else { format!("model.{name}") }, place);
+        match bare {
+            true => Self { path, files, places: places.into_iter().map(full).collect(), prefix: "model." },
+            false => Self { path, files, places, prefix: "" },
+        }
     }
 
     pub(super) fn contains(&self, name: &str) -> bool {
@@ -61,12 +73,15 @@ impl Shards {
     }
 
     pub(super) fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
-        self.file_of(name)?.tensor(name)
+        let (file, stored) = self.place_of(name)?;
+        file.tensor(stored)
     }
 
-    pub(super) fn file_of(&self, name: &str) -> Result<&SafeTensors> {
+    /// The file that has a tensor, and its name there.
+    pub(super) fn place_of<'a>(&self, name: &'a str) -> Result<(&SafeTensors, &'a str)> {
         let missing = || Problem::from(format!("no tensor `{name}`")).at(&self.path);
-        Ok(&self.files[*self.places.get(name).ok_or_else(missing)?])
+        let file = &self.files[*self.places.get(name).ok_or_else(missing)?];
+        Ok((file, name.strip_prefix(self.prefix).unwrap_or(name)))
     }
 }
 

@@ -13,20 +13,28 @@ use crate::{
 pub struct Layer<M, V> {
     pub input_norm: V,
     /// Queries, keys, values.
-    pub qkv: M,
+    pub qkv: Stack<M, V>,
     /// Only in models with norms of query and key heads: gains of `head_dim`.
     pub query_norm: Option<V>,
     /// As `query_norm`.
     pub key_norm: Option<V>,
-    /// Only in models with sub-norms.
+    /// Only in models with sub-norms, or with a norm of every linear layer.
     pub attention_norm: Option<V>,
     pub output: M,
     pub post_norm: V,
     /// Gate, up.
-    pub gate_up: M,
-    /// Only in models with sub-norms.
+    pub gate_up: Stack<M, V>,
+    /// As `attention_norm`.
     pub gated_norm: Option<V>,
     pub down: M,
+}
+
+/// Linear layers of one input.
+pub enum Stack<M, V> {
+    /// One matrix, with their rows one after another.
+    One(M),
+    /// Each with a norm of its own before it.
+    Normed(Vec<(V, M)>),
 }
 
 /// What comes before and after the layers, of tables `T` and vectors `V`.
@@ -62,18 +70,32 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
     let (queries, keys) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
     let stack = |columns, parts: &[(&'static str, usize)]| parts.iter().map(|&(name, rows)| Matrix { name, rows, columns }).collect();
     let gains = |name, len| Gains { name, len };
-    let sub_norm = |name, len| c.sub_norms.then_some(Gains { name, len });
+    let sub_norm = |sub_norm, own, len| {
+        let name = if c.sub_norms { Some(sub_norm) } else { c.projection_norms.then_some(own) };
+        name.map(|name| Gains { name, len })
+    };
+    let side_by_side = |parts: &[(&'static str, &'static str, usize)]| match c.projection_norms {
+        true => Stack::Normed(parts.iter().map(|&(name, norm, rows)| (gains(norm, c.hidden), stack(c.hidden, &[(name, rows)]))).collect()),
+        false => Stack::One(stack(c.hidden, &parts.iter().map(|&(name, _, rows)| (name, rows)).collect::<Vec<_>>())),
+    };
     let head_norm = |name| c.qk_norms.then_some(Gains { name, len: c.head_dim });
     Layer {
         input_norm: gains("input_layernorm", c.hidden),
-        qkv: stack(c.hidden, &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]),
+        qkv: side_by_side(&[
+            ("self_attn.q_proj", "self_attn.q_proj.norm", queries),
+            ("self_attn.k_proj", "self_attn.k_proj.norm", keys),
+            ("self_attn.v_proj", "self_attn.v_proj.norm", keys),
+        ]),
         query_norm: head_norm("self_attn.q_norm"),
         key_norm: head_norm("self_attn.k_norm"),
-        attention_norm: sub_norm("self_attn.attn_sub_norm", queries),
+        attention_norm: sub_norm("self_attn.attn_sub_norm", "self_attn.o_proj.norm", queries),
         output: stack(queries, &[("self_attn.o_proj", c.hidden)]),
         post_norm: gains("post_attention_layernorm", c.hidden),
-        gate_up: stack(c.hidden, &[("mlp.gate_proj", c.intermediate), ("mlp.up_proj", c.intermediate)]),
-        gated_norm: sub_norm("mlp.ffn_sub_norm", c.intermediate),
+        gate_up: side_by_side(&[
+            ("mlp.gate_proj", "mlp.gate_proj.norm", c.intermediate),
+            ("mlp.up_proj", "mlp.up_proj.norm", c.intermediate),
+        ]),
+        gated_norm: sub_norm("mlp.ffn_sub_norm", "mlp.down_proj.norm", c.intermediate),
         down: stack(c.intermediate, &[("mlp.down_proj", c.hidden)]),
     }
 }
@@ -92,7 +114,8 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
 pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
     let (layer, ends) = (layer_tensors(c), end_tensors(c));
     let optional = [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm];
-    let gains = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional.into_iter().flatten());
+    let stacks = layer.qkv.norms().into_iter().chain(layer.gate_up.norms());
+    let gains = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional.into_iter().flatten()).chain(stacks);
     let parts: Vec<&str> = layer.matrices().into_iter().flatten().map(|matrix| matrix.name).chain(gains.map(|gains| gains.name)).collect();
     let layers = (0..c.layers).flat_map(|layer| parts.iter().map(move |part| format!("model.layers.{layer}.{part}")));
     let head = ends.untied_head.iter().map(|head| head.name);
@@ -132,23 +155,51 @@ pub fn finite_matrix(matrix: PackedDense, error: impl FnOnce(String) -> Error) -
 
 impl<M, V> Layer<M, V> {
     /// Its matrices, in the order in which a token meets them.
-    pub fn matrices(&self) -> [&M; 4] {
-        [&self.qkv, &self.output, &self.gate_up, &self.down]
+    pub fn matrices(&self) -> Vec<&M> {
+        let (qkv, gate_up) = (self.qkv.matrices().into_iter(), self.gate_up.matrices().into_iter());
+        qkv.chain([&self.output]).chain(gate_up).chain([&self.down]).collect()
     }
 
     /// The layer with its matrices and vectors converted.
     pub fn try_map<N, W>(&self, matrix: impl Fn(&M) -> Result<N>, vector: impl Fn(&V) -> Result<W>) -> Result<Layer<N, W>> {
         Ok(Layer {
             input_norm: vector(&self.input_norm)?,
-            qkv: matrix(&self.qkv)?,
+            qkv: self.qkv.try_map(&matrix, &vector)?,
             query_norm: self.query_norm.as_ref().map(&vector).transpose()?,
             key_norm: self.key_norm.as_ref().map(&vector).transpose()?,
             attention_norm: self.attention_norm.as_ref().map(&vector).transpose()?,
             output: matrix(&self.output)?,
             post_norm: vector(&self.post_norm)?,
-            gate_up: matrix(&self.gate_up)?,
+            gate_up: self.gate_up.try_map(&matrix, &vector)?,
             gated_norm: self.gated_norm.as_ref().map(&vector).transpose()?,
             down: matrix(&self.down)?,
+        })
+    }
+}
+
+impl<M, V> Stack<M, V> {
+    /// The matrices, in order.
+    pub fn matrices(&self) -> Vec<&M> {
+        match self {
+            Self::One(matrix) => vec![matrix],
+            Self::Normed(parts) => parts.iter().map(|(_, matrix)| matrix).collect(),
+        }
+    }
+
+    /// The norms before them, in order.
+    pub fn norms(&self) -> Vec<&V> {
+        match self {
+            Self::One(_) => Vec::new(),
+            Self::Normed(parts) => parts.iter().map(|(norm, _)| norm).collect(),
+        }
+    }
+
+    fn try_map<N, W>(&self, matrix: impl Fn(&M) -> Result<N>, vector: impl Fn(&V) -> Result<W>) -> Result<Stack<N, W>> {
+        Ok(match self {
+            Self::One(one) => Stack::One(matrix(one)?),
+            Self::Normed(parts) => {
+                Stack::Normed(parts.iter().map(|(norm, part)| Ok((vector(norm)?, matrix(part)?))).collect::<Result<_>>()?)
+            }
         })
     }
 }

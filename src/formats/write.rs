@@ -84,6 +84,10 @@ pub fn write_packed(
     }
     let mut config = checkpoint.config_json().clone();
     config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
+    if checkpoint.config().projection_norms {
+        config["quantization_config"]["use_rms_norm"] = true.into();
+        config["quantization_config"]["rms_norm_eps"] = checkpoint.config().eps.into();
+    }
     written(&config_path, |partial| at(&config_path, fs::write(partial, format!("{config:#}\n"))))
 }
 
@@ -155,8 +159,8 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut
     let mut layout = Layout::default();
     let kept: Vec<String> = checkpoint.names().into_iter().filter(|name| !packed(name)).collect();
     for name in &kept {
-        let file = checkpoint.file_of(name)?;
-        if let (Some(dtype), Some(shape), Some(size)) = (file.dtype(name), file.shape(name), file.size(name)) {
+        let (file, stored) = checkpoint.place_of(name)?;
+        if let (Some(dtype), Some(shape), Some(size)) = (file.dtype(stored), file.shape(stored), file.size(stored)) {
             layout.add(name.clone(), dtype, shape, size);
         }
     }

@@ -9,8 +9,8 @@ use crate::{
     cpu::{self, attention::KvCache},
     error::{Error, Result},
     formats::{
-        ModelConfig,
-        tensors::{Ends, Layer, Table},
+        Hadamard, ModelConfig,
+        tensors::{Ends, Layer, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
@@ -94,7 +94,7 @@ impl CpuModel {
     fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], caches: &mut [&mut KvCache]) -> Result<()> {
         let c = &self.config;
         let tokens = x.len() / c.hidden;
-        let mut qkv = self.linear(x, Some(&layer.input_norm), &layer.qkv)?;
+        let mut qkv = self.side_by_side(x, &layer.input_norm, &layer.qkv)?;
         if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
             transformer::rms_norm_heads_cpu(&mut qkv, c.attention(), queries, keys, c.eps)?;
         }
@@ -106,7 +106,7 @@ impl CpuModel {
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
         });
         add(x, &self.linear(&attended, layer.attention_norm.as_ref(), &layer.output)?);
-        let gate_up = self.linear(x, Some(&layer.post_norm), &layer.gate_up)?;
+        let gate_up = self.side_by_side(x, &layer.post_norm, &layer.gate_up)?;
         let norm = layer.gated_norm.as_ref();
         let down = if c.quantized_activations {
             let gated = bitnet::gate_quantize_cpu(&gate_up, c.intermediate, c.gate(), norm.map(|gain| (gain.as_slice(), c.eps)))?;
@@ -118,14 +118,25 @@ impl CpuModel {
         Ok(())
     }
 
+    /// The products of linear layers of one input, side by side.
+    fn side_by_side(&self, x: &[f32], gain: &Vec<f32>, stack: &Stack<InterleavedTernary, Vec<f32>>) -> Result<Vec<f32>> {
+        let parts = match stack {
+            Stack::One(w) => return self.linear(x, Some(gain), w),
+            Stack::Normed(parts) => parts,
+        };
+        let normed = transformer::rms_norm_cpu(x, gain, self.config.eps)?;
+        let products = parts.iter().map(|(own, w)| Ok((w.rows(), self.linear(&normed, Some(own), w)?))).collect::<Result<Vec<_>>>()?;
+        let token = |token: usize| products.iter().flat_map(move |(rows, product)| &product[token * rows..][..*rows]);
+        Ok((0..x.len() / self.config.hidden).flat_map(token).copied().collect())
+    }
+
     /// Norm, quantiser where the model has them, and product.
     fn linear(&self, x: &[f32], norm: Gain<'_>, w: &InterleavedTernary) -> Result<Vec<f32>> {
         let (tokens, eps) = (x.len() / w.columns(), self.config.eps);
         if !self.config.quantized_activations {
-            return match norm {
-                Some(gain) => cpu::ternary_float::bitlinear(&transformer::rms_norm_cpu(x, gain, eps)?, w),
-                None => cpu::ternary_float::bitlinear(x, w),
-            };
+            let mut x = norm.map_or_else(|| Ok(x.to_vec()), |gain| transformer::rms_norm_cpu(x, gain, eps))?;
+            self.rotate(&mut x, w.columns())?;
+            return cpu::ternary_float::bitlinear(&x, w);
         }
         let quantized = match norm {
             Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
@@ -139,8 +150,35 @@ impl CpuModel {
         transformer::rms_norm_cpu(x, &self.ends.norm, self.config.eps)
     }
 
+    /// Rows of this width as a linear layer with rotated weights takes them, where they are.
+    fn rotate(&self, x: &mut [f32], width: usize) -> Result<()> {
+        let Some(Hadamard { block, signs, .. }) = &self.config.hadamard else { return Ok(()) };
+        if let Some(signs) = signs.get(&width) {
+            multiply(x, signs);
+        }
+        bitnet::hadamard_cpu(x, *block)
+    }
+
+    /// The embedding's rows, as they were before they were rotated.
+    fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let mut x = match &self.ends.embedding {
+            Table::Dense(table) => transformer::embed_cpu(tokens, table)?,
+            Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
+        };
+        if let Some(Hadamard { block, signs, embedding: true, .. }) = &self.config.hadamard {
+            bitnet::hadamard_cpu(&mut x, *block)?;
+            if let Some(signs) = signs.get(&self.config.hidden) {
+                multiply(&mut x, signs);
+            }
+        }
+        Ok(x)
+    }
+
     fn logits(&self, x: &[f32]) -> Result<Vec<f32>> {
-        let normed = self.states(x)?;
+        let mut normed = self.states(x)?;
+        if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
+            self.rotate(&mut normed, self.config.hidden)?;
+        }
         match self.ends.head() {
             Table::Dense(head) => transformer::dense_gemv_cpu(&normed, head),
             Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
@@ -150,6 +188,11 @@ impl CpuModel {
 
 fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+/// Every row times the same numbers.
+fn multiply(x: &mut [f32], by: &[f32]) {
+    x.chunks_exact_mut(by.len()).for_each(|row| row.iter_mut().zip(by).for_each(|(x, by)| *x *= by));
 }
 
 impl CpuSession {
@@ -171,10 +214,7 @@ impl CpuSession {
         let run = tokens.len() / sequences.len().max(1);
         self.prepare(sequences.iter().map(|&sequence| self.len(sequence)).max().unwrap_or(0) + run);
         let (model, hidden) = (&self.model, self.model.config.hidden);
-        let mut x = match &model.ends.embedding {
-            Table::Dense(table) => transformer::embed_cpu(tokens, table)?,
-            Table::Ternary(table) => cpu::ternary_float::embed(tokens, table)?,
-        };
+        let mut x = model.embed(tokens)?;
         // Each sequence's caches, in the order in which the sequences are named.
         let mut all: Vec<_> = self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
         let mut caches: Vec<_> = sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();

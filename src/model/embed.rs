@@ -160,7 +160,7 @@ async fn pool(session: &mut Session, texts: &[&[u32]], pooling: Pooling, hidden:
     loop {
         let living: Vec<usize> = (0..texts.len()).filter(|&n| texts[n].len() > done).collect();
         // As many tokens of each as the one that ends first has left.
-        let Some(shortest) = living.iter().map(|&n| texts[n].len() - done).min() else { return Ok(pooled) };
+        let Some(shortest) = living.iter().map(|&n| texts[n].len() - done).min() else { break };
         let run = shortest.min(session.batch() / living.len()).max(1);
         let rows = match pooling {
             Pooling::Mean => run,
@@ -170,20 +170,17 @@ async fn pool(session: &mut Session, texts: &[&[u32]], pooling: Pooling, hidden:
         let states = session.states(&living, &tokens, rows).await?;
         done += run;
         for (states, &n) in states.chunks(rows.max(1) * hidden).zip(&living) {
-            let (sum, count) = (&mut pooled[n], texts[n].len());
-            match pooling {
-                Pooling::Mean => {
-                    states.chunks(hidden).for_each(|state| sum.iter_mut().zip(state).for_each(|(sum, &x)| *sum += f64::from(x)))
-                }
-                Pooling::Cls | Pooling::Last if done == count => *sum = states.iter().copied().map(f64::from).collect(),
-                Pooling::Cls | Pooling::Last => {}
-            }
-            if pooling == Pooling::Mean && done == count {
-                sum.iter_mut().for_each(|sum| *sum /= count as f64);
+            // The last of a text that goes on is not its last.
+            if pooling == Pooling::Mean || texts[n].len() == done {
+                states.chunks(hidden).for_each(|state| pooled[n].iter_mut().zip(state).for_each(|(sum, &x)| *sum += f64::from(x)));
             }
         }
         yield_now().await;
     }
+    if pooling == Pooling::Mean {
+        pooled.iter_mut().zip(texts).for_each(|(sum, ids)| sum.iter_mut().for_each(|sum| *sum /= ids.len() as f64));
+    }
+    Ok(pooled)
 }
 
 /// The vector, divided by its length where that is wanted and it is not 0; none where it is not finite.

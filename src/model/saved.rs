@@ -47,6 +47,10 @@ impl Fingerprint {
         // What came later adds nothing to models without it, whose sessions lie in files.
         print.add(c.rope_factor().map(f32::to_bits));
         print.add((!c.quantized_activations).then_some(1));
+        if let Some(hadamard) = &c.hadamard {
+            print.add([hadamard.block as u32, u32::from(hadamard.embedding)]);
+            print.add(hadamard.signs.values().flatten().map(|sign| sign.to_bits()));
+        }
         print.add(ends.embedding.words().iter().step_by(7).copied());
         print.add(ends.embedding.scales().into_iter().map(f32::to_bits));
         print
@@ -56,6 +60,7 @@ impl Fingerprint {
     pub fn of_ends(config: &ModelConfig, ends: &HostEnds) -> Self {
         let mut print = Self(0xcbf2_9ce4_8422_2325);
         print.add(config.eos.iter().copied());
+        print.add(config.hadamard.as_ref().map(|hadamard| u32::from(hadamard.head)));
         print.add(ends.norm.iter().map(|gain| gain.to_bits()));
         print.add(ends.head().words().iter().step_by(7).copied());
         print.add(ends.head().scales().into_iter().map(f32::to_bits));
@@ -66,6 +71,7 @@ impl Fingerprint {
         let sub_norms = layer.attention_norm.iter().chain(&layer.gated_norm).flatten();
         self.add(layer.query_norm.iter().chain(&layer.key_norm).flatten().map(|gain| gain.to_bits()));
         self.add(layer.input_norm.iter().chain(&layer.post_norm).chain(sub_norms).map(|gain| gain.to_bits()));
+        self.add(layer.qkv.norms().into_iter().chain(layer.gate_up.norms()).flatten().map(|gain| gain.to_bits()));
         for matrix in layer.matrices() {
             self.add(matrix.words().iter().step_by(7).copied());
             self.add(matrix.row_scales().iter().map(|scale| scale.to_bits()));

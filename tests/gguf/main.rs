@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 mod file;
 mod groups;
+mod hadamard;
 mod hostile;
 
 use file::*;

@@ -39,10 +39,13 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
             return unsupported(format!("architecture `{other}` is not supported; {known} are"));
         }
     };
-    if let Some(key) = file.keys().find(|key| key.starts_with("prism.hadamard.")) {
-        return unsupported(format!("has the key {key}: weights that meet rotated activations are not supported"));
-    }
     let qwen3 = architecture == "qwen3";
+    // bitnet.cpp's embedding models.
+    let projection_norms = file.contains("blk.0.attn_q_norm_in.weight");
+    let sub_norms = sub_norms || file.contains("blk.0.attn_sub_norm.weight");
+    if projection_norms && sub_norms {
+        return unsupported("has `blk.0.attn_q_norm_in.weight`, a norm of a linear layer, beside sub-norms, which is not supported");
+    }
     let keys = Keys { file, architecture };
     let (hidden, heads) = (keys.size("embedding_length", None)?, keys.size("attention.head_count", None)?);
     let head_dim = keys.size("attention.key_length", Some(hidden / heads))?;
@@ -64,14 +67,16 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         rope_theta: keys.float("rope.freq_base", Some(10_000.0))?,
         rope_scaling: keys.rope_scaling(context)?,
         activation,
-        sub_norms: sub_norms || file.contains("blk.0.attn_sub_norm.weight"),
+        sub_norms,
+        projection_norms,
         qk_norms: qwen3,
-        quantized_activations: !qwen3,
+        quantized_activations: !qwen3 || projection_norms,
         tied_head: !file.contains("output.weight"),
         bos,
         eos,
         generation: GenerationDefaults::default(),
         embedding: keys.embedding()?,
+        hadamard: None,
     };
     Ok((config.checked()?, rotary))
 }

@@ -4,6 +4,7 @@ pub(super) mod blocks;
 pub(super) mod config;
 mod cursor;
 pub(super) mod file;
+mod hadamard;
 pub(super) mod model;
 mod parse;
 pub(super) mod value;

@@ -4,6 +4,7 @@ use super::{
     blocks::{GgufType, I2sLayout},
     config::{self, RotaryOrder},
     file::{GgufFile, GgufTensor},
+    hadamard,
     vocabulary::{self, GgufVocabulary},
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
         masters::Masters,
         model_file::ModelFile,
         problem::Problem,
-        tensors::{self, tensor_names},
+        tensors::{self, layer_tensors, tensor_names},
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
@@ -52,7 +53,8 @@ impl Gguf {
     /// for another architecture.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = GgufFile::open(path)?;
-        let (config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
+        let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
+        config.hadamard = hadamard::read(&file, &config, &linears(&config)).map_err(|problem| file.error(problem))?;
         let masters = if config.architecture.starts_with("bitnet") { Masters::Quantize } else { Masters::Refuse };
         Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters, said: Once::new() })
     }
@@ -204,6 +206,14 @@ fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<(
     Err(tensor.error(format!("has shape {:?}; [{rows}, {columns}] is needed", tensor.shape)))
 }
 
+/// The names of all linear layers.
+fn linears(config: &ModelConfig) -> Vec<String> {
+    let tensors = layer_tensors(config);
+    let names: Vec<_> = tensors.matrices().into_iter().flatten().map(|matrix| matrix.name).collect();
+    let full = |layer| names.iter().map(move |name| format!("{}.weight", stored(&format!("model.layers.{layer}.{name}"))));
+    (0..config.layers).flat_map(full).collect()
+}
+
 /// The GGUF name of a tensor, from its name in transformers, both without `.weight`. A name without a counterpart is returned as it is.
 fn stored(name: &str) -> String {
     let part = |part: &str| {
@@ -221,6 +231,13 @@ fn stored(name: &str) -> String {
             "mlp.up_proj" => "ffn_up",
             "mlp.down_proj" => "ffn_down",
             "mlp.ffn_sub_norm" => "ffn_sub_norm",
+            "self_attn.q_proj.norm" => "attn_q_norm_in",
+            "self_attn.k_proj.norm" => "attn_k_norm_in",
+            "self_attn.v_proj.norm" => "attn_v_norm_in",
+            "self_attn.o_proj.norm" => "attn_output_norm_in",
+            "mlp.gate_proj.norm" => "ffn_gate_norm_in",
+            "mlp.up_proj.norm" => "ffn_up_norm_in",
+            "mlp.down_proj.norm" => "ffn_down_norm_in",
             _ => return None,
         })
     };

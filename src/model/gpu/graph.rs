@@ -4,8 +4,9 @@ use crate::{
     element::Element,
     error::Result,
     formats::{
+        Hadamard,
         config::ModelConfig,
-        tensors::{Ends, Layer, Table},
+        tensors::{Ends, Layer, Stack, Table},
     },
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
@@ -21,9 +22,10 @@ use crate::{
     spans::span,
     weights::ternary::matrix::TernaryMatrix,
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
+type GpuStack = Stack<TernaryMatrix, Tensor<f32>>;
 
 /// The weights on a GPU.
 #[derive(Clone)]
@@ -35,8 +37,33 @@ pub(in crate::model) struct GpuModel {
     pub(super) config: ModelConfig,
     ends: Arc<Ends<GpuTable, Tensor<f32>>>,
     layers: Arc<Vec<GpuLayer>>,
+    /// Of models whose weights are rotated, by the width of what is.
+    rotations: Arc<BTreeMap<usize, Rotation>>,
     /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
     half_attention: bool,
+}
+
+/// How activations are rotated that meet rotated weights; see [`Hadamard`](crate::formats::Hadamard).
+#[derive(Clone)]
+struct Rotation {
+    block: usize,
+    signs: Option<Tensor<f32>>,
+}
+
+impl Rotation {
+    /// Records it for rows, where they are.
+    fn apply(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
+        if let Some(signs) = &self.signs {
+            tensor::mul_into(encoder, x, signs, x)?;
+        }
+        bitnet::hadamard_into(encoder, x, self.block, x)
+    }
+
+    /// Records the way back.
+    fn undo(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
+        bitnet::hadamard_into(encoder, x, self.block, x)?;
+        self.signs.as_ref().map_or(Ok(()), |signs| tensor::mul_into(encoder, x, signs, x))
+    }
 }
 
 /// What layers keep of the sequences of a session.
@@ -148,7 +175,7 @@ enum Prepared {
     /// Normed and quantised.
     Quantized(QuantizedActivations),
     /// Of a model that does not quantise its activations, `[rows, columns]` each: normed, and room for the product; the same where there is no norm.
-    Floats { normed: Tensor<f32>, room: Tensor<f32> },
+    Floats { normed: Tensor<f32>, room: Tensor<f32>, rotation: Option<Rotation> },
 }
 
 impl Prepared {
@@ -186,7 +213,8 @@ impl GpuModel {
         drop(host);
         let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
         let context = context.labelled(Footprint::ACTIVATIONS);
-        Ok(Self { given, context, config, ends: Arc::new(ends), layers: Arc::new(layers), half_attention: false })
+        let rotations = Arc::new(rotations(&weights, &config)?);
+        Ok(Self { given, context, config, ends: Arc::new(ends), layers: Arc::new(layers), rotations, half_attention: false })
     }
 
     /// The same with the attention of prompts in halves, or not.
@@ -226,7 +254,8 @@ impl GpuModel {
     pub(super) fn scratch(&self, rows: usize) -> Result<Scratch> {
         let (c, context) = (&self.config, &self.context);
         let width = c.heads * c.head_dim;
-        let normed = self.layout(c.hidden, |layer| layer.qkv.group().or(layer.gate_up.group()).is_some());
+        let grouped = |stack: &GpuStack| stack.matrices().iter().any(|w| w.group().is_some());
+        let normed = self.layout(c.hidden, |layer| grouped(&layer.qkv) || grouped(&layer.gate_up));
         let attended = self.layout(width, |layer| layer.output.group().is_some());
         let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
         Ok(Scratch {
@@ -248,7 +277,8 @@ impl GpuModel {
         }
         let floats = || Tensor::uninit(&self.context, [rows, columns]);
         let room = floats()?;
-        Ok(Prepared::Floats { normed: if self.layers.iter().any(normed) { floats()? } else { room.clone() }, room })
+        let normed = if self.layers.iter().any(normed) { floats()? } else { room.clone() };
+        Ok(Prepared::Floats { normed, room, rotation: self.rotations.get(&columns).cloned() })
     }
 
     /// The layout of activations for matrices of which some, or none, are scaled by groups.
@@ -263,19 +293,22 @@ impl GpuModel {
     pub(super) fn layer(&self, encoder: &mut Encoder, index: usize, memory: &Memory, input: &Input, s: &Scratch) -> Result<()> {
         let (c, layer, cache) = (&self.config, &self.layers[index], &memory.caches[index]);
         let norm = |gain| Some((gain, c.eps));
-        linear(encoder, &s.x, norm(&layer.input_norm), &layer.qkv, &s.normed, Out::set(&s.qkv))?;
+        side_by_side(encoder, &s.x, (&layer.input_norm, c.eps), &layer.qkv, &s.normed, &s.qkv)?;
         if let (Some(queries), Some(keys)) = (&layer.query_norm, &layer.key_norm) {
             transformer::rms_norm_heads(encoder, &s.qkv, c.attention(), queries, keys, c.eps)?;
         }
         let attend = if self.half_attention { transformer::rope_attention_in_halves_into } else { transformer::rope_attention_into };
         attend(encoder, &s.qkv, &input.new_tokens(), &memory.angles, cache, input.longest, Out::set(&s.attended))?;
         linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
-        let (ffn_norm, gated_norm) = (norm(&layer.post_norm), layer.gated_norm.as_ref().and_then(norm));
-        if c.quantized_activations && bitnet::norm_bitlinear_fuses(&self.context, s.rows(), &layer.gate_up) {
-            bitnet::norm_bitlinear_gated_into(encoder, &s.x, ffn_norm, &layer.gate_up, c.gate(), &s.hidden)?;
+        let gated_norm = layer.gated_norm.as_ref().and_then(norm);
+        if let Stack::One(gate_up) = &layer.gate_up
+            && c.quantized_activations
+            && bitnet::norm_bitlinear_fuses(&self.context, s.rows(), gate_up)
+        {
+            bitnet::norm_bitlinear_gated_into(encoder, &s.x, norm(&layer.post_norm), gate_up, c.gate(), &s.hidden)?;
             return linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x));
         }
-        linear(encoder, &s.x, ffn_norm, &layer.gate_up, &s.normed, Out::set(&s.gate_up))?;
+        side_by_side(encoder, &s.x, (&layer.post_norm, c.eps), &layer.gate_up, &s.normed, &s.gate_up)?;
         match &s.gated {
             Prepared::Quantized(gated) => {
                 bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, gated)?;
@@ -292,6 +325,9 @@ impl GpuModel {
     fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input, run: Run) -> Result<Tensor<f32>> {
         let scratch = self.scratch(input.tokens.len())?;
         embed(encoder, input, &self.ends.embedding, &scratch.x)?;
+        if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.embedding) {
+            self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.undo(encoder, &scratch.x))?;
+        }
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
             // Little at first, so that the device begins soon; then more, since a submission takes time too.
@@ -311,6 +347,9 @@ impl GpuModel {
     /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
     fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
         let normed = self.states(encoder, x, first, rows)?;
+        if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
+            self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.apply(encoder, &normed))?;
+        }
         match self.ends.head() {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {
@@ -351,6 +390,16 @@ impl GpuModel {
     }
 }
 
+/// How what enters linear layers is rotated, by its width.
+fn rotations(context: &Context, c: &ModelConfig) -> Result<BTreeMap<usize, Rotation>> {
+    let Some(Hadamard { block, signs, .. }) = &c.hadamard else { return Ok(BTreeMap::new()) };
+    let rotation = |width: usize| {
+        let signs = signs.get(&width).map(|signs| context.upload(signs, [width])).transpose()?;
+        Ok((width, Rotation { block: *block, signs }))
+    };
+    [c.hidden, c.heads * c.head_dim, c.intermediate].into_iter().map(rotation).collect()
+}
+
 /// The embedding's rows of the tokens of `input`, which are counted where it is so.
 fn embed(encoder: &mut Encoder, input: &Input, table: &GpuTable, y: &Tensor<f32>) -> Result<()> {
     let Input { tokens, runs, .. } = input;
@@ -362,6 +411,29 @@ fn embed(encoder: &mut Encoder, input: &Input, table: &GpuTable, y: &Tensor<f32>
     }
 }
 
+/// Products of linear layers of one input, which is normed, side by side in `y`.
+fn side_by_side(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    (gain, eps): (&Tensor<f32>, f32),
+    stack: &GpuStack,
+    prepared: &Prepared,
+    y: &Tensor<f32>,
+) -> Result<()> {
+    let parts = match stack {
+        Stack::One(w) => return linear(encoder, x, Some((gain, eps)), w, prepared, Out::set(y)),
+        Stack::Normed(parts) => parts,
+    };
+    let normed = transformer::rms_norm(encoder, x, gain, eps)?;
+    let mut products = Vec::new();
+    for (own, w) in parts {
+        let product = Tensor::uninit(encoder.context(), [prepared.tokens(), w.rows()])?;
+        linear(encoder, &normed, Some((own, eps)), w, prepared, Out::set(&product))?;
+        products.push(product);
+    }
+    tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y)
+}
+
 /// Norm, quantiser where the model has them, and product: in one dispatch where that is better, else by way of `prepared`.
 fn linear(
     encoder: &mut Encoder,
@@ -371,13 +443,17 @@ fn linear(
     prepared: &Prepared,
     y: Out<'_, f32>,
 ) -> Result<()> {
-    let xq = match (prepared, norm) {
-        (Prepared::Quantized(xq), _) => xq,
-        (Prepared::Floats { normed, room }, Some((gain, eps))) => {
-            transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
-            return bitnet::bitlinear_float_by_row_in(encoder, normed, w, room, y);
+    let xq = match prepared {
+        Prepared::Quantized(xq) => xq,
+        Prepared::Floats { normed, room, rotation } => {
+            if let Some((gain, eps)) = norm {
+                transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
+            }
+            let x = if norm.is_some() { normed } else { x };
+            // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
+            rotation.as_ref().map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;
+            return bitnet::bitlinear_float_by_row_in(encoder, x, w, room, y);
         }
-        (Prepared::Floats { room, .. }, None) => return bitnet::bitlinear_float_by_row_in(encoder, x, w, room, y),
     };
     if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
         return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);

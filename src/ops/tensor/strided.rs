@@ -136,6 +136,30 @@ pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: us
 /// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for one that does not fit the first; [`Error::ElementType`]
 /// for `i8`.
 pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), joined(tensors, axis)?)?;
+    concat_into(encoder, tensors, axis, &y)?;
+    Ok(y)
+}
+
+/// [`concat()`] into a tensor of the caller.
+///
+/// # Errors
+/// As [`concat()`]; [`Error::Shape`] if the output does not fit.
+pub fn concat_into<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize, y: &Tensor<T>) -> Result<()> {
+    check("concat", y, joined(tensors, axis)?)?;
+    let of_y = strides(y.shape());
+    encoder.whole(|encoder| {
+        let mut start = 0;
+        for x in tensors {
+            copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (y, start * of_y[axis], &of_y))?;
+            start += x.shape().dims()[axis];
+        }
+        Ok(())
+    })
+}
+
+/// The shape of tensors one after another.
+fn joined<T: ElementType>(tensors: &[&Tensor<T>], axis: usize) -> Result<Shape> {
     let invalid = |what: String| Error::Invalid { op: "concat", what };
     let first = tensors.first().ok_or_else(|| invalid("there is no tensor".into()))?.shape();
     let others = |shape: Shape| shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>();
@@ -148,14 +172,7 @@ pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axi
     }
     let mut dims = first.dims().to_vec();
     dims[axis] = tensors.iter().map(|t| t.shape().dims()[axis]).sum();
-    let y = Tensor::uninit(encoder.context(), Shape::of(&dims))?;
-    let of_y = strides(y.shape());
-    let mut start = 0;
-    for x in tensors {
-        copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (&y, start * of_y[axis], &of_y))?;
-        start += x.shape().dims()[axis];
-    }
-    Ok(y)
+    Ok(Shape::of(&dims))
 }
 
 /// `x` with `value` around it: for each dimension, how many elements before and after. Its gradient is the [`slice()`] of dy where `x` is.

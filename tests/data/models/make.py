@@ -114,6 +114,15 @@ CASES = {
         },
         "side": torch.bfloat16, "groups": 128, "seed": 6,
     },
+    # A norm in every linear layer, before its activations are quantised, as in embedding models made of Qwen3.
+    "normed": {
+        "config": QWEN3 | shape(48, 80, 2, 4, 2, 12, 200) | {
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "bos_token_id": 198, "eos_token_id": 199, "max_position_embeddings": 256,
+            "quantization_config": OFFLINE | {"use_rms_norm": True, "rms_norm_eps": 1e-6},
+        },
+        "side": torch.bfloat16, "reciprocal": False, "seed": 7,
+    },
 }
 
 
@@ -145,6 +154,11 @@ def masters(rng, rows, columns, beta):
     raise RuntimeError("weights stay near the boundary")
 
 
+def has_norms(config):
+    """Is there a norm in every linear layer?"""
+    return config.get("quantization_config", {}).get("use_rms_norm", False)
+
+
 def make_tensors(case):
     config, side, rng = case["config"], case["side"], np.random.default_rng(case["seed"])
     bitnet = config["model_type"] == "bitnet"
@@ -168,6 +182,8 @@ def make_tensors(case):
             # Outputs of about 1.5, and residuals larger than the embedding, so that a tied head does not just predict the input token.
             gain = 3.0 if name.endswith(("o_proj", "down_proj")) else 1.5
             beta = gain * rng.uniform(0.8, 1.25) / np.sqrt(0.6 * columns)
+            if has_norms(config):
+                tensors[f"{prefix}{name}.rms_norm.weight"] = gains(columns)
             if case.get("masters"):
                 tensors[f"{prefix}{name}.weight"] = masters(rng, rows, columns, beta)
                 continue
@@ -219,7 +235,7 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantised.
-        self.floats = self.config["model_type"] == "qwen3"
+        self.floats = self.config["model_type"] == "qwen3" and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
@@ -246,6 +262,8 @@ class Forward:
 
     def linear(self, name, x):
         codes, beta = self.linears[name]
+        if has_norms(self.config):
+            x = self.norm(f"{name}.rms_norm", x)
         if self.floats:
             return x @ codes.T
         a = self.dtype(127) / np.maximum(np.abs(x).max(-1, keepdims=True), self.dtype(1e-5))

@@ -1,0 +1,46 @@
+//! Weights that meet rotated activations.
+
+use super::config::ModelConfig;
+use std::collections::BTreeMap;
+
+/// The largest block: that of [`bitnet::hadamard`](crate::bitnet::hadamard).
+const LARGEST: usize = 1024;
+
+/// A model whose weights are stored rotated: what enters every linear layer of its blocks is multiplied by signs and then by H / √block, in blocks
+/// of neighbours (H as [`bitnet::hadamard`](crate::bitnet::hadamard) has it). The rotation spreads outliers, and leaves a product as it was before the
+/// weights were rotated.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Hadamard {
+    /// Elements that are rotated together: a power of two up to 1024.
+    pub block: usize,
+    /// The signs, 1 or -1, of inputs by their width. None for those that are rotated as they are.
+    pub signs: BTreeMap<usize, Vec<f32>>,
+    /// Is what enters the head rotated too?
+    pub head: bool,
+    /// Are the embedding's rows rotated back, by H / √block and then by the signs of the hidden size?
+    pub embedding: bool,
+}
+
+impl Hadamard {
+    /// Checks that a model of this configuration can be computed so.
+    pub(super) fn check(&self, c: &ModelConfig) -> Result<(), String> {
+        let Self { block, signs, .. } = self;
+        if !block.is_power_of_two() || *block > LARGEST {
+            return Err(format!("a Hadamard rotation of blocks of {block}; a power of two up to {LARGEST} is supported"));
+        }
+        if c.quantized_activations {
+            return Err("a Hadamard rotation of activations that are quantised is not supported".into());
+        }
+        let widths = [c.hidden, c.heads * c.head_dim, c.intermediate];
+        if let Some(width) = widths.into_iter().find(|width| !width.is_multiple_of(*block)) {
+            return Err(format!("a Hadamard rotation of blocks of {block}, which {width} features are no multiple of"));
+        }
+        for (width, signs) in signs {
+            if signs.len() != *width || signs.iter().any(|sign| sign.abs() != 1.0) {
+                return Err(format!("the signs of a Hadamard rotation of {width} features are not as many of 1 and -1"));
+            }
+        }
+        Ok(())
+    }
+}
