@@ -14,7 +14,7 @@ use support::{
     models::{LongContext, TernaryTables, directory, engines, golden, session},
 };
 
-const MODELS: [&str; 7] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed"];
+const MODELS: [&str; 8] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm"];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
@@ -30,6 +30,8 @@ fn layers_and_logits() {
         let golden = golden(name);
         for (engine, model) in engines(name) {
             let mut input = golden.floats("prompt1.embed.out");
+            // Recorded before it is scaled.
+            input.iter_mut().for_each(|x| *x *= model.config().embedding_scale);
             for layer in 0..model.config().layers {
                 let output = block_on(model.layer_output(layer, &input)).unwrap();
                 input = golden.floats(&format!("prompt1.layer{layer}.out"));

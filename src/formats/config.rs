@@ -55,6 +55,11 @@ pub enum RopeScaling {
         /// Are the ends of the ramp rounded outwards to whole pairs?
         truncate: bool,
     },
+    /// LongRoPE (Ding et al. 2024, arXiv:2402.13753): each frequency is divided by one of [`ModelConfig::rope_factors`]; cosines and sines are multiplied.
+    LongRope {
+        /// Multiplies cosines and sines, and so queries and keys.
+        attention: f32,
+    },
 }
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.
@@ -85,6 +90,14 @@ pub struct ModelConfig {
     pub rope_theta: f32,
     /// How the rotary frequencies are scaled.
     pub rope_scaling: RopeScaling,
+    /// What each of them is divided by, `head_dim / 2` numbers: with [`RopeScaling::LongRope`], else none.
+    pub rope_factors: Vec<f32>,
+    /// Multiplies the embedding's rows.
+    pub embedding_scale: f32,
+    /// Multiplies what each half of a block adds to the residual stream.
+    pub residual_scale: f32,
+    /// Multiplies the logits.
+    pub logit_scale: f32,
     /// The activation function of the feed-forward gate.
     pub activation: Activation,
     /// Are there norms before the attention's output projection and before the feed-forward's down projection?
@@ -110,9 +123,9 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads a config.json of `model_type` `bitnet`, `llama` or `qwen3`. Missing keys get the defaults of transformers. For `llama`, config.json
+    /// Reads a config.json of `model_type` `bitnet`, `llama`, `qwen3` or `minicpm`. Missing keys get the defaults of transformers. For `llama`, config.json
     /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist. Activations are
-    /// quantised, but for files of MLX and for `qwen3`, unless they say that they are BitNets.
+    /// quantised, but for files of MLX and for `qwen3` and `minicpm`, unless they say that they are BitNets.
     ///
     /// # Errors
     /// A message that names the key: a size that is missing or out of range; a model graph that is not supported.
@@ -124,7 +137,8 @@ impl ModelConfig {
             "bitnet" => &BITNET,
             "llama" => &LLAMA,
             "qwen3" => &QWEN3,
-            other => return unsupported(format!("model_type `{other}` is not supported; `bitnet`, `llama` and `qwen3` are")),
+            "minicpm" => &MINICPM,
+            other => return unsupported(format!("model_type `{other}` is not supported; `bitnet`, `llama`, `qwen3` and `minicpm` are")),
         };
         check_graph(json)?;
         let context = json.size("max_position_embeddings", Some(defaults.context))?;
@@ -133,6 +147,8 @@ impl ModelConfig {
         let kv_heads = defaults.kv_heads.filter(|_| !json.0.contains_key("num_key_value_heads")).unwrap_or(heads);
         let vocab = json.size("vocab_size", None)?;
         let rope = Rope::from_json(json, defaults, context)?;
+        let layers = json.size("num_hidden_layers", None)?;
+        let scales = if architecture == "minicpm" { minicpm_scales(json, hidden, layers)? } else { [1.0; 3] };
         let eos = match json.0.get("eos_token_id") {
             Some(ids) => token_ids(ids)?,
             None => defaults.eos.into_iter().collect(),
@@ -141,7 +157,7 @@ impl ModelConfig {
             architecture: architecture.to_owned(),
             hidden,
             intermediate: json.size("intermediate_size", None)?,
-            layers: json.size("num_hidden_layers", None)?,
+            layers,
             heads,
             kv_heads: json.size("num_key_value_heads", Some(kv_heads))?,
             head_dim: json.size("head_dim", Some(defaults.head_dim.unwrap_or(hidden / heads)))?,
@@ -150,6 +166,10 @@ impl ModelConfig {
             eps: json.float("rms_norm_eps", defaults.eps)?,
             rope_theta: rope.theta,
             rope_scaling: rope.scaling,
+            rope_factors: rope.factors,
+            embedding_scale: scales[0],
+            residual_scale: scales[1],
+            logit_scale: scales[2],
             activation: Activation::from_name(json.text("hidden_act")?.unwrap_or(defaults.activation))?,
             sub_norms: defaults.sub_norms,
             projection_norms: projection_norms(json, defaults)?,
@@ -207,6 +227,15 @@ impl ModelConfig {
             return Err(format!("the rotary base is {}; a finite number of at least 1 is needed", self.rope_theta));
         }
         self.rope_scaling.check()?;
+        let factors = &self.rope_factors;
+        let wanted = if matches!(self.rope_scaling, RopeScaling::LongRope { .. }) { self.head_dim / 2 } else { 0 };
+        if factors.len() != wanted || factors.iter().any(|&factor| !(factor > 0.0 && factor.is_finite())) {
+            return Err(format!("{} rotary factors; {wanted} positive ones are needed", factors.len()));
+        }
+        let scales = [self.embedding_scale, self.residual_scale, self.logit_scale];
+        if let Some(scale) = scales.into_iter().find(|scale| !(*scale > 0.0 && scale.is_finite())) {
+            return Err(format!("the embedding, the residual stream or the logits are scaled by {scale}; a positive number is needed"));
+        }
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }
@@ -233,7 +262,7 @@ impl RopeScaling {
         let sound = |value: f32| value > 0.0 && value.is_finite();
         match *self {
             Self::None => Ok(()),
-            Self::Linear(factor) if sound(factor) => Ok(()),
+            Self::Linear(factor) | Self::LongRope { attention: factor } if sound(factor) => Ok(()),
             Self::Llama3 { factor, low, high, context } if [factor, low, high, context].into_iter().all(sound) && low < high => Ok(()),
             Self::Yarn { factor, context, attention, fast, slow, .. }
                 if [factor, context, attention, fast, slow].into_iter().all(sound) =>
@@ -290,6 +319,28 @@ static QWEN3: Defaults = Defaults {
     bos: None,
     eos: None,
 };
+
+static MINICPM: Defaults = Defaults {
+    activation: "silu",
+    sub_norms: false,
+    quantized_activations: false,
+    theta: 10_000.0,
+    eps: 1e-6,
+    bos: Some(1),
+    eos: Some(2),
+    ..BITNET
+};
+
+/// What MiniCPM's embedding, residual stream and logits are multiplied by.
+fn minicpm_scales(json: Keys<'_>, hidden: usize, layers: usize) -> Result<[f32; 3], Problem> {
+    // Beyond some thousand tokens, it attends to some only.
+    if json.get("sparse_config").is_some() {
+        return unsupported("sparse_config is not supported: only attention to the whole context is");
+    }
+    let depth = json.float("scale_depth", 1.0)?;
+    let scales = [json.float("scale_emb", 1.0)?, depth / (layers as f32).sqrt(), json.float("dim_model_base", 1.0)? / hidden as f32];
+    Ok(scales)
+}
 
 /// Refuses options that would change the model's graph.
 fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
@@ -357,6 +408,7 @@ pub(super) fn is_bitnet(json: &Value) -> bool {
 struct Rope {
     theta: f32,
     scaling: RopeScaling,
+    factors: Vec<f32>,
 }
 
 impl Rope {
@@ -379,7 +431,12 @@ impl Rope {
         }
         let theta = json.float("rope_theta", defaults.theta)?;
         let parameters = json.object("rope_parameters")?;
-        Ok(Self { theta: parameters.map_or(Ok(theta), |parameters| parameters.float("rope_theta", theta))?, scaling })
+        let theta = parameters.map_or(Ok(theta), |parameters| parameters.float("rope_theta", theta))?;
+        let factors = match (scaling, parameters.or(json.object("rope_scaling")?)) {
+            (RopeScaling::LongRope { .. }, Some(parameters)) => numbers(parameters, "short_factor")?,
+            _ => Vec::new(),
+        };
+        Ok(Self { theta, scaling, factors })
     }
 
     /// `context` is the model's, in tokens.
@@ -399,8 +456,24 @@ impl Rope {
                 context: json.needed("original_max_position_embeddings")?,
             }),
             "yarn" => Self::yarn(json, context as f32).map_err(Problem::from),
-            other => unsupported(format!("rotary scaling `{other}` is not supported; `default`, `linear`, `llama3` and `yarn` are")),
+            "longrope" => Self::longrope(json, context as f32),
+            other => {
+                let known = "`default`, `linear`, `llama3`, `yarn` and `longrope`";
+                unsupported(format!("rotary scaling `{other}` is not supported; {known} are"))
+            }
         }
+    }
+
+    /// There are factors for texts up to the original context, and others for longer ones. A text that grows beyond would change what its first tokens
+    /// were, so only those are supported for which it makes no difference.
+    fn longrope(json: Keys<'_>, context: f32) -> Result<RopeScaling, Problem> {
+        let original = json.needed("original_max_position_embeddings")?;
+        if numbers(json, "short_factor")? != numbers(json, "long_factor")? && context > original {
+            return unsupported(format!("longrope with other factors beyond {original} tokens is not supported"));
+        }
+        let factor = json.float("factor", context / original)?;
+        let usual = if factor <= 1.0 { 1.0 } else { (1.0 + f64::from(factor).ln() / f64::from(original).ln()).sqrt() as f32 };
+        Ok(RopeScaling::LongRope { attention: json.float("attention_factor", usual)? })
     }
 
     fn yarn(json: Keys<'_>, context: f32) -> Result<RopeScaling, String> {
@@ -425,6 +498,12 @@ impl Rope {
             truncate: json.get("truncate").is_none() || json.flag("truncate")?,
         })
     }
+}
+
+/// A list of numbers.
+fn numbers(json: Keys<'_>, key: &str) -> Result<Vec<f32>, String> {
+    let list = json.get(key).and_then(|list| list.as_array()?.iter().map(|x| x.as_f64().map(|x| x as f32)).collect());
+    list.ok_or_else(|| format!("rotary scaling has no list of numbers {key}"))
 }
 
 /// What YaRN multiplies cosines and sines by, for frequencies that are divided by `factor`: 0.1·mscale·ln(factor) + 1.

@@ -24,6 +24,9 @@ impl ModelConfig {
     pub(super) fn rope_frequencies(&self) -> Vec<f32> {
         let power = |i: usize| self.rope_theta.powf((2 * i) as f32 / self.head_dim as f32);
         let pairs = 0..self.head_dim / 2;
+        if let RopeScaling::LongRope { .. } = self.rope_scaling {
+            return pairs.zip(&self.rope_factors).map(|(i, factor)| 1.0 / (factor * power(i))).collect();
+        }
         let RopeScaling::Yarn { factor, .. } = self.rope_scaling else {
             return pairs.map(|i| self.rope_scaling.apply(1.0 / power(i))).collect();
         };
@@ -35,7 +38,7 @@ impl ModelConfig {
     /// What multiplies cosines and sines, where something does.
     pub(super) fn rope_factor(&self) -> Option<f32> {
         match self.rope_scaling {
-            RopeScaling::Yarn { attention, .. } => Some(attention),
+            RopeScaling::Yarn { attention, .. } | RopeScaling::LongRope { attention } => Some(attention),
             _ => None,
         }
     }
@@ -54,7 +57,7 @@ impl RopeScaling {
     fn apply(self, frequency: f32) -> f32 {
         match self {
             // By the pair's number, not its frequency alone: rope_frequencies does it.
-            Self::None | Self::Yarn { .. } => frequency,
+            Self::None | Self::Yarn { .. } | Self::LongRope { .. } => frequency,
             Self::Linear(factor) => frequency / factor,
             Self::Llama3 { factor, low, high, context } => {
                 let wavelength = std::f32::consts::TAU / frequency;

@@ -171,6 +171,7 @@ impl CpuModel {
                 multiply(&mut x, signs);
             }
         }
+        scale(&mut x, self.config.embedding_scale);
         Ok(x)
     }
 
@@ -179,6 +180,7 @@ impl CpuModel {
         if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
             self.rotate(&mut normed, self.config.hidden)?;
         }
+        scale(&mut normed, self.config.logit_scale);
         match self.ends.head() {
             Table::Dense(head) => transformer::dense_gemv_cpu(&normed, head),
             Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
@@ -188,6 +190,12 @@ impl CpuModel {
 
 fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+fn scale(x: &mut [f32], by: f32) {
+    if by != 1.0 {
+        x.iter_mut().for_each(|x| *x *= by);
+    }
 }
 
 /// Every row times the same numbers.

@@ -41,7 +41,13 @@ impl HostLayer {
             let parts = parts.iter().map(read).collect::<Result<Vec<_>>>()?;
             PackedTernary::concat(&parts.iter().collect::<Vec<_>>())
         };
-        layer_tensors(file.config()).try_map(stacked, |gains| vector(file, &full(gains.name), gains.len))
+        let mut layer = layer_tensors(file.config()).try_map(stacked, |gains| vector(file, &full(gains.name), gains.len))?;
+        // What a half of a block adds is the product of its last matrix.
+        let scale = file.config().residual_scale;
+        if scale != 1.0 {
+            (layer.output, layer.down) = (layer.output.scaled(scale)?, layer.down.scaled(scale)?);
+        }
+        Ok(layer)
     }
 }
 

@@ -47,6 +47,7 @@ impl Fingerprint {
         // What came later adds nothing to models without it, whose sessions lie in files.
         print.add(c.rope_factor().map(f32::to_bits));
         print.add((!c.quantized_activations).then_some(1));
+        print.add((c.embedding_scale != 1.0).then_some(c.embedding_scale.to_bits()));
         if let Some(hadamard) = &c.hadamard {
             print.add([hadamard.block as u32, u32::from(hadamard.embedding)]);
             print.add(hadamard.signs.values().flatten().map(|sign| sign.to_bits()));
@@ -60,6 +61,7 @@ impl Fingerprint {
     pub fn of_ends(config: &ModelConfig, ends: &HostEnds) -> Self {
         let mut print = Self(0xcbf2_9ce4_8422_2325);
         print.add(config.eos.iter().copied());
+        print.add((config.logit_scale != 1.0).then_some(config.logit_scale.to_bits()));
         print.add(config.hadamard.as_ref().map(|hadamard| u32::from(hadamard.head)));
         print.add(ends.norm.iter().map(|gain| gain.to_bits()));
         print.add(ends.head().words().iter().step_by(7).copied());

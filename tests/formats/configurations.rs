@@ -125,6 +125,49 @@ fn yarn_is_read() {
     }
 }
 
+/// The factors of published models.
+#[test]
+fn minicpm_has_its_factors() {
+    let minicpm = |keys: Value| {
+        let mut all = json!({"model_type": "minicpm", "num_hidden_layers": 4, "max_position_embeddings": 4096});
+        keys.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        read_config(all)
+    };
+    let config = minicpm(json!({"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16})).unwrap();
+    assert_eq!((config.embedding_scale, config.residual_scale, config.logit_scale), (12.0, 0.7, 0.25));
+    assert!(!config.quantized_activations && !config.qk_norms && config.rope_factors.is_empty());
+    let plain = read_config(json!({"model_type": "llama", "scale_emb": 12})).unwrap();
+    assert_eq!((plain.embedding_scale, plain.residual_scale, plain.logit_scale), (1.0, 1.0, 1.0));
+    let (ones, twos) = (vec![1.0; 8], vec![2.0; 8]);
+    let longrope = |short: &Vec<f64>, long: &Vec<f64>, original: usize| {
+        let scaling =
+            json!({"rope_type": "longrope", "short_factor": short, "long_factor": long, "original_max_position_embeddings": original});
+        minicpm(json!({"rope_scaling": scaling, "scale_emb": 12}))
+    };
+    // What a text up to the original context has; beyond it only where that is the same.
+    let short = longrope(&ones, &twos, 4096).unwrap();
+    assert_eq!((short.rope_scaling, short.rope_factors), (RopeScaling::LongRope { attention: 1.0 }, vec![1.0; 8]));
+    let beyond = longrope(&twos, &twos, 64).unwrap();
+    // sqrt(1 + ln 64 / ln 64)
+    assert_eq!((beyond.rope_scaling, beyond.rope_factors), (RopeScaling::LongRope { attention: 2f32.sqrt() }, vec![2.0; 8]));
+    for (config, words) in [
+        (longrope(&ones, &twos, 64), "other factors beyond 64"),
+        (longrope(&ones[1..].to_vec(), &twos, 4096), "7 rotary factors; 8 positive"),
+        (longrope(&vec![0.0; 8], &twos, 4096), "8 rotary factors; 8 positive"),
+        (
+            minicpm(json!({"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 64}})),
+            "no list of numbers short_factor",
+        ),
+        (minicpm(json!({"rope_scaling": {"rope_type": "longrope"}})), "original_max_position_embeddings"),
+        (minicpm(json!({"scale_emb": 0})), "scaled by 0"),
+        (minicpm(json!({"scale_depth": "1.4"})), "scale_depth"),
+        (minicpm(json!({"sparse_config": {"dense_len": 8192}})), "sparse_config"),
+    ] {
+        let error = config.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
 #[test]
 fn rotary_parameters_that_disagree_are_refused() {
     let yarn = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 8192});

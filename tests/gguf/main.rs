@@ -267,6 +267,23 @@ fn poolings_are_read() {
     assert!(matches!(error(Maker::of("qwen3").number("qwen3.attention.causal", 0)), Error::Format { .. }));
 }
 
+/// As llama.cpp's converter writes them: the last divides.
+#[test]
+fn factors_of_minicpm_are_read() {
+    let keys = |m: Maker| m.float("minicpm.embedding_scale", 12.0).float("minicpm.residual_scale", 0.25).float("minicpm.logit_scale", 4.0);
+    let file = || keys(Maker::of("minicpm"));
+    let model = open_bytes(&file().bytes()).unwrap();
+    let c = model.config();
+    assert_eq!((c.embedding_scale, c.residual_scale, c.logit_scale, c.quantized_activations), (12.0, 0.25, 0.25, false));
+    for key in ["embedding_scale", "residual_scale", "logit_scale"] {
+        let key = format!("minicpm.{key}");
+        assert!(open_bytes(&file().without(&key).bytes()).unwrap_err().to_string().contains(&format!("has no {key}")));
+    }
+    assert!(open_bytes(&file().float("minicpm.logit_scale", 0.0).bytes()).unwrap_err().to_string().contains("scaled by inf"));
+    let factors = file().tensor("rope_factors_short.weight", &[2], 0, &[0; 8]);
+    assert!(matches!(open_bytes(&factors.bytes()), Err(Error::Unsupported { .. })));
+}
+
 #[test]
 fn metadata_has_every_type() {
     let kinds: [(u32, &[u8], GgufValue<'_>); 12] = [

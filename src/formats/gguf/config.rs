@@ -34,12 +34,13 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         "bitnet" => (Activation::Silu, true, RotaryOrder::Halves),
         "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
         "qwen3" => (Activation::Silu, false, RotaryOrder::Halves),
+        "minicpm" => (Activation::Silu, false, RotaryOrder::Pairs),
         other => {
-            let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama` and `qwen3`";
+            let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3` and `minicpm`";
             return unsupported(format!("architecture `{other}` is not supported; {known} are"));
         }
     };
-    let qwen3 = architecture == "qwen3";
+    let (qwen3, minicpm) = (architecture == "qwen3", architecture == "minicpm");
     // bitnet.cpp's embedding models.
     let projection_norms = file.contains("blk.0.attn_q_norm_in.weight");
     let sub_norms = sub_norms || file.contains("blk.0.attn_sub_norm.weight");
@@ -53,6 +54,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
     let vocab = keys.vocab()?;
     let context = keys.size("context_length", None)?;
     let (bos, eos) = tokens(file)?;
+    let scales = if minicpm { keys.minicpm_scales()? } else { [1.0; 3] };
     let config = ModelConfig {
         architecture: architecture.to_owned(),
         hidden,
@@ -66,11 +68,15 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         eps: keys.float("attention.layer_norm_rms_epsilon", None)?,
         rope_theta: keys.float("rope.freq_base", Some(10_000.0))?,
         rope_scaling: keys.rope_scaling(context)?,
+        rope_factors: Vec::new(),
+        embedding_scale: scales[0],
+        residual_scale: scales[1],
+        logit_scale: scales[2],
         activation,
         sub_norms,
         projection_norms,
         qk_norms: qwen3,
-        quantized_activations: !qwen3 || projection_norms,
+        quantized_activations: !(qwen3 || minicpm) || projection_norms,
         tied_head: !file.contains("output.weight"),
         bos,
         eos,
@@ -129,6 +135,17 @@ impl<'a> Keys<'a> {
         }
         let experts = self.get("expert_count").1.and_then(|value| value.as_u64()).unwrap_or(0);
         if experts > 0 { unsupported(format!("has {experts} experts, which are not supported")) } else { Ok(()) }
+    }
+
+    /// What MiniCPM's embedding, residual stream and logits are multiplied by, as llama.cpp's converter writes it; the last is a divisor there. Older files
+    /// have no such keys, and readers differ in what they then take.
+    fn minicpm_scales(self) -> Result<[f32; 3], Problem> {
+        for factors in ["rope_factors_long.weight", "rope_factors_short.weight"] {
+            if self.file.contains(factors) {
+                return unsupported(format!("`{factors}` scales each rotary frequency separately, which is not supported in GGUF files"));
+            }
+        }
+        Ok([self.float("embedding_scale", None)?, self.float("residual_scale", None)?, 1.0 / self.float("logit_scale", None)?])
     }
 
     fn embedding(self) -> Result<EmbeddingDefaults, String> {

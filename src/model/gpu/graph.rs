@@ -39,6 +39,9 @@ pub(in crate::model) struct GpuModel {
     layers: Arc<Vec<GpuLayer>>,
     /// Of models whose weights are rotated, by the width of what is.
     rotations: Arc<BTreeMap<usize, Rotation>>,
+    /// What the embedding's rows and the head's input are multiplied by, where they are.
+    embedding_scale: Option<Tensor<f32>>,
+    logit_scale: Option<Tensor<f32>>,
     /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
     half_attention: bool,
 }
@@ -214,7 +217,10 @@ impl GpuModel {
         let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
         let context = context.labelled(Footprint::ACTIVATIONS);
         let rotations = Arc::new(rotations(&weights, &config)?);
-        Ok(Self { given, context, config, ends: Arc::new(ends), layers: Arc::new(layers), rotations, half_attention: false })
+        let scale = |scale: f32| (scale != 1.0).then(|| weights.upload(&[scale], [1])).transpose();
+        let (embedding_scale, logit_scale) = (scale(config.embedding_scale)?, scale(config.logit_scale)?);
+        let (ends, layers) = (Arc::new(ends), Arc::new(layers));
+        Ok(Self { given, context, config, ends, layers, rotations, embedding_scale, logit_scale, half_attention: false })
     }
 
     /// The same with the attention of prompts in halves, or not.
@@ -328,6 +334,7 @@ impl GpuModel {
         if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.embedding) {
             self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.undo(encoder, &scratch.x))?;
         }
+        self.embedding_scale.as_ref().map_or(Ok(()), |scale| tensor::mul_into(encoder, &scratch.x, scale, &scratch.x))?;
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
             // Little at first, so that the device begins soon; then more, since a submission takes time too.
@@ -350,6 +357,7 @@ impl GpuModel {
         if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
             self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.apply(encoder, &normed))?;
         }
+        self.logit_scale.as_ref().map_or(Ok(()), |scale| tensor::mul_into(encoder, &normed, scale, &normed))?;
         match self.ends.head() {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {

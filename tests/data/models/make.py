@@ -18,7 +18,7 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
     text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`); the f64 forward pass shares no code
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `GraniteForCausalLM` for MiniCPM); the f64 forward pass shares no code
 with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
 of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
@@ -34,7 +34,7 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"  # no fusing, which would change roundin
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM
 
 HERE = Path(__file__).parent
 LINEARS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
@@ -46,6 +46,11 @@ BITNET = {"architectures": ["BitNetForCausalLM"], "model_type": "bitnet", "hidde
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": False}
 OFFLINE = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
+
+
+MINICPM = {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm", "hidden_act": "silu", "attention_bias": False}
+# Of a head, one each pair.
+FACTORS = [1.0, 1.05, 1.2, 1.5, 2.1, 3.3, 5.0]
 
 
 def shape(hidden, intermediate, layers, heads, kv_heads, head_dim, vocab):
@@ -122,6 +127,18 @@ CASES = {
             "quantization_config": OFFLINE | {"use_rms_norm": True, "rms_norm_eps": 1e-6},
         },
         "side": torch.bfloat16, "reciprocal": False, "seed": 7,
+    },
+    # Embedding, residual stream and logits have factors, and every rotary frequency one of its own, beyond the original context too.
+    "minicpm": {
+        "config": MINICPM | shape(56, 96, 2, 4, 2, 14, 200) | {
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "rope_scaling": {
+                "rope_type": "longrope", "short_factor": FACTORS, "long_factor": FACTORS, "original_max_position_embeddings": 32,
+            },
+            "scale_emb": 3, "scale_depth": 2.4, "dim_model_base": 32,
+            "bos_token_id": 198, "eos_token_id": 199, "max_position_embeddings": 256,
+        },
+        "side": torch.bfloat16, "groups": 128, "seed": 8,
     },
 }
 
@@ -225,6 +242,13 @@ def write_model(directory, case):
 # --- our own forward pass, from the files
 
 
+def factors(config):
+    """What embedding, residual stream and logits are multiplied by."""
+    if config["model_type"] != "minicpm":
+        return 1, 1, 1
+    return config["scale_emb"], config["scale_depth"] / config["num_hidden_layers"] ** 0.5, config["dim_model_base"] / config["hidden_size"]
+
+
 def is_yarn(scaling):
     return scaling.get("rope_type", scaling.get("type")) == "yarn"
 
@@ -235,7 +259,7 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantised.
-        self.floats = self.config["model_type"] == "qwen3" and "quantization_config" not in self.config
+        self.floats = self.config["model_type"] in ("qwen3", "minicpm") and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
@@ -284,6 +308,8 @@ class Forward:
         scaling = config.get("rope_scaling")
         if scaling is None:
             return frequencies
+        if scaling["rope_type"] == "longrope":
+            return frequencies / np.array(scaling["short_factor"])
         if is_yarn(scaling):
             # Turns in the original context fall with the pair's number; between 32 turns and 1, whole pairs outwards, is the ramp.
             pair = [half * np.log(scaling["original_max_position_embeddings"] / (turns * 2 * np.pi)) / np.log(theta) for turns in (32, 1)]
@@ -301,6 +327,9 @@ class Forward:
         angles = np.arange(x.shape[1])[:, None] * self.frequencies()
         scaling = self.config.get("rope_scaling") or {}
         factor = 0.1 * np.log(scaling["factor"]) + 1 if is_yarn(scaling) else 1
+        if scaling.get("rope_type") == "longrope":
+            original = scaling["original_max_position_embeddings"]
+            factor = np.sqrt(1 + np.log(self.config["max_position_embeddings"] / original) / np.log(original))
         cos, sin = (factor * np.cos(angles)).astype(self.dtype), (factor * np.sin(angles)).astype(self.dtype)
         first, second = np.split(x, 2, -1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
@@ -332,13 +361,14 @@ class Forward:
     def logits(self, ids):
         """The logits of all tokens, [tokens, vocab]."""
         self.code_margin = np.inf
-        x = self.array("model.embed_tokens.weight")[ids]
+        embedding, residual, head_factor = map(self.dtype, factors(self.config))
+        x = self.array("model.embed_tokens.weight")[ids] * embedding
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}."
-            x = x + self.attention(f"{prefix}self_attn.", self.norm(f"{prefix}input_layernorm", x))
-            x = x + self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}post_attention_layernorm", x))
+            x = x + residual * self.attention(f"{prefix}self_attn.", self.norm(f"{prefix}input_layernorm", x))
+            x = x + residual * self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}post_attention_layernorm", x))
         head = "model.embed_tokens" if self.config["tie_word_embeddings"] else "lm_head"
-        return self.norm("model.norm", x) @ self.array(f"{head}.weight").T
+        return self.norm("model.norm", x) * head_factor @ self.array(f"{head}.weight").T
 
     def greedy_is_safe(self, ids):
         """Are all margins well above the threshold, no activation near a rounding boundary, and the tokens varied?"""
@@ -411,7 +441,26 @@ def spread(*values):
     return max(float(np.abs(a.astype(np.float64) - b).max()) for a in values for b in values)
 
 
+def granite(directory):
+    """MiniCPM is not in transformers, and Granite has the same factors."""
+    config = json.loads((directory / "config.json").read_text())
+    embedding, residual, head = factors(config)
+    keys = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "rms_norm_eps",
+            "rope_theta", "rope_scaling", "tie_word_embeddings", "max_position_embeddings", "bos_token_id", "eos_token_id"]
+    settings = GraniteConfig(
+        **{key: config[key] for key in keys}, embedding_multiplier=embedding, residual_multiplier=residual, logits_scaling=1 / head,
+        attention_multiplier=config["head_dim"] ** -0.5, attn_implementation="eager",
+    )
+    model = GraniteForCausalLM(settings).float()
+    missing = model.load_state_dict({name: tensor.float() for name, tensor in load_file(directory / "model.safetensors").items()}, strict=False)
+    assert not missing.unexpected_keys and missing.missing_keys in ([], ["lm_head.weight"]), missing
+    model.tie_weights()
+    return model.eval()
+
+
 def load(directory):
+    if json.loads((directory / "config.json").read_text())["model_type"] == "minicpm":
+        return granite(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     # For a quantised model, transformers ignores `dtype` and keeps the checkpoint's types.
     for tensor in [*model.parameters(), *model.buffers()]:
