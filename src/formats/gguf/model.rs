@@ -20,7 +20,7 @@ use crate::{
 };
 use std::{collections::HashSet, path::Path, sync::Once};
 
-/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama` and `qwen3`.
+/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3` and `minicpm`.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};

@@ -364,10 +364,9 @@ def safetensors_cases():
     yield Case("… revision bfloat16", "-β, 0, β in bf16", offline, own, PACKED, published=(plain, unpacked(own)), note="float activations")
     yield Case("ternary Llama, unpacked, config kept", "-β, 0, β in bf16", offline, own, PACKED, published=(offline, unpacked(own)))
 
-    normed = offline | {"quantization_config": ONLINE | {"use_rms_norm": True, "rms_norm_eps": 1e-06}}
-    norms = {name.replace(".weight", ".rms_norm.weight"): torch.ones(tensor.shape[1]).bfloat16()
-             for name, tensor in unpacked(own).items() if name.endswith("_proj.weight")}
-    yield Case("ternary Llama, a norm in each linear layer", "floats, bf16", normed, unpacked(own) | norms, refused=True)
+    normed = offline | {"quantization_config": ONLINE | {"use_rms_norm": True, "rms_norm_eps": 1e-05}}
+    own = tensors(normed, 13, masters=True)
+    yield Case("ternary Llama, a norm in each linear layer", f"{masters}, bf16", normed, own)
 
     own = tensors(ONE_BIT_AS_BITNET, 8, torch.float16, masters=True)
     older = renamed({name: tensor.half() for name, tensor in own.items()})
