@@ -239,7 +239,8 @@ impl ModelConfig {
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }
-        self.hadamard.as_ref().map_or(Ok(()), |hadamard| hadamard.check(&self))?;
+        let widths = [self.hidden, self.heads * self.head_dim, self.intermediate];
+        self.hadamard.as_ref().map_or(Ok(()), |hadamard| hadamard.check(&widths, self.quantized_activations))?;
         match self.bos.iter().chain(&self.eos).find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(format!("token {id} is beyond the vocabulary of {}", self.vocab)),
             None => Ok(self),

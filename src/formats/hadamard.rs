@@ -1,6 +1,5 @@
 //! Weights that meet rotated activations.
 
-use super::config::ModelConfig;
 use std::collections::BTreeMap;
 
 /// The largest block: that of [`bitnet::hadamard`](crate::bitnet::hadamard).
@@ -23,17 +22,16 @@ pub struct Hadamard {
 }
 
 impl Hadamard {
-    /// Checks that a model of this configuration can be computed so.
-    pub(super) fn check(&self, c: &ModelConfig) -> Result<(), String> {
+    /// Checks that inputs of these widths, which are quantised or not, can be rotated so.
+    pub(super) fn check(&self, widths: &[usize], quantized: bool) -> Result<(), String> {
         let Self { block, signs, .. } = self;
         if !block.is_power_of_two() || *block > LARGEST {
             return Err(format!("a Hadamard rotation of blocks of {block}; a power of two up to {LARGEST} is supported"));
         }
-        if c.quantized_activations {
+        if quantized {
             return Err("a Hadamard rotation of activations that are quantised is not supported".into());
         }
-        let widths = [c.hidden, c.heads * c.head_dim, c.intermediate];
-        if let Some(width) = widths.into_iter().find(|width| !width.is_multiple_of(*block)) {
+        if let Some(width) = widths.iter().find(|width| !width.is_multiple_of(*block)) {
             return Err(format!("a Hadamard rotation of blocks of {block}, which {width} features are no multiple of"));
         }
         for (width, signs) in signs {

@@ -57,13 +57,12 @@ pub(super) fn read(file: &GgufFile, config: &ModelConfig, linears: &[String]) ->
     if config.tied_head && hadamard.head != hadamard.embedding {
         return unsupported(format!("{PREFIX}weight_names and inverse_weight_names disagree about `{embedding}`, which is the head too"));
     }
-    let (width, attended) = (config.hidden, config.heads * config.head_dim);
-    let widths = [width, attended, config.intermediate];
-    if let Some(width) = widths.into_iter().find(|width| !hadamard.signs.is_empty() && !hadamard.signs.contains_key(width)) {
+    let widths = [config.hidden, config.heads * config.head_dim, config.intermediate];
+    if let Some(width) = widths.iter().find(|width| !hadamard.signs.is_empty() && !hadamard.signs.contains_key(width)) {
         return Err(format!("{PREFIX}sign_widths is without {width}").into());
     }
     // A block that is larger than what is supported is nothing wrong with the file.
-    hadamard.check(config).map_err(Problem::Unsupported)?;
+    hadamard.check(&widths, config.quantized_activations).map_err(Problem::Unsupported)?;
     Ok(Some(hadamard))
 }
 
