@@ -308,7 +308,7 @@ class Forward:
         scaling = config.get("rope_scaling")
         if scaling is None:
             return frequencies
-        if scaling["rope_type"] == "longrope":
+        if scaling.get("rope_type") == "longrope":
             return frequencies / np.array(scaling["short_factor"])
         if is_yarn(scaling):
             # Turns in the original context fall with the pair's number; between 32 turns and 1, whole pairs outwards, is the ramp.
