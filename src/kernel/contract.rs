@@ -5,35 +5,15 @@ use super::{
     binding::{Access, Type},
     declaration::{Grid, Kernel, Variant},
     params::Scalar,
+    signature::{Signature, Word},
     spirv,
 };
 use crate::{element::Element, language::ShaderLanguage};
 use naga::{AddressSpace, ScalarKind, Statement, StorageAccess, TypeInner};
 use std::{collections::HashMap, fmt::Debug};
 
-/// What a shader text declares, as read from it; a [`Kernel`]'s declaration must be the same.
-#[derive(Debug, PartialEq)]
-pub(super) struct Signature {
-    pub workgroup_size: [u32; 3],
-    pub params: Vec<(String, Scalar)>,
-    /// Slot, name, type, access, in slot order.
-    pub bindings: Vec<(u32, String, Word, Access)>,
-    /// Does it take its index from `flat_group`, so that its grid may be folded?
-    pub grid: Grid,
-    pub workgroup_bytes: u32,
-}
-
 /// The function that a text with a flat grid must use, and the one that adds a thread's index to it.
 const FLAT: [&str; 2] = ["flat_group", "flat_thread"];
-
-/// What a binding's elements are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    U32,
-    I32,
-    F32,
-    F16,
-}
 
 /// Compares one variant's text with the declaration; the error says what differs. SPIR-V that was brought at run time is not read.
 ///

@@ -9,6 +9,7 @@ pub mod contract;
 pub(crate) mod declaration;
 pub(crate) mod needs;
 pub(crate) mod params;
+mod signature;
 pub(crate) mod source;
 mod spirv;
 

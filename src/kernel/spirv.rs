@@ -3,9 +3,9 @@
 
 use super::{
     binding::Access,
-    contract::{Signature, Word},
     declaration::Grid,
     params::Scalar,
+    signature::{Signature, Word},
 };
 use std::collections::{HashMap, HashSet};
 

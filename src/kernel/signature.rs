@@ -1,0 +1,24 @@
+//! What a kernel's text or binary declares, as read from it.
+
+use super::{binding::Access, declaration::Grid, params::Scalar};
+
+/// A kernel's declaration must be the same.
+#[derive(Debug, PartialEq)]
+pub struct Signature {
+    pub workgroup_size: [u32; 3],
+    pub params: Vec<(String, Scalar)>,
+    /// Slot, name, type, access, in slot order.
+    pub bindings: Vec<(u32, String, Word, Access)>,
+    /// Does it take its index from `flat_group`, so that its grid may be folded?
+    pub grid: Grid,
+    pub workgroup_bytes: u32,
+}
+
+/// What a binding's elements are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    U32,
+    I32,
+    F32,
+    F16,
+}
