@@ -21,7 +21,8 @@ fn main() -> bitnet_wgpu::Result<()> {
     let path = std::env::args().nth(1);
     let model = Model::open(path.as_deref().unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tales-22m")))?;
     let mut options = EmbedOptions::default();
-    if model.config().embedding.pooling.is_none() {
+    let said = &model.config().embedding;
+    if said.pooling.is_none() && said.unsupported.is_none() {
         // A model whose files say nothing of it: the mean of all states says more than the last one, which is about the next word.
         options = options.pooling(Pooling::Mean);
     }

@@ -83,7 +83,7 @@ fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
     }
     assert!(kept.len() >= 2, "{:?}", kept.keys());
     assert!(told("the same again").is_empty());
-    assert_eq!(files(&folder), kept);
+    assert!(files(&folder) == kept, "written though nothing had changed");
 
     let paths: Vec<_> = kept.keys().collect();
     let (path, sound, other) = (paths[0], &kept[paths[0]], &kept[paths[1]]);
@@ -101,9 +101,11 @@ fn compiled_kernels_are_kept_and_what_is_damaged_is_not_used() {
     ];
     for (what, bytes) in wrong {
         fs::write(path, bytes).unwrap();
-        let told = told(what);
+        let (told, again) = (told(what), || told("what was written anew"));
         assert!(told.len() == 1 && told[0].contains(&path.display().to_string()), "{what}: {told:?}");
-        assert_eq!(files(&folder), kept, "{what}: it is written anew");
+        // A driver may make other bytes of the same kernel: so does NVIDIA's.
+        assert!(files(&folder).keys().eq(kept.keys()), "{what}");
+        assert!(again().is_empty(), "{what}: it is written anew");
     }
 }
 

@@ -184,6 +184,26 @@ fn a_device_has_one_trace_at_a_time() {
     assert!(matches!(context.labelled("the same device").trace(), Err(Error::Invalid { op: "trace", .. })));
     drop(tracing);
     assert!(traced(&context, || Ok(())).is_empty(), "what was dropped is over");
+    // One that is about to finish leaves the next one alone.
+    let mut finishing = Box::pin(context.trace().unwrap().finish());
+    let _ = finishing.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    let next = context.trace().unwrap();
+    drop(finishing);
+    assert!(context.trace().is_err(), "the next one goes on");
+    drop(next);
+}
+
+#[test]
+fn what_is_refused_is_not_waited_for() {
+    let context = open();
+    let tracing = context.trace().unwrap();
+    let x = context.upload(&[1.0f32; 4], [4]).unwrap();
+    let mut encoder = context.encoder("refused");
+    tensor::mul(&mut encoder, &x, &x).unwrap();
+    x.buffer().destroy();
+    assert!(encoder.finish().submit().is_err());
+    let trace = block_on(tracing.finish()).unwrap().to_string();
+    assert!(!trace.contains("\"submission\""), "{trace}");
 }
 
 #[test]

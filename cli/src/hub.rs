@@ -33,7 +33,7 @@ impl Name {
             Some(file) => format!("download https://huggingface.co/{repository}/resolve/{revision}/{file} and give the file"),
             None => format!(
                 "download the .gguf file, or config.json, generation_config.json, tokenizer.json, tokenizer_config.json and all *.safetensors \
-                 (with their index), from https://huggingface.co/{repository}/tree/{revision}, and give the file or the directory"
+                 (with their index; of an embedding model, modules.json and the folder 1_Pooling too), from https://huggingface.co/{repository}/tree/{revision}, and give the file or the directory"
             ),
         };
         format!("to do it by hand, {what}")
@@ -81,14 +81,18 @@ mod download {
     };
 
     /// What a model directory may have besides its weights.
-    const COMPANIONS: [&str; 6] = [
+    const COMPANIONS: [&str; 8] = [
         "config.json",
         "generation_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
         "chat_template.jinja",
+        "modules.json",
+        POOLING,
     ];
+    /// Where an embedding model says how its states become one vector: sentence-transformers' name for it.
+    const POOLING: &str = "1_Pooling/config.json";
     /// How long the hub may take to say what a model's files are.
     const PATIENCE: Duration = Duration::from_secs(15);
     /// How often a download that broke off goes on by itself.
@@ -163,9 +167,9 @@ mod download {
         };
         let api = api.build()?;
         let info = api.repo(repo(hub, &hub.revision)).info()?;
-        // What lies in folders is not the model; and a name from the hub never leaves the cache's folder.
-        let files =
-            info.siblings.into_iter().map(|file| file.rfilename).filter(|file| !file.contains(['/', '\\']) && file != "..").collect();
+        // What lies in other folders is not the model; and a name from the hub never leaves the cache's folder.
+        let plain = |file: &String| file == POOLING || !file.contains(['/', '\\']) && file != "..";
+        let files = info.siblings.into_iter().map(|file| file.rfilename).filter(plain).collect();
         Ok(Listing { repository: api.repo(repo(hub, &info.sha)), api, files, commit: info.sha })
     }
 
@@ -286,6 +290,8 @@ mod download {
             assert_eq!(wanted("a/b", &one).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
             let shards = ["config.json", "model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"];
             assert_eq!(wanted("a/b", &shards).unwrap(), shards);
+            let embeds = ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors", "modules.json"];
+            assert_eq!(wanted("a/b", &embeds).unwrap(), ["config.json", "modules.json", "1_Pooling/config.json", "model.safetensors"]);
         }
     }
 }

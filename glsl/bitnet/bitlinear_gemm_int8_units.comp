@@ -32,8 +32,8 @@ const int STORED = THREADS / LANES * SIDE * OUTPUTS / WORDS_OF_V;
 
 // Rows, then tokens, as bytes; in the end each subgroup's outputs.
 shared V staged[STAGED > STORED ? STAGED : STORED];
-// Scale, and sum of the activations, of the tile's tokens.
-shared vec2 of_tokens[TILE_Y];
+// The bits of the scale, and of the sum of the activations, of the tile's tokens.
+shared uvec2 of_tokens[TILE_Y];
 
 #define MATRIX(type, rows, columns, use) coopmat<type, gl_ScopeSubgroup, rows, columns, gl_MatrixUse##use>
 
@@ -71,7 +71,7 @@ void main() {
     int down = subgroup / SUBGROUPS_ACROSS * DOWN * SIDE;
     for (int i = local; i < TILE_Y; i += THREADS) {
         uint token = min(token0 + i, params.tokens - 1);
-        of_tokens[i] = vec2(x_scale[token], intBitsToFloat(x_sum[token].x));
+        of_tokens[i] = uvec2(floatBitsToUint(x_scale[token]), uint(x_sum[token].x));
     }
     // The word that a thread stages of its lines, and where these begin: rows and tokens that do not exist are read as the last one, and not written.
     int word = local % STEP;
@@ -121,10 +121,10 @@ void main() {
                 uint token = token0 + down + i * SIDE + t;
                 if (row < params.rows && token < params.tokens) {
                     int at = start + t * OUTPUTS + column + lane;
-                    vec2 of_token = of_tokens[down + i * SIDE + t];
+                    uvec2 of_token = of_tokens[down + i * SIDE + t];
                     // Codes are value + 1, so the sum of the activations is subtracted.
-                    float sum = float(int(staged[at / WORDS_OF_V][at % WORDS_OF_V]) - floatBitsToInt(of_token.y));
-                    float product = exact_quotient(sum * beta, of_token.x);
+                    float sum = float(int(staged[at / WORDS_OF_V][at % WORDS_OF_V]) - int(of_token.y));
+                    float product = exact_quotient(sum * beta, uintBitsToFloat(of_token.x));
                     uint index = token * params.rows + row;
                     if (params.add != 0) y[index] = Y(float(y[index]) + product); else y[index] = Y(product);
                 }

@@ -78,8 +78,9 @@ async fn completion(State(server): State<Server>, headers: HeaderMap, body: Body
 async fn embeddings(State(server): State<Server>, headers: HeaderMap, body: Body) -> Result<Response> {
     check_key(&server, &headers)?;
     check_type(&headers)?;
-    let request = embeddings::Request::read(json_of(&bytes(&server, body).await?)?)?;
-    Ok(json_response(StatusCode::OK, &server.embed(request).await?))
+    let body = bytes(&server, body).await?;
+    let read = move || embeddings::Request::read(json_of(&body)?);
+    Ok(json_response(StatusCode::OK, &server.embed(read).await?))
 }
 
 fn json_of(body: &[u8]) -> Result<Value> {

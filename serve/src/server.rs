@@ -7,7 +7,7 @@ use crate::{
     http,
     request::{Prompt, Request},
 };
-use axum::serve::ListenerExt as _;
+use axum::{http::StatusCode, serve::ListenerExt as _};
 use bitnet_wgpu::{
     Error,
     model::{Batch, EmbedOptions, GenerateOptions, Tokenizer},
@@ -124,6 +124,8 @@ pub struct Server {
     preparing: Arc<Semaphore>,
     /// Requests for vectors are computed one after another, beside the batch: each takes memory of its own.
     embedding: Arc<Semaphore>,
+    /// Of the one that is computed, and of those that wait for it.
+    places: Arc<Semaphore>,
 }
 
 impl Server {
@@ -131,7 +133,9 @@ impl Server {
     pub fn new(batch: Batch, options: Options) -> Self {
         let preparing = Arc::new(Semaphore::new(available_parallelism().map_or(1, NonZero::get)));
         let (phase, alive) = (Arc::new(watch::Sender::new(Phase::Runs)), Arc::new(watch::Sender::new(())));
-        Self { batch, options: Arc::new(options), started: now(), phase, alive, preparing, embedding: Arc::new(Semaphore::new(1)) }
+        let places = batch.options().queue.saturating_add(1).min(Semaphore::MAX_PERMITS);
+        let [embedding, places] = [1, places].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { batch, options: Arc::new(options), started: now(), phase, alive, preparing, embedding, places }
     }
 
     /// Answers who comes to a listener, until `end` is over: then nothing new begins, what has begun has [`Options::grace`] to end, and is cut.
@@ -181,42 +185,61 @@ impl Server {
     }
 
     /// The vectors of a request's texts, as the body of the answer. A client that goes has the work given up.
-    pub(crate) async fn embed(&self, request: embeddings::Request) -> Result<Value> {
+    pub(crate) async fn embed(&self, read: impl FnOnce() -> Result<embeddings::Request> + Send + 'static) -> Result<Value> {
         let _alive = self.alive.subscribe();
         if *self.phase.borrow() != Phase::Runs {
             return Err(ApiError::ending());
         }
-        self.check_model(request.model.as_deref())?;
-        request.check(self.batch.model().config().hidden)?;
-        let wrong = |error: Error| ApiError::library("input", &error);
+        // One request at a time is computed; others wait with all that they brought, as many as prompts may.
+        let queue = self.batch.options().queue;
+        let busy = || Error::Busy { running: 1, waiting: queue, slots: 1, queue };
+        let _place = self.places.try_acquire().map_err(|_| ApiError::library("input", &busy()))?;
         let permit = self.preparing.clone().acquire_owned().await.map_err(|_| ApiError::ending())?;
         let server = self.clone();
         let encoding = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let ids = request.texts.iter().map(|text| server.text(text)).collect::<bitnet_wgpu::Result<Vec<_>>>();
-            (request, ids)
+            let request = read()?;
+            server.check_model(request.model.as_deref())?;
+            request.check(server.batch.model().config().hidden)?;
+            let ids = request.texts.iter().map(|text| server.text(text)).collect::<Result<Vec<_>>>()?;
+            Ok((request, ids))
         });
-        let (request, ids) = encoding.await.map_err(|_| panicked())?;
-        let (ids, mut phase) = (ids.map_err(wrong)?, self.phase.subscribe());
+        let (request, ids) = encoding.await.unwrap_or_else(|_| Err(panicked()))?;
+        let mut phase = self.phase.subscribe();
         let work = async {
             let _permit = self.embedding.acquire().await.map_err(|_| ApiError::ending())?;
-            self.batch.model().embed_ids(&ids, &EmbedOptions::default()).await.map_err(wrong)
+            if *self.phase.borrow() != Phase::Runs {
+                return Err(ApiError::ending());
+            }
+            let found = self.batch.model().embed_ids(&ids, &EmbedOptions::default()).await;
+            found.map_err(|error| match error {
+                // Of the model's files, which are no business of a client's.
+                Error::Unsupported { .. } => {
+                    ApiError::with_status(StatusCode::NOT_IMPLEMENTED, "the model's files ask for vectors of a kind that is not supported")
+                }
+                error => ApiError::library("input", &error),
+            })
         };
         let found = select! {
             found = work => found?,
             _ = phase.wait_for(|phase| *phase == Phase::Cut) => return Err(ApiError::ending()),
         };
-        Ok(request.answer(&self.options.name, &found))
+        let name = self.options.name.clone();
+        tokio::task::spawn_blocking(move || request.answer(&name, &found)).await.map_err(|_| panicked())
     }
 
     /// The tokens of a text that is to be a vector.
-    fn text(&self, text: &Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
-        match text {
+    fn text(&self, text: &Prompt) -> Result<Vec<u32>> {
+        let ids = match text {
             // The library says which one is empty.
             Prompt::Text(text) if text.is_empty() => Ok(Vec::new()),
-            Prompt::Text(text) => self.batch.model().tokenizer()?.encode_for_embedding(text),
+            Prompt::Text(text) => self.batch.model().tokenizer().and_then(|tokenizer| tokenizer.encode_for_embedding(text)),
             other => self.ids(other),
-        }
+        };
+        // No longer than the texts for which the server has room.
+        let capacity = self.batch.options().capacity;
+        let fits = |ids: Vec<u32>| if ids.len() > capacity { Err(Error::Context { needed: ids.len(), capacity }) } else { Ok(ids) };
+        ids.and_then(fits).map_err(|error| ApiError::library("input", &error))
     }
 
     fn check_model(&self, asked: Option<&str>) -> Result<()> {

@@ -62,7 +62,7 @@ impl EmbeddingDefaults {
                 "Transformer" => {}
                 "Pooling" => {
                     let folder = Path::new(text("path")?);
-                    if !folder.components().all(|part| matches!(part, Component::Normal(_))) {
+                    if folder.as_os_str().is_empty() || !folder.components().all(|part| matches!(part, Component::Normal(_))) {
                         return Err(wrong(format!("names the folder `{}`, which is not in the model's", folder.display())));
                     }
                     defaults.pool(directory, folder)?;
@@ -77,6 +77,10 @@ impl EmbeddingDefaults {
     /// Reads the pooling's config.json.
     fn pool(&mut self, directory: &Path, folder: &Path) -> Result<()> {
         let path = directory.join(folder).join("config.json");
+        if !path.exists() {
+            self.unsupported = Some(format!("modules.json has a pooling in `{}`, of which there is no config.json", folder.display()));
+            return Ok(());
+        }
         let json = read_json(&path)?;
         let (names, pooling) = modes(&json).map_err(|problem| problem.at(&path))?;
         self.pooling = pooling;

@@ -64,6 +64,11 @@ impl Shards {
         }
     }
 
+    /// Are its names those of a model that was saved without a head?
+    pub(super) fn without_head(&self) -> bool {
+        !self.prefix.is_empty()
+    }
+
     pub(super) fn contains(&self, name: &str) -> bool {
         self.places.contains_key(name)
     }

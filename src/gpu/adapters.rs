@@ -276,7 +276,8 @@ impl ContextOptions {
     /// written there, so that a program begins sooner. Only Vulkan gives them (Metal keeps its own); with other backends nothing is written. Drivers, too,
     /// keep their own, unless they are told not to.
     ///
-    /// Let nobody write to the folder whom the program does not trust: a driver does not check what it is given. A file that is damaged or of something else
+    /// Let nobody write to the folder whom the program does not trust: a driver does not check what it is given. A folder that is not there is made for its
+    /// owner alone. A file that is damaged or of something else
     /// is not used, and a folder that is full or cannot be written to leaves a warning in the log: nothing fails for it. Files of older drivers and versions
     /// stay; the folder may be removed at any time.
     ///

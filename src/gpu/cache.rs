@@ -72,15 +72,24 @@ impl Cached<'_> {
 
     /// Writes what the driver has made, unless it was there: where it has made more, what was there was not what it needed.
     pub fn keep(self) {
-        let Some(data) = self.raw.get_data().filter(|data| data.len() > self.found) else { return };
+        let fits = |data: &Vec<u8>| (HEADER + data.len()) as u64 <= MOST_BYTES;
+        let Some(data) = self.raw.get_data().filter(|data| data.len() > self.found && fits(data)) else { return };
         let write = |partial: &Path| at(&self.path, fs::write(partial, [&header(self.key, &data)[..], &data].concat()));
-        let made = at(&self.cache.folder, fs::create_dir_all(&self.cache.folder));
+        let made = at(&self.cache.folder, make_folder(&self.cache.folder));
         if let Err(error) = made.and_then(|()| written(&self.path, write))
             && !self.cache.told.swap(true, Ordering::Relaxed)
         {
             log::warn!("compiled kernels are not kept: {error}");
         }
     }
+}
+
+/// A folder that nobody else may write to, unless it is there: a driver runs what is in it.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
 }
 
 #[allow(unsafe_code)]

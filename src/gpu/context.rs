@@ -9,7 +9,7 @@ use super::{
     poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
     scopes::guarded,
-    trace::{Log, Tracer, Tracing},
+    trace::{Log, Settled, Tracer, Tracing},
 };
 use crate::{
     element::Element,
@@ -375,12 +375,15 @@ impl Context {
         span!("submit", label);
         let log = self.shared.tracer.log();
         let _call = self.shared.tracer.call("submit", label, None);
-        let index = guarded(device, || format!("`{label}`"), encode)?;
-        if let Some(log) = log {
+        let submitted = guarded(device, || format!("`{label}`"), encode);
+        match (&submitted, log) {
             // So that a trace has the time when the host can know that it is done.
-            self.watch(index.clone(), move |error| log.fail(error));
+            (Ok(index), Some(log)) => self.watch(index.clone(), move |error| log.fail(error)),
+            // What was refused will not be done.
+            (Err(_), Some(log)) => log.refuse(label),
+            _ => {}
         }
-        Ok(index)
+        submitted
     }
 
     /// Begins to trace what is recorded, uploaded, submitted, awaited and read back on the device, by this context or another on it, and what kernels take.
@@ -407,7 +410,12 @@ impl Context {
     /// # Errors
     /// [`Error::Invalid`] while there is another.
     pub fn trace(&self) -> Result<Tracing> {
-        Tracing::begin(self.shared.tracer.clone(), self.shared.info.name.clone())
+        let context = self.clone();
+        let settled: Settled = Box::new(move || {
+            let index = context.submit_with("trace", |_| ())?;
+            Ok(Box::pin(context.done(index)))
+        });
+        Tracing::begin(self.shared.tracer.clone(), self.shared.info.name.clone(), settled)
     }
 
     /// Where work is noted, while it is traced.

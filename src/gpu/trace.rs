@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotReceiver, OneshotSender, oneshot_channel};
 use std::{
     fmt::{self, Write as _},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
     time::Instant,
@@ -125,6 +126,14 @@ impl Log {
         lock(&self.spans).push(Span { track, name: name.into(), start, end: Instant::now(), bytes });
     }
 
+    /// What was encoded last under a label is not submitted.
+    pub fn refuse(&self, label: &str) {
+        let mut passes = lock(&self.passes);
+        if let Some(last) = passes.iter().rposition(|pass| pass.label == label) {
+            passes.remove(last);
+        }
+    }
+
     /// Something that was submitted will never be done: nobody waits for its callback, or for others.
     pub fn fail(&self, error: Error) {
         lock(&self.failed).get_or_insert(error);
@@ -189,21 +198,25 @@ impl PassTimer {
     }
 }
 
+/// Completes when all that was submitted before it is called is done, and its callbacks were called.
+pub type Settled = Box<dyn FnOnce() -> Result<Pin<Box<dyn Future<Output = Result<()>> + Send>>> + Send>;
+
 /// Work that is being traced: see [`Context::trace`](crate::Context::trace). Dropped, the trace ends, and is lost.
 pub struct Tracing {
     tracer: Arc<Tracer>,
     log: Arc<Log>,
     adapter: String,
+    settled: Option<Settled>,
 }
 
 impl Drop for Tracing {
     fn drop(&mut self) {
-        *lock(&self.tracer.0) = None;
+        self.end();
     }
 }
 
 impl Tracing {
-    pub(super) fn begin(tracer: Arc<Tracer>, adapter: String) -> Result<Self> {
+    pub(super) fn begin(tracer: Arc<Tracer>, adapter: String, settled: Settled) -> Result<Self> {
         let (spans, passes, answers, failed) = Default::default();
         let log = Arc::new(Log { began: Instant::now(), spans, passes, answers, failed });
         let mut traced = lock(&tracer.0);
@@ -212,15 +225,28 @@ impl Tracing {
         }
         *traced = Some(log.clone());
         drop(traced);
-        Ok(Self { tracer, log, adapter })
+        Ok(Self { tracer, log, adapter, settled: Some(settled) })
+    }
+
+    /// Notes nothing more, and leaves another trace that has begun since alone.
+    fn end(&self) {
+        lock(&self.tracer.0).take_if(|log| Arc::ptr_eq(log, &self.log));
     }
 
     /// Ends the trace, when all that was submitted is done.
     ///
     /// # Errors
     /// What the device reported.
-    pub async fn finish(self) -> Result<Trace> {
-        *lock(&self.tracer.0) = None;
+    pub async fn finish(mut self) -> Result<Trace> {
+        self.end();
+        // What was submitted while the trace began is watched by nobody else.
+        if let Some(settled) = self.settled.take().map(|settled| settled()) {
+            let settled = match settled {
+                Ok(done) => done.await,
+                Err(error) => Err(error),
+            };
+            settled.unwrap_or_else(|error| self.log.fail(error));
+        }
         let passes = std::mem::take(&mut *lock(&self.log.passes));
         let mut finished = Vec::new();
         for pass in passes {

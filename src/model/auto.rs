@@ -15,7 +15,7 @@ use std::{path::Path, sync::Arc};
 #[non_exhaustive]
 pub enum DevicePolicy {
     /// The GPU; the CPU where there is none, where there is only a software one, which is slower (unless somebody names it: see [`Context::preferred`]), and
-    /// where the GPU has too little memory for the weights or cannot compute them.
+    /// where the GPU has too little memory for the weights or cannot compute them, or its driver fails.
     #[default]
     PreferGpu,
     /// The same, but for software GPUs, which are taken as others are.
@@ -31,7 +31,8 @@ impl DevicePolicy {
     fn falls_back(self, error: &Error) -> bool {
         let kind = error.kind();
         matches!(self, Self::PreferGpu | Self::AnyGpu)
-            && matches!(kind, ErrorKind::NoDevice | ErrorKind::OutOfMemory | ErrorKind::Unsupported | ErrorKind::Lost)
+            && (matches!(kind, ErrorKind::NoDevice | ErrorKind::OutOfMemory | ErrorKind::Unsupported | ErrorKind::Lost)
+                || matches!(error, Error::Shader { .. } | Error::Gpu { .. }))
     }
 }
 

@@ -243,8 +243,8 @@ impl Model {
     }
 
     /// Compiles the kernels that a session of these options will use for prompts and for steps, on all cores, so that its first token need not wait for them.
-    /// It begins at once, and need not be awaited by whoever has something else to do meanwhile; dropped, it is given up. Not among them: those of drafts,
-    /// and of logits of every token. A model on the CPU has none. With a folder for compiled kernels, [`ContextOptions::cache`], those that are there are read.
+    /// It begins at once, and need not be awaited by whoever has something else to do meanwhile; what has begun is done to its end, for which the model waits
+    /// when it is dropped. Not among them: those of drafts, of embeddings, and of logits of every token. A model on the CPU has none. With a folder for compiled kernels, [`ContextOptions::cache`], those that are there are read.
     ///
     /// ```no_run
     /// # async fn start() -> bitnet_wgpu::Result<()> {

@@ -55,7 +55,8 @@ impl Gguf {
         let file = GgufFile::open(path)?;
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config)).map_err(|problem| file.error(problem))?;
-        let masters = if config.architecture.starts_with("bitnet") { Masters::Quantize } else { Masters::Refuse };
+        let trained = config.architecture.starts_with("bitnet") || config.projection_norms;
+        let masters = if trained { Masters::Quantize } else { Masters::Refuse };
         Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters, said: Once::new() })
     }
 

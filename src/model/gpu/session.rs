@@ -140,7 +140,8 @@ impl GpuModel {
         let batch = batch(&self.context);
         for run in lengths(capacity.min(batch)) {
             // Of one sequence, and of as many as have their prompts computed together.
-            for sequences in [1, sequences.min(batch / run)] {
+            let together = Some(sequences.min(batch / run)).filter(|&sequences| sequences > 1);
+            for sequences in iter::once(1).chain(together) {
                 record(&session, Kind { sequences, run, given: Rows::Logits(1) })?;
             }
         }

@@ -27,7 +27,7 @@ const MANY_OUTPUTS: [Shape; 7] =
 const INT8: Method = ("int8", Layout::Int8, |c| c.fast_packed_dot = true);
 /// So many tokens or outputs that matrix units make them, where a device has some: off their tiles, at and off the columns that are staged at a time; the
 /// last in large tiles.
-const ON_UNITS: [Shape; 9] = [
+const ON_UNITS: [Shape; 10] = [
     (257, 1, 1),
     (258, 200, 65),
     (270, 129, 63),
@@ -37,6 +37,7 @@ const ON_UNITS: [Shape; 9] = [
     (33, 10_700, 40),
     (130, 12_300, 33),
     (20, 8500, 300),
+    (70, 8100, 300),
 ];
 /// On units of halves, where a device has some for int8 too.
 const ON_HALVES: Method = ("int8, units of halves", Layout::Int8, |c| {
