@@ -41,7 +41,7 @@ struct Served {
 
 impl Served {
     fn new(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
-        let batch = model.batch(BatchOptions::new(slots, 512).queue(queue)).unwrap();
+        let batch = model.batch(BatchOptions::new(slots, 500).queue(queue)).unwrap();
         let server = Server::new(batch, options(Options::new("tales")));
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -294,7 +294,7 @@ fn what_is_wrong_is_named() {
         (text(json!({ "prompt": [[7], [-1]] })), "prompt", "list"),
         (text(json!({ "prompt": [[]] })), "prompt", "no tokens"),
         (text(json!({ "prompt": [99999] })), "prompt", "99999"),
-        (text(json!({ "prompt": vec![7; 513] })), "prompt", "513 tokens; there is room for 512"),
+        (text(json!({ "prompt": vec![7; 513] })), "prompt", "513 tokens; there is room for 500"),
         (text(json!({ "max_tokens": -1 })), "max_tokens", "from 0"),
         (text(json!({ "max_tokens": 1.5 })), "max_tokens", "1.5"),
         (text(json!({ "max_tokens": "7" })), "max_tokens", "a string"),
@@ -396,7 +396,8 @@ fn embeddings_are_the_librarys() {
         (json!({ "input": vec!["a"; 2049] }), "input", "2049 prompts"),
         (json!({ "input": [3, -1] }), "input", "token ids"),
         (json!({ "input": [99999] }), "input", "token 99999"),
-        (json!({ "input": vec![7; 513] }), "input", "513 tokens"),
+        // Of which a model has room for 512.
+        (json!({ "input": vec![7; 501] }), "input", "501 tokens"),
         (json!({ "input": "a", "dimensions": 64 }), "dimensions", "512 numbers"),
         (json!({ "input": "a", "encoding_format": "hex" }), "encoding_format", "base64"),
         (json!({ "input": "a", "stream": true }), "stream", "no such field"),
@@ -406,6 +407,20 @@ fn embeddings_are_the_librarys() {
         assert!(status == 400 && error["param"] == param && error["message"].as_str().unwrap().contains(words), "{status} {error}");
     }
     assert_eq!(embed(json!({ "input": "a", "model": "other" })).status, 404);
+}
+
+/// One is computed, and as many wait as the queue has places.
+#[test]
+fn requests_for_vectors_wait_in_a_queue_that_ends() {
+    let server = Served::new(&cpu(), 1, 1, |options| options);
+    let body = json!({ "input": vec![vec![7; 200]; 8] });
+    let statuses: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..6).map(|_| scope.spawn(|| post(&server.address, "/v1/embeddings", &body).status)).collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    assert_eq!(post(&server.address, "/v1/embeddings", &json!({ "input": "a" })).status, 200, "there is room again");
 }
 
 #[test]
