@@ -91,7 +91,7 @@ impl Checkpoint {
         let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, said: Once::new() };
         // A model that was saved without a head has its config from one with a head; and MiniCPM's config need not say that it has none.
         let unsaid = checkpoint.config.architecture == "minicpm" && checkpoint.json.get("tie_word_embeddings").is_none();
-        checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head.weight");
+        checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
         // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose activations are quantised.
         if checkpoint.contains("model.layers.0.self_attn.q_proj.norm") {
