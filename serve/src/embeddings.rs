@@ -49,7 +49,7 @@ impl Request {
         let embedding = |(index, found): (usize, &Embedding)| {
             let vector = if self.base64 {
                 let bytes: Vec<u8> = found.vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                json!(base64(&bytes))
+                json!(base64::encode(bytes))
             } else {
                 json!(found.vector)
             };
@@ -58,32 +58,5 @@ impl Request {
         let (data, tokens) =
             (found.iter().enumerate().map(embedding).collect::<Value>(), found.iter().map(|found| found.tokens).sum::<usize>());
         json!({ "object": "list", "data": data, "model": model, "usage": { "prompt_tokens": tokens, "total_tokens": tokens } })
-    }
-}
-
-/// Bytes in base64 (RFC 4648): four characters for three of them.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let bits = (0..3).fold(0u32, |bits, i| bits << 8 | u32::from(three.get(i).copied().unwrap_or(0)));
-        for digit in 0..4 {
-            let used = digit <= three.len();
-            text.push(if used { DIGITS[(bits >> (18 - 6 * digit) & 63) as usize].into() } else { '=' });
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::base64;
-
-    /// The examples of RFC 4648.
-    #[test]
-    fn base64_is_that_of_the_rfc() {
-        let examples = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
-        examples.into_iter().for_each(|(bytes, text)| assert_eq!(base64(bytes.as_bytes()), text));
-        assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
     }
 }

@@ -316,8 +316,20 @@ const fn int8_units(source: Source, unit: MatrixUnit, side: u32, [down, across]:
     source.workgroup_size([subgroups * unit.lanes, 1, 1]).tile([side, side, 1]).workgroup_bytes(most + 8 * side)
 }
 
-const fn int8_units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [Source]) -> Kernel {
-    kernel(name, "bitlinear_gemm_int8_units", sources).matrix_unit(unit)
+/// A kernel on `int8_units`, by its name, and so its binaries.
+macro_rules! int8_units_of_spirv {
+    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal], $depth:literal) => {
+        kernel(
+            $name,
+            "bitlinear_gemm_int8_units",
+            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!($name)), $unit, $side, [$down, $across], $depth).constants(&[
+                ("DOWN", $down),
+                ("ACROSS", $across),
+                ("DEPTH", $depth),
+            ])],
+        )
+        .matrix_unit($unit)
+    };
 }
 
 const INT8_UNITS_PARTS: &[Part] = glsl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm_int8_units"];
@@ -328,50 +340,18 @@ const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
 const INT8_UNIT_8: MatrixUnit = MatrixUnit::int8(8, 8, 8);
 
 /// For GPUs.
-pub static INT8_UNITS_16: OnInt8Unit =
-    OnInt8Unit {
-        large: int8_units_kernel(
-            INT8_UNIT_16,
-            "bitlinear_gemm_int8_units_16_large",
-            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_16_large")), INT8_UNIT_16, 128, [2, 4], 128)
-                .constants(&[("DOWN", 2), ("ACROSS", 4), ("DEPTH", 128)])],
-        ),
-        small: int8_units_kernel(
-            INT8_UNIT_16,
-            "bitlinear_gemm_int8_units_16",
-            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_16")), INT8_UNIT_16, 64, [2, 2], 128)
-                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 128)])],
-        ),
-        deep: int8_units_kernel(
-            INT8_UNIT_16,
-            "bitlinear_gemm_int8_units_16_deep",
-            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_16_deep")), INT8_UNIT_16, 64, [2, 2], 256)
-                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 256)])],
-        ),
-    };
+pub static INT8_UNITS_16: OnInt8Unit = OnInt8Unit {
+    large: int8_units_of_spirv!("bitlinear_gemm_int8_units_16_large", INT8_UNIT_16, 128, [2, 4], 128),
+    small: int8_units_of_spirv!("bitlinear_gemm_int8_units_16", INT8_UNIT_16, 64, [2, 2], 128),
+    deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_16_deep", INT8_UNIT_16, 64, [2, 2], 256),
+};
 
 /// For software adapters, in what workgroup memory they have.
-pub static INT8_UNITS_8: OnInt8Unit =
-    OnInt8Unit {
-        large: int8_units_kernel(
-            INT8_UNIT_8,
-            "bitlinear_gemm_int8_units_8_large",
-            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_8_large")), INT8_UNIT_8, 64, [2, 4], 64)
-                .constants(&[("DOWN", 2), ("ACROSS", 4), ("DEPTH", 64)])],
-        ),
-        small: int8_units_kernel(
-            INT8_UNIT_8,
-            "bitlinear_gemm_int8_units_8",
-            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_8")), INT8_UNIT_8, 32, [2, 2], 64)
-                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 64)])],
-        ),
-        deep: int8_units_kernel(
-            INT8_UNIT_8,
-            "bitlinear_gemm_int8_units_8_deep",
-            &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!("bitlinear_gemm_int8_units_8_deep")), INT8_UNIT_8, 32, [2, 2], 128)
-                .constants(&[("DOWN", 2), ("ACROSS", 2), ("DEPTH", 128)])],
-        ),
-    };
+pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
+    large: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_large", INT8_UNIT_8, 64, [2, 4], 64),
+    small: int8_units_of_spirv!("bitlinear_gemm_int8_units_8", INT8_UNIT_8, 32, [2, 2], 64),
+    deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
+};
 
 const fn grouped(name: &'static str, sources: &'static [Source]) -> Kernel {
     const BINDINGS: &[Binding] =
