@@ -16,6 +16,8 @@ fn main() -> io::Result<()> {
             }
             if !variant.subgroups {
                 name += "-portable";
+            } else if !variant.fused {
+                name += "-unfused";
             }
             let extension = match variant.language {
                 ShaderLanguage::Msl => "metal",

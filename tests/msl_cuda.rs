@@ -55,7 +55,7 @@ impl Folder {
     /// Adds a dispatch that makes `after` of `before`, unless it is there already.
     fn add(&mut self, dispatch: &Dispatch<'_>, limit: u32, before: &Memory, after: &Memory, timed: bool, name: &str) {
         let kernel = dispatch.kernel();
-        let variant = Variant { language: ShaderLanguage::Msl, subgroups: true, floats: dispatch.floats().to_vec() };
+        let variant = Variant { language: ShaderLanguage::Msl, subgroups: true, fused: true, floats: dispatch.floats().to_vec() };
         let float = |(alias, element): &(&str, Element)| format!("_{alias}_{element:?}").to_lowercase();
         let symbol = format!("msl_{}{}", kernel.name, variant.floats.iter().map(float).collect::<String>());
         let size = kernel.source_for(ShaderLanguage::Msl).workgroup_size.map(u64::from);

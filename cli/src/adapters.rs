@@ -62,7 +62,8 @@ fn offered(adapter: &Adapter, why: Option<&str>) -> String {
 fn shown(context: &Context) -> String {
     let c = context.capabilities();
     let mut text = format!("  {} on {:?}; kernels in {:?}, {:?} by choice\n", c.driver, c.backend, c.languages, context.language());
-    text += &format!("  subgroup operations {}, f16 {}, subnormal halves kept {}\n", c.subgroups, c.f16, c.half_subnormals);
+    text += &format!("  subgroup operations {}, f16 {}, subnormal halves kept {}", c.subgroups, c.f16, c.half_subnormals);
+    text += &format!(", multiply-adds fused {}\n", c.fused_multiply_add);
     text += &format!("  matrix units: {}\n", units(c));
     text += &format!("  timestamps {}, largest tensor {} MiB\n", c.timestamps, c.max_binding_bytes >> 20);
     for (tokens, features) in SHAPES {
@@ -99,6 +100,7 @@ fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&
         // Only an open device shows these.
         object["language"] = json!(format!("{:?}", context.language()));
         object["half_subnormals"] = json!(c.half_subnormals);
+        object["fused_multiply_add"] = json!(c.fused_multiply_add);
     }
     object
 }

@@ -1,31 +1,25 @@
-// x / y, correctly rounded on every device: wgsl/shared/exact.wgsl says why and how.
-
-// Moves q by up to two units towards the quotient. Where that crosses a power of two, a second call is needed.
-uint nearer(uint q, uint x, uint y) {
-    uint significand_x = (x & 0x7fffffu) | 0x800000u;
-    uint significand_y = (y & 0x7fffffu) | 0x800000u;
-    uint significand_q = (q & 0x7fffffu) | 0x800000u;
-    uint shift = 150u + (x >> 23) - (y >> 23) - (q >> 23);
-    int remainder = int((significand_x << (shift & 31u)) - significand_q * significand_y);
-    // Below a power of two, floats are twice as dense.
-    int below = (q & 0x7fffffu) == 0u ? 4 : 2;
-    int divisor = int(significand_y);
-    uint up = uint(2 * remainder > divisor) + uint(2 * remainder > 3 * divisor);
-    uint down = uint(below * remainder < -divisor) + uint(below * remainder < -3 * divisor);
-    return q + up - down;
-}
+// x / y, correctly rounded on every device that fuses multiply-adds: wgsl/shared/exact.wgsl says why and how.
 
 // Are these the bits of a positive normal float?
 bool is_normal(uint bits) { return bits >= 0x00800000u && bits < 0x7f800000u; }
 
+float significand(uint bits) { return uintBitsToFloat((bits & 0x7fffffu) | 0x3f800000u); }
+
 // Where x, y or the quotient is zero, subnormal, infinite or NaN, the result is the device's own.
 float exact_quotient(float x, float y) {
-    uint q = floatBitsToUint(x / y);
-    uint bits_x = floatBitsToUint(x) & 0x7fffffffu;
-    uint bits_y = floatBitsToUint(y) & 0x7fffffffu;
-    uint bits_q = q & 0x7fffffffu;
-    if (!is_normal(bits_x) || !is_normal(bits_y) || !is_normal(bits_q)) return uintBitsToFloat(q);
-    uint close = nearer(bits_q, bits_x, bits_y);
-    if ((close ^ bits_q) >= 0x800000u) close = nearer(close, bits_x, bits_y);
-    return uintBitsToFloat(close | (q & 0x80000000u));
+    uint bits_x = floatBitsToUint(x);
+    uint bits_y = floatBitsToUint(y);
+    float a = significand(bits_x);
+    float b = significand(bits_y);
+    float inverse = 1.0 / b;
+    float near = a * inverse;
+    // Less than a unit off, in (1/2, 2).
+    float q = fma(fma(-b, near, a), inverse, near);
+    float remainder = fma(-b, q, a);
+    // Half a unit of q is 2^-24 from 1 on, and half of that below. A quotient of two floats is never halfway between two floats.
+    bool up = remainder > b * (q >= 1.0 ? 5.9604644775390625e-8 : 2.98023223876953125e-8);
+    bool down = remainder < -b * (q > 1.0 ? 5.9604644775390625e-8 : 2.98023223876953125e-8);
+    uint bits = floatBitsToUint(q) + uint(up) - uint(down) + (bits_x & 0x7f800000u) - (bits_y & 0x7f800000u);
+    if (!is_normal(bits_x & 0x7fffffffu) || !is_normal(bits_y & 0x7fffffffu) || !is_normal(bits)) return x / y;
+    return uintBitsToFloat(bits | ((bits_x ^ bits_y) & 0x80000000u));
 }

@@ -1,30 +1,39 @@
-// x / y, correctly rounded, whatever the compiler makes of the division. wgsl/shared/exact.wgsl says how.
-
-// Moves q by up to two units towards the quotient. Where that crosses a power of two, a second call is needed.
-static inline uint nearer(uint q, uint x, uint y) {
-    const uint significand_x = (x & 0x7fffffu) | 0x800000u;
-    const uint significand_y = (y & 0x7fffffu) | 0x800000u;
-    const uint significand_q = (q & 0x7fffffu) | 0x800000u;
-    const uint shift = 150u + (x >> 23) - (y >> 23) - (q >> 23);
-    const int remainder = as_type<int>((significand_x << (shift & 31u)) - significand_q * significand_y);
-    // Below a power of two, floats are twice as dense.
-    const int below = (q & 0x7fffffu) == 0u ? 4 : 2;
-    const int divisor = int(significand_y);
-    const uint up = uint(2 * remainder > divisor) + uint(2 * remainder > 3 * divisor);
-    const uint down = uint(below * remainder < -divisor) + uint(below * remainder < -3 * divisor);
-    return q + up - down;
-}
+// x / y and the square root, correctly rounded, whatever the compiler makes of a division: wgsl/shared/exact.wgsl says why and how. fma() is fused in Metal.
 
 // Are these the bits of a positive normal float?
 static inline bool is_normal(uint bits) { return bits >= 0x00800000u && bits < 0x7f800000u; }
 
+static inline float significand(uint bits) { return as_type<float>((bits & 0x7fffffu) | 0x3f800000u); }
+
 // Where x, y or the quotient is zero, subnormal, infinite or NaN, the result is the device's own.
 static inline float exact_quotient(float x, float y) {
-    const uint q = as_type<uint>(x / y);
-    const uint bits_x = as_type<uint>(x) & 0x7fffffffu;
-    const uint bits_y = as_type<uint>(y) & 0x7fffffffu;
-    uint bits_q = q & 0x7fffffffu;
-    if (!is_normal(bits_x) || !is_normal(bits_y) || !is_normal(bits_q)) return as_type<float>(q);
-    bits_q = nearer(nearer(bits_q, bits_x, bits_y), bits_x, bits_y);
-    return as_type<float>(bits_q | (q & 0x80000000u));
+    const uint bits_x = as_type<uint>(x), bits_y = as_type<uint>(y);
+    const float a = significand(bits_x), b = significand(bits_y);
+    const float inverse = 1.0f / b;
+    const float near = a * inverse;
+    // Less than a unit off, in (1/2, 2).
+    const float q = fma(fma(-b, near, a), inverse, near);
+    const float remainder = fma(-b, q, a);
+    // Half a unit of q is 2^-24 from 1 on, and half of that below. A quotient of two floats is never halfway between two floats.
+    const bool up = remainder > b * (q >= 1.0f ? 0x1p-24f : 0x1p-25f);
+    const bool down = remainder < -b * (q > 1.0f ? 0x1p-24f : 0x1p-25f);
+    const uint bits = as_type<uint>(q) + uint(up) - uint(down) + (bits_x & 0x7f800000u) - (bits_y & 0x7f800000u);
+    if (!is_normal(bits_x & 0x7fffffffu) || !is_normal(bits_y & 0x7fffffffu) || !is_normal(bits)) return x / y;
+    return as_type<float>(bits | ((bits_x ^ bits_y) & 0x80000000u));
+}
+
+// Of zeros, subnormal and negative numbers, infinity and NaN, the device's own.
+static inline float exact_sqrt(float x) {
+    const uint bits = as_type<uint>(x);
+    if (!is_normal(bits)) return sqrt(x);
+    // m in [1, 4), for m·2^(2·e).
+    const uint odd = (bits >> 23) & 1u;
+    const float m = as_type<float>((bits & 0x7fffffu) | (odd == 1u ? 0x3f800000u : 0x40000000u));
+    const float inverse = rsqrt(m);
+    const float near = m * inverse;
+    const float halved = 0.5f * inverse;
+    const float error = fma(-near, halved, 0.5f);
+    const float r = fma(near, error, near);
+    const uint root = as_type<uint>(fma(fma(-r, r, m), fma(halved, error, halved), r));
+    return as_type<float>(root + ((((bits >> 23) + odd) >> 1) << 23) - 0x20000000u);
 }

@@ -25,23 +25,6 @@ static inline int2 from_limbs(uint2 sums) {
     return int2(int((top >> 8) + ((top >> 7) & 1u)), int(first) - 23);
 }
 
-// Moves r by one unit towards the square root of x.
-static inline uint nearer_root(uint r, uint x) {
-    const uint significand_x = (x & 0x7fffffu) | 0x800000u;
-    const uint significand_r = (r & 0x7fffffu) | 0x800000u;
-    const uint shift = (x >> 23) + 150u - 2u * (r >> 23);
-    const int remainder = as_type<int>((significand_x << (shift & 31u)) - significand_r * significand_r);
-    const int below = (r & 0x7fffffu) == 0u ? 2 : 1;
-    return r + uint(remainder > int(significand_r)) - uint(below * remainder <= -int(significand_r));
-}
-
-static inline float exact_sqrt(float x) {
-    const uint r = as_type<uint>(sqrt(x));
-    const uint bits = as_type<uint>(x);
-    if (!is_normal(bits) || !is_normal(r)) return as_type<float>(r);
-    return as_type<float>(nearer_root(nearer_root(r, bits), bits));
-}
-
 // From the limbs of the sum of squares; NaN for a row with an infinity or a NaN.
 static inline float inverse_rms(uint largest, uint2 sums, uint features, float eps) {
     const int2 total = from_limbs(sums);

@@ -32,7 +32,8 @@ pub const NEEDED: Needs = Needs {
 pub struct Adapter {
     /// Its place among the adapters of this system, as [`AdapterChoice::Index`] takes it. It stays the same while drivers and the environment do.
     pub index: usize,
-    /// Name, driver, backend, and what kernels may count on. What only an open device shows, [`Capabilities::half_subnormals`], is false here.
+    /// Name, driver, backend, and what kernels may count on. What only an open device shows, [`Capabilities::half_subnormals`] and
+    /// [`Capabilities::fused_multiply_add`], is false here.
     pub capabilities: Capabilities,
     /// Discrete, integrated, a processor, ...
     pub kind: wgpu::DeviceType,

@@ -32,6 +32,8 @@ pub struct Capabilities {
     pub fast_packed_dot: bool,
     /// Does a half-precision subnormal keep its value when widened? Measured on the device when a context is made.
     pub half_subnormals: bool,
+    /// Does `fma` round once? Vulkan lets it round the product too. Measured on the device when a context is made.
+    pub fused_multiply_add: bool,
     /// Does a WGSL `storageBarrier` order memory for the whole device, and not for its workgroup alone? As naga translates it for Vulkan it does.
     pub device_barriers: bool,
     /// Timestamps at the bounds of a compute pass, which were seen to move.
@@ -63,6 +65,7 @@ impl Capabilities {
             // lavapipe expands it: its halves are twice as fast (docs/performance.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
+            fused_multiply_add: false,
             device_barriers: info.backend == wgpu::Backend::Vulkan,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
@@ -85,6 +88,7 @@ impl Capabilities {
             matrix_units: Vec::new(),
             fast_packed_dot: !apple,
             half_subnormals: true,
+            fused_multiply_add: true,
             device_barriers: !apple,
             timestamps: true,
             max_binding_bytes: (2 << 30) - 4,

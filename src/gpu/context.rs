@@ -135,6 +135,7 @@ impl Context {
         new.matrix_units.retain(|unit| old.matrix_units.contains(unit));
         new.timestamps &= old.timestamps;
         new.half_subnormals &= old.half_subnormals;
+        new.fused_multiply_add &= old.fused_multiply_add;
         new.max_binding_bytes = new.max_binding_bytes.min(old.max_binding_bytes);
         new.max_workgroups = new.max_workgroups.clamp(1, old.max_workgroups);
         self.with_capabilities(new)
@@ -269,9 +270,10 @@ impl Context {
     /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases.
     pub(super) fn pipeline(&self, kernel: &KernelRef, floats: Vec<(&'static str, Element)>) -> Result<Arc<Pipeline>> {
         let language = kernel.language(self.language());
-        // A kernel that has no portable form is the same with and without subgroup operations.
+        // A kernel that has no other form is the same with and without.
         let subgroups = self.capabilities().subgroups || !kernel.uses_subgroups();
-        let variant = Variant { language, subgroups, floats };
+        let fused = self.capabilities().fused_multiply_add || !kernel.uses_fused(language);
+        let variant = Variant { language, subgroups, fused, floats };
         self.check_needs(kernel.name, &kernel.needs(&variant), language)?;
         self.shared.pipelines.get(&self.shared.device, kernel, variant)
     }

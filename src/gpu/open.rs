@@ -165,7 +165,10 @@ impl Context {
         }
         let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter));
         let context = Self::on(device, queue, info, capabilities.clone(), wait_limit, cache)?;
-        (capabilities.half_subnormals, capabilities.timestamps) = probes::half_subnormals_kept(&context).await?;
+        let found = probes::probe(&context).await?;
+        capabilities.half_subnormals = found.half_subnormals;
+        capabilities.fused_multiply_add = found.fused_multiply_add;
+        capabilities.timestamps = found.clock_moves;
         log::info!("{:?} kernels on {capabilities:?}", context.language());
         Ok(context.with_capabilities(capabilities))
     }

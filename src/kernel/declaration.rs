@@ -81,7 +81,7 @@ pub(crate) enum Code {
     Words(Arc<[u32]>),
 }
 
-/// What is still open after a kernel's declaration: the language, whether subgroup operations may be used, and the element types behind its
+/// What is still open after a kernel's declaration: the language, whether subgroup operations and fused multiply-adds may be used, and the element types behind its
 /// [`Type::Float`] aliases.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Variant {
@@ -89,6 +89,8 @@ pub struct Variant {
     pub language: ShaderLanguage,
     /// Whether parts use their subgroup text or their portable one (WGSL only).
     pub subgroups: bool,
+    /// Whether parts may count on fused multiply-adds, or use their text for devices without.
+    pub fused: bool,
     /// Alias and element of [`Kernel::aliases`], in their order.
     pub floats: Vec<(&'static str, Element)>,
 }
@@ -213,6 +215,11 @@ impl Kernel {
         self.source(ShaderLanguage::Wgsl).is_some_and(|source| self.parts(source).any(|part| part.portable.is_some()))
     }
 
+    /// Does the text have another form for devices that do not fuse multiply-adds? Where a kernel has Metal, whose `fma` is rounded once, that has none.
+    pub fn uses_fused(&self, preferred: ShaderLanguage) -> bool {
+        self.parts(self.source_for(preferred)).any(|part| part.unfused.is_some())
+    }
+
     /// The distinct aliases, in binding order, and the 32-bit type that each may be: of [`Type::Float`] `f32`, of [`Type::Bits`] `u32`. The other is
     /// `f16`.
     pub fn aliases(&self) -> Vec<(&'static str, Element)> {
@@ -230,18 +237,20 @@ impl Kernel {
         aliases
     }
 
-    /// Every variant there is, for tests that walk the catalog: languages × subgroups × `f32` or `f16` for each alias, or for all.
+    /// Variants for tests that walk the catalog: languages × what they need beyond the plainest device, all of it or nothing × `f32` or `f16` for each alias, or
+    /// for all.
     pub fn variants(&self) -> Vec<Variant> {
         let aliases = self.aliases();
         let mut all = Vec::new();
         for language in self.sources().iter().map(|source| source.language) {
-            let portable = language == ShaderLanguage::Wgsl && self.uses_subgroups();
-            for subgroups in [true, false].into_iter().take(1 + usize::from(portable)) {
+            let (portable, unfused) = (language == ShaderLanguage::Wgsl && self.uses_subgroups(), self.uses_fused(language));
+            for able in [true, false].into_iter().take(1 + usize::from(portable || unfused)) {
+                let (subgroups, fused) = (able || !portable, able || !unfused);
                 let last = (1 << aliases.len()) - 1;
                 for bits in (0..=last).filter(|&bits| !self.one_float || bits == 0 || bits == last) {
                     let element = |i: usize, wide| if bits >> i & 1 == 0 { wide } else { Element::F16 };
                     let floats = aliases.iter().enumerate().map(|(i, &(name, wide))| (name, element(i, wide))).collect();
-                    all.push(Variant { language, subgroups, floats });
+                    all.push(Variant { language, subgroups, fused, floats });
                 }
             }
         }
@@ -303,7 +312,10 @@ impl Kernel {
             ShaderLanguage::Spirv if source.parts.is_empty() => return text,
             ShaderLanguage::Spirv => self.write_glsl_head(source, variant, &mut text),
         };
-        let body = |part: &Part| if variant.subgroups { part.text } else { part.portable.unwrap_or(part.text) };
+        let body = |part: &Part| {
+            let (portable, unfused) = (part.portable.filter(|_| !variant.subgroups), part.unfused.filter(|_| !variant.fused));
+            portable.or(unfused).unwrap_or(part.text)
+        };
         let _ = self.parts(source).try_for_each(|part| writeln!(text, "// {}\n{}", part.path, body(part)));
         if let Some(Code::Text(brought)) = self.code() {
             text += brought;

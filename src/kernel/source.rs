@@ -11,12 +11,14 @@ pub struct Part {
     pub text: &'static str,
     /// The same functions without subgroup operations, where `text` uses them.
     pub portable: Option<&'static str>,
+    /// The same functions for devices whose `fma` may round the product, where `text` counts on one that does not.
+    pub unfused: Option<&'static str>,
 }
 
 impl Part {
     /// A part that every adapter can run.
     pub const fn new(path: &'static str, text: &'static str) -> Self {
-        Self { path, text, portable: None }
+        Self { path, text, portable: None, unfused: None }
     }
 }
 
@@ -29,6 +31,7 @@ pub const REDUCE: Part = Part {
     path: "wgsl/shared/reduce.wgsl",
     text: include_str!("../../wgsl/shared/reduce.wgsl"),
     portable: Some(include_str!("../../wgsl/shared/reduce_portable.wgsl")),
+    unfused: None,
 };
 
 /// Maxima and sums of integers over a workgroup with one barrier each, by atomics in workgroup memory; after [`REDUCE`].
@@ -37,6 +40,24 @@ pub const CELLS: Part = Part {
     path: "wgsl/shared/cells.wgsl",
     text: include_str!("../../wgsl/shared/cells.wgsl"),
     portable: Some(include_str!("../../wgsl/shared/cells_portable.wgsl")),
+    unfused: None,
+};
+
+/// Quotients and roots, correctly rounded: by fused multiply-adds where the device has them, else in integers. `wgsl/shared/exact.wgsl` documents the
+/// functions.
+pub const EXACT: Part = Part {
+    path: "wgsl/shared/exact.wgsl",
+    text: include_str!("../../wgsl/shared/exact.wgsl"),
+    portable: None,
+    unfused: Some(include_str!("../../wgsl/shared/exact_unfused.wgsl")),
+};
+
+/// [`EXACT`] in GLSL.
+pub const EXACT_GLSL: Part = Part {
+    path: "glsl/shared/exact.comp",
+    text: include_str!("../../glsl/shared/exact.comp"),
+    portable: None,
+    unfused: Some(include_str!("../../glsl/shared/exact_unfused.comp")),
 };
 
 /// What one thread does in one turn of a text's hot loop: for instruction counts per unit of work, and for roofs.
@@ -178,12 +199,14 @@ macro_rules! msl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("msl/", $part, "
 macro_rules! glsl { [$($part:tt),+ $(,)?] => { &[$($crate::part!("glsl/", $part, ".comp")),+] } }
 pub(crate) use glsl;
 
-/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`.
+/// Includes what a kernel's GLSL was compiled to, for outputs in `f32` and in `f16`, and for devices that do not fuse multiply-adds.
 macro_rules! spirv {
     ($name:literal) => {
         &[
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32-unfused.spv")),
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16-unfused.spv")),
         ]
     };
 }

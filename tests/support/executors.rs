@@ -42,12 +42,14 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
 
 fn without_subgroups() -> Option<Context> {
     let wgsl = context().with_language(ShaderLanguage::Wgsl).ok()?;
-    wgsl.capabilities().subgroups.then(|| wgsl.restricted(|c| c.subgroups = false))
+    wgsl.capabilities().subgroups.then(|| wgsl.restricted(|c| (c.subgroups, c.fused_multiply_add) = (false, false)))
 }
 
 /// The same declaration with what naga's SPIR-V writer makes of its WGSL.
 fn with_spirv(kernel: &Kernel, floats: &[(&'static str, Element)]) -> Kernel {
-    let variant = Variant { language: ShaderLanguage::Wgsl, subgroups: context().capabilities().subgroups, floats: floats.to_vec() };
+    let able = context().capabilities();
+    let language = ShaderLanguage::Wgsl;
+    let variant = Variant { language, subgroups: able.subgroups, fused: able.fused_multiply_add, floats: floats.to_vec() };
     let (module, info) = machine::parse(&kernel.text(&variant), Capabilities::all());
     // As in the release pipelines of the library; else drivers compile for minutes.
     let zero_initialize_workgroup_memory = spv::ZeroInitializeWorkgroupMemoryMode::None;

@@ -29,7 +29,8 @@ pub enum Text {
 impl Text {
     fn variant(self, kernel: &Kernel, floats: &[(&'static str, Element)]) -> Variant {
         let language = if self == Self::Metal { kernel.language(ShaderLanguage::Msl) } else { ShaderLanguage::Wgsl };
-        Variant { language, subgroups: self != (Self::Naga { subgroups: false }), floats: floats.to_vec() }
+        let able = self != (Self::Naga { subgroups: false });
+        Variant { language, subgroups: able, fused: able || !kernel.uses_fused(language), floats: floats.to_vec() }
     }
 }
 

@@ -47,11 +47,9 @@ fn gathered(word: u32, ids: Ids) -> vec4<u32> {
     return vec4<u32>(word, second, team_exchange(word, 2u, ids), team_exchange(second, 2u, ids));
 }
 
-// Of a row, its scale; what a lane's sum of a row of the matrix begins with, and what is taken off the whole sum, for codes are value + 1.
-struct Quantised { scale: f32, start: Acc, excess: i32 }
-
-// Leaves the row's codes in `x`.
-fn quantise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) -> Quantised {
+// Leaves the row's codes in `x`, and gives their scale. Their sum, which is taken off every sum of products since codes of weights are value + 1, is in
+// cell 4 after a barrier.
+fn quantise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) -> f32 {
     var largest = 0u;
     for (var q = 0u; q < QUADS; q += 1u) { largest = max(largest, magnitude((*v)[q])); }
     largest = cell_max(3u, largest, ids);
@@ -67,8 +65,9 @@ fn quantise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) -> Quantise
     if ids.local < WORDS {
         for (var p = 0u; p < PLANES; p += 1u) { x[p * PLANE + params.words + ids.local] = vec4<u32>(); }
     }
-    let scale_or_nan = bitcast<f32>(select(0x7fc00000u, bitcast<u32>(scale), finite));
-    return begun(scale_or_nan, total, ids);
+    cell_add(4u, bitcast<u32>(total), ids);
+    workgroupBarrier();
+    return bitcast<f32>(select(0x7fc00000u, bitcast<u32>(scale), finite));
 }
 
 // Groups of words i, i + lanes, .. of ROWS rows from `first` on: TURNS of them.
@@ -123,12 +122,11 @@ fn norm_bitlinear(group: Group, ids: Ids) {
     }
     clear_cells(ids);
     if params.normalise != 0u { normalise_row(&v, ids); }
-    let row = quantise_row(&v, ids);
+    let scale = quantise_row(&v, ids);
 
     for (; turn < params.tile; turn += team_count(ids) * ROWS) {
         let first = turn + team_offset(ids) * ROWS;
         var acc = array<Acc, ROWS>();
-        for (var r = 0u; r < ROWS; r += 1u) { acc[r] = row.start; }
         for (var chunk = 0u; chunk < chunks; chunk += 1u) {
             // The weights of the next turn are loaded while these are multiplied.
             var w = next;
@@ -143,5 +141,6 @@ fn norm_bitlinear(group: Group, ids: Ids) {
         if first < params.tile && team_lane(ids) < ROWS { sums[first + team_lane(ids)] = bitcast<u32>(sum); }
     }
     workgroupBarrier();
-    emit(token, output, writes, exact_quotient(finish(bitcast<Acc>(sums[ids.local]), vec2<i32>(row.excess, 0)) * beta, row.scale), base, ids);
+    let sum = finish(bitcast<Acc>(sums[ids.local]), vec2<i32>(bitcast<i32>(cell_value(4u)), 0));
+    emit(token, output, writes, exact_quotient(sum * beta, scale), base, ids);
 }

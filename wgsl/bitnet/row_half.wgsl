@@ -9,8 +9,3 @@ fn store(quad: u32, codes: vec4<i32>, ids: Ids) {
         x[PLANE + quad / 4u] = odd;
     }
 }
-
-fn begun(scale: f32, total: i32, ids: Ids) -> Quantised {
-    // Its barrier is for `x` too.
-    return Quantised(scale, 0.0, bitcast<i32>(cell_sum(4u, bitcast<u32>(total), ids)));
-}

@@ -30,3 +30,11 @@ fn cell_sum(cell: u32, v: u32, ids: Ids) -> u32 {
     workgroupBarrier();
     return atomicLoad(&cells[cell]);
 }
+
+// As cell_sum, for whoever calls a barrier before cell_value.
+fn cell_add(cell: u32, v: u32, ids: Ids) {
+    let part = subgroupAdd(v);
+    if ids.lane == 0u { atomicAdd(&cells[cell], part); }
+}
+
+fn cell_value(cell: u32) -> u32 { return atomicLoad(&cells[cell]); }

@@ -24,3 +24,7 @@ fn cell_sum(cell: u32, v: u32, ids: Ids) -> u32 {
     workgroupBarrier();
     return atomicLoad(&cells[cell]);
 }
+
+fn cell_add(cell: u32, v: u32, ids: Ids) { atomicAdd(&cells[cell], v); }
+
+fn cell_value(cell: u32) -> u32 { return atomicLoad(&cells[cell]); }

@@ -1,33 +1,44 @@
-// x / y, correctly rounded on every device. Vulkan lets a division be off by 2.5 units in the last place, and Metal compiles with fast math; but
-// the last bit of a scale can move a quantised code. So the device's quotient q is corrected in integers: with 24-bit significands the remainder
-// x·2^s - q·y is small, and so exact modulo 2^32. A quotient of two floats is never halfway between two floats.
-
-// Moves q by up to two units towards the quotient. Where that crosses a power of two, a second call is needed.
-fn nearer(q: u32, x: u32, y: u32) -> u32 {
-    let significand_x = (x & 0x7fffffu) | 0x800000u;
-    let significand_y = (y & 0x7fffffu) | 0x800000u;
-    let significand_q = (q & 0x7fffffu) | 0x800000u;
-    let shift = 150u + (x >> 23u) - (y >> 23u) - (q >> 23u);
-    let remainder = bitcast<i32>((significand_x << (shift & 31u)) - significand_q * significand_y);
-    // Below a power of two, floats are twice as dense.
-    let below = select(2, 4, (q & 0x7fffffu) == 0u);
-    let divisor = i32(significand_y);
-    let up = u32(2 * remainder > divisor) + u32(2 * remainder > 3 * divisor);
-    let down = u32(below * remainder < -divisor) + u32(below * remainder < -3 * divisor);
-    return q + up - down;
-}
+// x / y and the square root, correctly rounded on every device. Vulkan lets a division be off by 2.5 units in the last place, and Metal compiles with fast
+// math; but the last bit of a scale can move a quantised code. So a quotient of significands is corrected by its remainder, which a fused multiply-add
+// gives exactly. Devices that do not fuse, as a probe tells when one is opened, have exact_unfused.wgsl.
 
 // Are these the bits of a positive normal float?
 fn is_normal(bits: u32) -> bool { return bits >= 0x00800000u && bits < 0x7f800000u; }
 
+fn significand(bits: u32) -> f32 { return bitcast<f32>((bits & 0x7fffffu) | 0x3f800000u); }
+
 // Where x, y or the quotient is zero, subnormal, infinite or NaN, the result is the device's own.
 fn exact_quotient(x: f32, y: f32) -> f32 {
-    let q = bitcast<u32>(x / y);
-    let bits_x = bitcast<u32>(x) & 0x7fffffffu;
-    let bits_y = bitcast<u32>(y) & 0x7fffffffu;
-    var bits_q = q & 0x7fffffffu;
-    if !is_normal(bits_x) || !is_normal(bits_y) || !is_normal(bits_q) { return bitcast<f32>(q); }
-    let close = nearer(bits_q, bits_x, bits_y);
-    if (close ^ bits_q) >= 0x800000u { bits_q = nearer(close, bits_x, bits_y); } else { bits_q = close; }
-    return bitcast<f32>(bits_q | (q & 0x80000000u));
+    let bits_x = bitcast<u32>(x);
+    let bits_y = bitcast<u32>(y);
+    let a = significand(bits_x);
+    let b = significand(bits_y);
+    let inverse = 1.0 / b;
+    let near = a * inverse;
+    // Less than a unit off, in (1/2, 2).
+    let q = fma(fma(-b, near, a), inverse, near);
+    let remainder = fma(-b, q, a);
+    // Half a unit of q is 2^-24 from 1 on, and half of that below. A quotient of two floats is never halfway between two floats.
+    let up = remainder > b * select(0x1p-25f, 0x1p-24f, q >= 1.0);
+    let down = remainder < -b * select(0x1p-25f, 0x1p-24f, q > 1.0);
+    let bits = bitcast<u32>(q) + u32(up) - u32(down) + (bits_x & 0x7f800000u) - (bits_y & 0x7f800000u);
+    if !is_normal(bits_x & 0x7fffffffu) || !is_normal(bits_y & 0x7fffffffu) || !is_normal(bits) { return x / y; }
+    return bitcast<f32>(bits | ((bits_x ^ bits_y) & 0x80000000u));
+}
+
+// Of zeros, subnormal and negative numbers, infinity and NaN, the device's own. Checked for all 2^24 significands and exponents' parities, and inverse roots
+// that are off by up to three units.
+fn exact_sqrt(x: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    if !is_normal(bits) { return sqrt(x); }
+    // m in [1, 4), for m·2^(2·e).
+    let odd = (bits >> 23u) & 1u;
+    let m = bitcast<f32>((bits & 0x7fffffu) | select(0x40000000u, 0x3f800000u, odd == 1u));
+    let inverse = inverseSqrt(m);
+    let near = m * inverse;
+    let half = 0.5 * inverse;
+    let error = fma(-near, half, 0.5);
+    let r = fma(near, error, near);
+    let root = bitcast<u32>(fma(fma(-r, r, m), fma(half, error, half), r));
+    return bitcast<f32>(root + ((((bits >> 23u) + odd) >> 1u) << 23u) - 0x20000000u);
 }

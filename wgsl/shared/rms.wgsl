@@ -30,24 +30,6 @@ fn from_limbs(sums: vec2<u32>) -> vec2<i32> {
     return vec2<i32>(i32((top >> 8u) + ((top >> 7u) & 1u)), i32(first) - 23);
 }
 
-// Moves r by one unit towards the square root of x. As in exact.wgsl, the remainder x·2^s - r² is small, and so exact modulo 2^32; and a root is
-// never halfway between two floats.
-fn nearer_root(r: u32, x: u32) -> u32 {
-    let significand_x = (x & 0x7fffffu) | 0x800000u;
-    let significand_r = (r & 0x7fffffu) | 0x800000u;
-    let shift = (x >> 23u) + 150u - 2u * (r >> 23u);
-    let remainder = bitcast<i32>((significand_x << (shift & 31u)) - significand_r * significand_r);
-    let below = select(1, 2, (r & 0x7fffffu) == 0u);
-    return r + u32(remainder > i32(significand_r)) - u32(below * remainder <= -i32(significand_r));
-}
-
-fn exact_sqrt(x: f32) -> f32 {
-    let r = bitcast<u32>(sqrt(x));
-    let bits = bitcast<u32>(x);
-    if !is_normal(bits) || !is_normal(r) { return bitcast<f32>(r); }
-    return bitcast<f32>(nearer_root(nearer_root(r, bits), bits));
-}
-
 // From the limbs of the sum of squares; NaN for a row with an infinity or a NaN.
 fn inverse_rms(largest: u32, sums: vec2<u32>, features: u32, eps: f32) -> f32 {
     let total = from_limbs(sums);

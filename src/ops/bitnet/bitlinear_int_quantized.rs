@@ -15,7 +15,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Part, Source, Work},
+        source::{EXACT, Part, Source, Work},
     },
     params,
     weights::int::{affine::Affine, bits::Bits, matrix::IntMatrix, packed::PackedInt},
@@ -34,7 +34,7 @@ const MANY: usize = 4;
 
 const BINDINGS: &[Binding] =
     &[read("codes", U32), read("w_scale", F32), read("w_zero", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
-const PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "bitnet/bitlinear_int_quantized"];
+const PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/bitlinear_int_quantized"];
 
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("bitlinear_int_quantized")

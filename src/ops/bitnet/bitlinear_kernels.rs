@@ -6,7 +6,7 @@ use crate::{
         declaration::Kernel,
         needs::MatrixUnit,
         params::Params as _,
-        source::{Part, REDUCE, Source, Work, glsl, spirv},
+        source::{EXACT, EXACT_GLSL, Part, REDUCE, Source, Work, glsl, spirv},
     },
     msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
@@ -63,8 +63,8 @@ const fn gemv(source: Source, threads: u32, rows: u32, weights: u32, bytes: u32)
     source.workgroup_size([threads, 1, 1]).tile([threads / 32 * rows, 1, 1]).work(Work::new(weights, "weights", bytes, 2 * weights))
 }
 
-const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
-const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
+const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
+const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
 
 /// Packed integer dot products: TURNS × ROWS pairs of words a turn. Two teams share two rows.
 pub static GEMV_INT8: Kernel = kernel(
@@ -108,15 +108,9 @@ pub static GEMV_BIASED: Kernel = kernel(
     "bitlinear_gemv_biased",
     "bitlinear_gemv",
     &[
-        gemv(
-            Source::wgsl(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/row_sums", "bitnet/bitlinear_gemv"]),
-            64,
-            8,
-            8 * 16,
-            64,
-        )
-        .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
-        .workgroup_bytes(320),
+        gemv(Source::wgsl(wgsl![REDUCE, EXACT, "bitnet/dot_biased", "bitnet/row_sums", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
+            .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
+            .workgroup_bytes(320),
         gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8)]),
     ],
@@ -148,8 +142,8 @@ const fn several_kernel(name: &'static str, sources: &'static [Source]) -> Kerne
     kernel(name, "bitlinear_gemv_several", sources)
 }
 
-const SEVERAL_INT8: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_gemv_several"];
-const SEVERAL_HALF: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
+const SEVERAL_INT8: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/bitlinear_gemv_several"];
+const SEVERAL_HALF: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
 const SEVERAL_HALF_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
 
 /// Two tokens at a time; two teams share four rows.
@@ -194,7 +188,7 @@ pub static GEMV_HALF_4: Kernel = several_kernel(
 pub static GEMV_BIASED_4: Kernel = several_kernel(
     "bitlinear_gemv_biased_4",
     &[
-        several(wgsl![REDUCE, "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 64, 4, [1, 1, 1])
+        several(wgsl![REDUCE, EXACT, "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 64, 4, [1, 1, 1])
             .constants(&[("TURNS", 1), ("SPLIT", 1)]),
         several_msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 8, 4)
             .constants(&[("ROWS", 8)]),
@@ -210,11 +204,10 @@ const fn gemm(source: Source, products: u32) -> Source {
 pub static GEMM_INT8: Kernel = kernel(
     "bitlinear_gemm_int8",
     "bitlinear_gemm",
-    &[gemm(Source::wgsl(wgsl!["shared/ids", "shared/exact", "bitnet/tile_int8", "bitnet/bitlinear_gemm"]), 16 * 4 * 16)
-        .workgroup_bytes(8192)],
+    &[gemm(Source::wgsl(wgsl!["shared/ids", EXACT, "bitnet/tile_int8", "bitnet/bitlinear_gemm"]), 16 * 4 * 16).workgroup_bytes(8192)],
 );
 
-const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "bitnet/tile_half", "bitnet/bitlinear_gemm"];
+const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/tile_half", "bitnet/bitlinear_gemm"];
 
 const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm"];
 
@@ -267,8 +260,8 @@ const fn units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [S
     kernel(name, "bitlinear_gemm_units", sources).matrix_unit(unit)
 }
 
-const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "shared/lane", "tensor/matrix_16", "bitnet/bitlinear_gemm_units"];
-const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", "shared/exact", "shared/lane", "tensor/matrix_8", "bitnet/bitlinear_gemm_units"];
+const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_16", "bitnet/bitlinear_gemm_units"];
+const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_8", "bitnet/bitlinear_gemm_units"];
 
 /// For GPUs.
 pub static UNITS_16: OnUnit = OnUnit {
@@ -332,7 +325,7 @@ macro_rules! int8_units_of_spirv {
     };
 }
 
-const INT8_UNITS_PARTS: &[Part] = glsl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm_int8_units"];
+const INT8_UNITS_PARTS: &[Part] = glsl!["shared/prelude", EXACT_GLSL, "bitnet/bitlinear_gemm_int8_units"];
 
 /// Of GPUs of NVIDIA.
 const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
@@ -359,7 +352,7 @@ const fn grouped(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, GroupedParams::FIELDS, BINDINGS, sources).entry("bitlinear_grouped")
 }
 
-const GROUPED_PARTS: &[Part] = wgsl![REDUCE, "shared/exact", "bitnet/dot_int8", "bitnet/bitlinear_grouped"];
+const GROUPED_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/bitlinear_grouped"];
 
 /// A turn is a word of a row, for `tokens` tokens.
 const fn grouped_source(tokens: u32) -> Source {

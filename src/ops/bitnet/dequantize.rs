@@ -9,7 +9,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{EXACT, Source, Work},
     },
     msl, params,
     weights::ternary::{layout::row_words, matrix::TernaryMatrix, scales::groups},
@@ -38,7 +38,7 @@ const fn activations(name: &'static str, sources: &'static [Source]) -> Kernel {
 static ACTIVATIONS_INT8: Kernel = activations(
     "dequantize_activations_int8",
     &[
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/unpack_int8", "bitnet/dequantize_activations"]),
+        Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "bitnet/unpack_int8", "bitnet/dequantize_activations"]),
         Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/layout_int8", "bitnet/dequantize_activations"]),
     ],
 );
@@ -49,7 +49,7 @@ static ACTIVATIONS_HALF: Kernel = activations(
         Source::wgsl(wgsl![
             "shared/ids",
             "shared/flat",
-            "shared/exact",
+            EXACT,
             "bitnet/half_planes",
             "bitnet/unpack_half",
             "bitnet/dequantize_activations"

@@ -24,7 +24,7 @@ static FAKE_QUANTIZE_ACTIVATIONS: Kernel = shared_rows!(
     &[read("x", Float("X")), read_write("y", Float("X"))],
     1,
     Work::new(1, "elements", 8, 5),
-    ["shared/exact", "bitnet/absmax_scale", "bitnet/fake_quantize", "shared/magnitude", "shared/lanes", "bitnet/fake_quantize_activations",]
+    ["bitnet/absmax_scale", "bitnet/fake_quantize", "shared/magnitude", "shared/lanes", "bitnet/fake_quantize_activations",]
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&FAKE_QUANTIZE_ACTIVATIONS];

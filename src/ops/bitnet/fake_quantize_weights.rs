@@ -12,7 +12,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Part, Source, Work},
+        source::{EXACT, Part, Source, Work},
     },
     ops::frames::{Operand, elementwise, function, record_three, three_inputs},
     params, wgsl,
@@ -26,18 +26,11 @@ static FAKE_QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     "fake_quantize_weights",
     Params::FIELDS,
     &[read("w", Float("X")), read("sums", F32), read_write("y", Float("X")), read_write("scale", F32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/exact",
-        "shared/finite",
-        "shared/fixed_tree",
-        "bitnet/fake_quantize_weights"
-    ])
-    .workgroup_size([THREADS, 1, 1])
-    .tile([16 * THREADS, 1, 1])
-    .workgroup_bytes(4 * THREADS)
-    .work(Work::new(1, "element", 8, 5))],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "shared/finite", "shared/fixed_tree", "bitnet/fake_quantize_weights"])
+        .workgroup_size([THREADS, 1, 1])
+        .tile([16 * THREADS, 1, 1])
+        .workgroup_bytes(4 * THREADS)
+        .work(Work::new(1, "element", 8, 5))],
 )
 .flat();
 

@@ -12,7 +12,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{EXACT, Source, Work},
     },
     ops::reduce::{lanes, rows_extent},
     params,
@@ -32,14 +32,14 @@ static QUANTIZE_ACTIVATIONS_4BIT: Kernel = shared_rows!(
     &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32)],
     1,
     Work::new(8, "elements", 36, 16),
-    ["shared/exact", "bitnet/absmax_scale", "shared/magnitude", "shared/lanes", "bitnet/quantize_activations_4bit",]
+    ["bitnet/absmax_scale", "shared/magnitude", "shared/lanes", "bitnet/quantize_activations_4bit",]
 );
 
 static DEQUANTIZE_INT4: Kernel = Kernel::trusted(
     "dequantize_int4",
     BackParams::FIELDS,
     &[read("codes", U32), read("scales", F32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/dequantize_int4"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "bitnet/dequantize_int4"])],
 )
 .flat();
 

@@ -8,7 +8,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::Source,
+        source::{EXACT, Source},
     },
     ops::reduce::{THREADS, lanes},
     params,
@@ -22,7 +22,7 @@ static DEQUANTIZE_INT8: Kernel = Kernel::trusted(
     "dequantize_int8",
     Params::FIELDS,
     &[read("codes", U32), read("scales", F32), read("zero_points", I32), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exact", "bitnet/dequantize_int8"])],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "bitnet/dequantize_int8"])],
 )
 .flat();
 

@@ -17,7 +17,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, REDUCE, Source, Work},
+        source::{CELLS, EXACT, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
     params,
@@ -56,11 +56,11 @@ macro_rules! family_of {
     ($family:ident, $name:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {
         static $family: Family = {
             const INT8: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, CELLS, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_int8", "bitnet/row_int8", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const HALF: &[$crate::kernel::source::Part] = $crate::wgsl![
-                REDUCE, CELLS, "shared/exact", "shared/rms", "bitnet/absmax_scale", "bitnet/dot_half", "bitnet/row_half", "bitnet/row_sums", $($wgsl,)*
+                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/absmax_scale", "bitnet/dot_half", "bitnet/row_half", "bitnet/row_sums", $($wgsl,)*
                 "bitnet/norm_bitlinear"
             ];
             const METAL: &[$crate::kernel::source::Part] = $crate::msl![

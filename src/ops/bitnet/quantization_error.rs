@@ -7,6 +7,7 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
+        source::EXACT,
     },
     ops::reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, reduction},
     shape::Shape,
@@ -18,13 +19,12 @@ const WORDS: usize = 6;
 static QUANTIZATION_ERROR: Kernel = reduce::kernel(
     "quantization_error",
     &[read("w", Float("X")), read("quantized", Float("Q")), read_write("y", U32)],
-    &[reduction!(wgsl["shared/exact", "bitnet/quantization_error", "bitnet/quantization_error_sums"])
-        .workgroup_bytes(4 * (WORDS * THREADS) as u32)],
+    &[reduction!(wgsl[EXACT, "bitnet/quantization_error", "bitnet/quantization_error_sums"]).workgroup_bytes(4 * (WORDS * THREADS) as u32)],
 );
 static QUANTIZATION_ERROR_MERGE: Kernel = reduce::kernel(
     "quantization_error_merge",
     &[read("parts", U32), read_write("y", U32)],
-    &[reduction!(wgsl["shared/exact", "bitnet/quantization_error_merge", "bitnet/quantization_error_sums"])
+    &[reduction!(wgsl[EXACT, "bitnet/quantization_error_merge", "bitnet/quantization_error_sums"])
         .workgroup_bytes(4 * (WORDS * THREADS) as u32)],
 );
 

@@ -12,7 +12,7 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        source::{CELLS, REDUCE, Work},
+        source::{CELLS, EXACT, REDUCE, Work},
     },
     ops::rms::largest_bits,
     params,

@@ -13,7 +13,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Part, Source},
+        source::{EXACT, Part, Source},
     },
     ops::{
         frames::{elementwise, map, one_input_of},
@@ -38,7 +38,7 @@ fn forward(x: f32) -> f32 {
 static SCALE_OF_LARGEST: Kernel = one_input_of(
     "scale_of_largest",
     &[read("a", F32), read_write("y", F32)],
-    elementwise!("frames/elementwise_1", [FLOATS, "shared/exact", "bitnet/absmax_scale", SCALE]),
+    elementwise!("frames/elementwise_1", [FLOATS, EXACT, "bitnet/absmax_scale", SCALE]),
 );
 
 static QUANTIZE_BY_TENSOR: Kernel = Kernel::trusted(

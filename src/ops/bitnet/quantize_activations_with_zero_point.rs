@@ -28,7 +28,6 @@ static QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT: Kernel = shared_rows!(
     4,
     Work::new(4, "elements", 20, 8),
     [
-        "shared/exact",
         "shared/finite",
         "shared/order",
         "bitnet/absmax_scale",

@@ -13,7 +13,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{EXACT, Source, Work},
     },
     ops::{philox::word, reduce::by_rows},
     params, wgsl,
@@ -30,7 +30,7 @@ static QUANTIZE_GRADIENTS: Kernel = Kernel::trusted(
         Source::wgsl(wgsl![
             "shared/ids",
             "shared/flat",
-            "shared/exact",
+            EXACT,
             "shared/finite",
             "shared/philox",
             "bitnet/absmax_scale",

@@ -11,7 +11,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{EXACT, Source, Work},
     },
     msl, params,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
@@ -51,7 +51,7 @@ static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
         Source::wgsl(wgsl![
             "shared/ids",
             "shared/flat",
-            "shared/exact",
+            EXACT,
             "shared/finite",
             "shared/ternary",
             "shared/fixed_tree",

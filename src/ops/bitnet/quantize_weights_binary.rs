@@ -13,7 +13,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{EXACT, Source, Work},
     },
     msl,
     ops::bitnet::quantize_weights::strided_sum,
@@ -62,14 +62,7 @@ static QUANTIZE_WEIGHTS_BINARY: Kernel = Kernel::trusted(
     &[read("w", Float("X")), read("sums", F32), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
     &[
         by_groups(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exact",
-                "shared/finite",
-                "shared/fixed_tree",
-                "bitnet/quantize_weights_binary"
-            ]),
+            Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "shared/finite", "shared/fixed_tree", "bitnet/quantize_weights_binary"]),
             4 * THREADS as u32,
         ),
         by_groups(

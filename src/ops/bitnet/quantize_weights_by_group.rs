@@ -9,7 +9,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::Source,
+        source::{EXACT, Source},
     },
     msl,
     ops::bitnet::quantize_weights::strided_sum,
@@ -30,7 +30,7 @@ static QUANTIZE_WEIGHTS_BY_GROUP: Kernel = Kernel::trusted(
         Source::wgsl(wgsl![
             "shared/ids",
             "shared/flat",
-            "shared/exact",
+            EXACT,
             "shared/finite",
             "shared/ternary",
             "shared/fixed_tree",

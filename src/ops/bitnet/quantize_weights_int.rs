@@ -15,7 +15,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::Source,
+        source::{EXACT, Source},
     },
     msl, params,
     weights::{
@@ -41,14 +41,7 @@ static QUANTIZE_WEIGHTS_INT: Kernel = Kernel::trusted(
     &[read("w", Float("X")), read_write("codes", U32), read_write("w_scale", F32), read_write("w_zero", F32)],
     &[
         by_groups(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/flat",
-                "shared/exact",
-                "shared/finite",
-                "shared/lanes",
-                "bitnet/quantize_weights_int"
-            ]),
+            Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "shared/finite", "shared/lanes", "bitnet/quantize_weights_int"]),
             8 * THREADS as u32,
         ),
         by_groups(

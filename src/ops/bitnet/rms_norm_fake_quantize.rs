@@ -12,7 +12,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, REDUCE, Source, Work},
+        source::{CELLS, EXACT, REDUCE, Source, Work},
     },
     msl,
     ops::rms::inverse_rms,
@@ -29,7 +29,7 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
         Source::wgsl(wgsl![
             REDUCE,
             CELLS,
-            "shared/exact",
+            EXACT,
             "bitnet/absmax_scale",
             "shared/row",
             "shared/row_numbers",

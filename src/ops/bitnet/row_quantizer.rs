@@ -16,7 +16,7 @@ macro_rules! row_quantizer {
             $bindings,
             &[
                 $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, CELLS, "shared/exact", "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
+                    REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1])
@@ -39,7 +39,7 @@ macro_rules! row_quantizer {
             $bindings,
             &[
                 $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, CELLS, "shared/exact", "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
+                    REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
                 ])
                 .workgroup_size([256, 1, 1])
                 .tile([1, 1, 1])
@@ -58,11 +58,12 @@ macro_rules! row_quantizer {
 }
 pub(super) use row_quantizer;
 
-/// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a thread, and parts that are there in both languages.
+/// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a thread, and parts that are there in both languages,
+/// besides exact quotients.
 macro_rules! shared_rows {
     ($name:literal, $params:ty, $bindings:expr, $words:expr, $work:expr, [$($part:literal),+ $(,)?]) => {{
         use $crate::{
-            kernel::{declaration::Kernel, source::Source},
+            kernel::{declaration::Kernel, source::{EXACT, Source}},
             ops::reduce::by_rows,
         };
         Kernel::trusted(
@@ -70,8 +71,8 @@ macro_rules! shared_rows {
             <$params as $crate::kernel::params::Params>::FIELDS,
             $bindings,
             &[
-                by_rows(Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $($part),+]), $words).work($work),
-                by_rows(Source::msl($crate::msl!["shared/prelude", $($part),+]), $words).work($work),
+                by_rows(Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", EXACT, $($part),+]), $words).work($work),
+                by_rows(Source::msl($crate::msl!["shared/prelude", "shared/exact", $($part),+]), $words).work($work),
             ],
         )
         .flat()

@@ -7,6 +7,7 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
+        source::EXACT,
     },
     ops::reduce::{self, Axes, Geometry, Numbers, reduction},
     shape::Shape,
@@ -17,7 +18,7 @@ pub(super) static SUM: Kernel = reduce::kernel(
     "sum",
     &[read("x", Float("X")), read_write("y", F32)],
     &[
-        reduction!(wgsl["shared/exact", "tensor/sum", "frames/reduce_floats", "frames/reduce_sum"]),
+        reduction!(wgsl[EXACT, "tensor/sum", "frames/reduce_floats", "frames/reduce_sum"]),
         reduction!(msl["shared/exact", "frames/reduce_sum", "tensor/sum"]),
     ],
 );

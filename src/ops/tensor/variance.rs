@@ -7,7 +7,7 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        source::Source,
+        source::{EXACT, Source},
     },
     ops::{
         reduce::{self, Axes, Geometry, Numbers, Reduction, reduction},
@@ -20,7 +20,7 @@ use crate::{
 static VARIANCE: Kernel = reduce::kernel(
     "variance",
     &[read("x", Float("X")), read("mean", F32), read_write("y", F32)],
-    &[reduction!(wgsl["shared/exact", "tensor/variance", "frames/reduce_sum"])],
+    &[reduction!(wgsl[EXACT, "tensor/variance", "frames/reduce_sum"])],
 );
 static VARIANCE_BACKWARD: Kernel = reduce::spread_kernel(
     "variance_backward",

@@ -7,7 +7,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, REDUCE, Source},
+        source::{CELLS, EXACT, REDUCE, Source},
     },
     msl,
     ops::{
@@ -27,7 +27,7 @@ static RMS_NORM: Kernel = Kernel::trusted(
         Source::wgsl(wgsl![
             REDUCE,
             CELLS,
-            "shared/exact",
+            EXACT,
             "shared/row",
             "shared/row_numbers",
             "shared/rms",

@@ -8,7 +8,7 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, REDUCE, Source},
+        source::{CELLS, EXACT, REDUCE, Source},
     },
     msl,
     ops::rms::{inverse_rms, normalize},
@@ -28,7 +28,7 @@ static RMS_NORM_HEADS: Kernel = Kernel::trusted(
         Source::wgsl(wgsl![
             REDUCE,
             CELLS,
-            "shared/exact",
+            EXACT,
             "shared/row",
             "shared/row_numbers",
             "shared/rms",

@@ -1,11 +1,12 @@
 //! What devices are measured by; kernels that have no public function.
 
 use super::{By::*, Family};
-use crate::{Case, Data};
+use crate::{Case, Data, Leeway, Recorder, context};
 use bitnet_wgpu::{Kernel, catalog, params};
 
 pub const OPS: Family = &[
     ("half_subnormals", Kernels, half_subnormals),
+    ("fused_multiply_add", Device, fused_multiply_add),
     ("measure::arithmetic", Device, arithmetic),
     ("measure::read_bandwidth", Device, read_bandwidth),
 ];
@@ -24,6 +25,23 @@ fn half_subnormals() -> Vec<Case> {
         Ok(())
     });
     vec![case]
+}
+
+/// On a device that does not fuse, nothing is left of a square.
+fn fused_multiply_add() -> Vec<Case> {
+    let factors: Vec<f32> = (0..64u32).map(|i| f32::from_bits(0x4000_0001 + i * 130_007)).collect();
+    let lost: Vec<f32> = factors.iter().map(|&v| v.mul_add(v, -(v * v))).collect();
+    let record = move |r: &mut Recorder| {
+        let (factor, y) = (r.upload(&factors, [64])?, r.output::<f32>([64])?);
+        r.encoder.dispatch(kernel("fused_multiply_add"), &(), &[&factor, &y], [64, 1, 1])?;
+        r.watch_all(&y);
+        Ok(())
+    };
+    let check = move |got: &[Data], leeway| {
+        let fused = leeway != Leeway::Device || context().capabilities().fused_multiply_add;
+        got[0].check(&Data::F32(if fused { lost.clone() } else { vec![0.0; 64] }), leeway)
+    };
+    vec![Case::new("squares".to_owned(), record, check)]
 }
 
 params! { struct Params { quads: u32 } }
