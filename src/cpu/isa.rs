@@ -9,7 +9,7 @@ pub enum Isa {
     /// AVX-VNNI: 32 products an instruction.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
-    /// AVX2: 32 products in 16 bits.
+    /// AVX2: 32 products in 16 bits. It, and what is above it, has conversions of halves (F16C) too.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// The dot products of Armv8.4: 16 products an instruction.
@@ -23,13 +23,14 @@ impl Isa {
     /// Those that this processor has, the fastest first.
     pub fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+        #[cfg(target_arch = "x86_64")]
+        let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+        #[cfg(target_arch = "x86_64")]
         let special = [
-            (
-                Self::Avx512Vnni,
-                is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni"),
-            ),
-            (Self::AvxVnni, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("avxvnni")),
-            (Self::Avx2, is_x86_feature_detected!("avx2")),
+            (Self::Avx512Vnni, avx2 && avx512 && is_x86_feature_detected!("avx512vnni")),
+            (Self::AvxVnni, avx2 && is_x86_feature_detected!("avxvnni")),
+            (Self::Avx2, avx2),
         ];
         #[cfg(target_arch = "aarch64")]
         let special = [(Self::NeonDot, std::arch::is_aarch64_feature_detected!("dotprod"))];

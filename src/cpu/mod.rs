@@ -2,6 +2,7 @@
 //! kernel here is tested against it with every instruction set that the processor has.
 
 pub(crate) mod attention;
+pub(crate) mod dense;
 pub(crate) mod isa;
 pub(crate) mod ternary;
 pub(crate) mod ternary_float;

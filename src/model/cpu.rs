@@ -182,7 +182,7 @@ impl CpuModel {
         }
         scale(&mut normed, self.config.logit_scale);
         match self.ends.head() {
-            Table::Dense(head) => transformer::dense_gemv_cpu(&normed, head),
+            Table::Dense(head) => cpu::dense::gemv(&normed, head),
             Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
         }
     }

@@ -157,6 +157,15 @@ impl PackedDense {
     /// # Panics
     /// If there is no such row.
     pub fn row(&self, row: usize) -> Vec<f32> {
+        let mut numbers = self.unscaled_row(row);
+        if let Some(scale) = self.scales.get(row) {
+            numbers.iter_mut().for_each(|v| *v *= scale);
+        }
+        numbers
+    }
+
+    /// One row as floats; codes without their scale. Panics if there is no such row.
+    pub(crate) fn unscaled_row(&self, row: usize) -> Vec<f32> {
         let stride = self.element.row_words(self.columns);
         let words = &self.words[row * stride..][..stride];
         match self.element {
@@ -168,7 +177,7 @@ impl PackedDense {
             }
             DenseElement::Int8 => {
                 let codes = &bytemuck::cast_slice::<_, i8>(words)[..self.columns];
-                codes.iter().map(|&code| f32::from(code) * self.scales[row]).collect()
+                codes.iter().map(|&code| f32::from(code)).collect()
             }
         }
     }

@@ -1,0 +1,361 @@
+//! Dense matrices times activations: the bits of [`dense_gemv_cpu`](crate::transformer::dense_gemv_cpu), whose sums have eight running parts. A vector has the
+//! eight of one row and token; several rows share the activations that are loaded, several tokens the weights.
+
+use super::isa::Isa;
+use crate::{
+    error::{Error, Result},
+    weights::dense::{DenseElement, PackedDense},
+};
+use rayon::prelude::*;
+
+/// Running sums of a product.
+const SUMS: usize = 8;
+
+/// Rows whose sums wait for each other's loads, not for their own last sum.
+const ROWS: usize = 4;
+
+/// Bytes of weights that are worth being given to another thread.
+const TASK_BYTES: usize = 32 << 10;
+
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`.
+pub fn gemv(x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
+    gemv_with(Isa::best(), x, w)
+}
+
+fn gemv_with(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
+    let (n, k) = (w.rows(), w.columns().max(1));
+    if !x.len().is_multiple_of(k) {
+        return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
+    }
+    let (m, stride) = (x.len() / k, w.element().row_words(w.columns()));
+    if m == 0 || stride == 0 {
+        return Ok(vec![0.0; m * n]);
+    }
+    let rows = (TASK_BYTES / (4 * stride)).next_multiple_of(ROWS);
+    let mut by_row = vec![0f32; n * m];
+    by_row.par_chunks_mut(m * rows).enumerate().for_each(|(task, y)| {
+        let first = task * rows;
+        multiply(isa, w.element(), &w.words()[first * stride..][..y.len() / m * stride], x, k, y);
+        for (y, row) in y.chunks_exact_mut(m).zip(first..) {
+            let scale = w.scales().get(row).copied().unwrap_or(1.0);
+            y.iter_mut().for_each(|y| *y *= scale);
+        }
+    });
+    if m == 1 {
+        return Ok(by_row);
+    }
+    Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
+}
+
+/// Rows of this element, `[n, padded k]`, times `x` `[m, k]` as `[n, m]`.
+#[allow(unsafe_code)]
+fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, y: &mut [f32]) {
+    match isa {
+        // SAFETY: callers have their `Isa` from `Isa::all`, which names what the processor has; all of these have AVX2 and F16C.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::multiply(element, rows, x, k, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => unsafe { neon::multiply(element, rows, x, k, y) },
+        Isa::Portable => portable::multiply(element, rows, x, k, y),
+    }
+}
+
+/// What every instruction set does around its vectors: `zero`, `floats`, `halves`, `bf16s` and `codes`, which load eight numbers, `add_product`, `numbers` and
+/// `prefetch`.
+macro_rules! multiply {
+    ($($attribute:meta)?) => {
+        $(#[$attribute])?
+        pub(super) fn multiply(element: DenseElement, rows: &[u32], x: &[f32], k: usize, y: &mut [f32]) {
+            match element {
+                DenseElement::F32 => by_f32(bytemuck::cast_slice(rows), x, k, y),
+                DenseElement::F16 => by_f16(bytemuck::cast_slice(rows), x, k, y),
+                DenseElement::Bf16 => by_bf16(bytemuck::cast_slice(rows), x, k, y),
+                DenseElement::Int8 => by_int8(bytemuck::cast_slice(rows), x, k, y),
+            }
+        }
+
+        by_element!(by_f32, f32, floats, |v| v $(, $attribute)?);
+        by_element!(by_f16, u16, halves, half_to_f32 $(, $attribute)?);
+        by_element!(by_bf16, u16, bf16s, |v| f32::from_bits(u32::from(v) << 16) $(, $attribute)?);
+        by_element!(by_int8, i8, codes, f32::from $(, $attribute)?);
+    };
+}
+
+/// The loops over rows and tokens of an element that `$load` makes a vector of, and `$wide` a number.
+macro_rules! by_element {
+    ($name:ident, $element:ty, $load:ident, $wide:expr $(, $attribute:meta)?) => {
+        $(#[$attribute])?
+        fn $name(rows: &[$element], x: &[f32], k: usize, y: &mut [f32]) {
+            let m = x.len() / k;
+            let stride = rows.len() / (y.len() / m);
+            for (rows, y) in rows.chunks(ROWS * stride).zip(y.chunks_mut(ROWS * m)) {
+                if y.len() < ROWS * m {
+                    for (row, y) in rows.chunks_exact(stride).zip(y.chunks_exact_mut(m)) {
+                        for (token, y) in y.chunks_exact_mut(1).enumerate() {
+                            tile::<1, 1>(row, stride, &x[token * k..], k, y, m);
+                        }
+                    }
+                    continue;
+                }
+                let mut token = 0;
+                while token < m {
+                    let x = &x[token * k..];
+                    token += match m - token {
+                        1 => tile::<ROWS, 1>(rows, stride, x, k, &mut y[token..], m),
+                        2 | 3 => tile::<ROWS, 2>(rows, stride, x, k, &mut y[token..], m),
+                        _ => {
+                            tile::<2, 4>(rows, stride, x, k, &mut y[token..], m);
+                            tile::<2, 4>(&rows[2 * stride..], stride, x, k, &mut y[2 * m + token..], m)
+                        }
+                    };
+                }
+            }
+
+            /// R rows times T tokens; gives T.
+            $(#[$attribute])?
+            fn tile<const R: usize, const T: usize>(rows: &[$element], stride: usize, x: &[f32], k: usize, y: &mut [f32], m: usize) -> usize {
+                let rows: [_; R] = std::array::from_fn(|r| rows[r * stride..][..k].as_chunks::<SUMS>());
+                let x: [_; T] = std::array::from_fn(|t| x[t * k..][..k].as_chunks::<SUMS>());
+                let whole = k / SUMS;
+                let (row_parts, x_parts) = (rows.map(|(row, _)| &row[..whole]), x.map(|(x, _)| &x[..whole]));
+                let mut sums = [[zero(); T]; R];
+                for c in 0..whole {
+                    // As many bytes of the rows after these.
+                    for line in (0..R * size_of::<[$element; SUMS]>()).step_by(64) {
+                        let next = row_parts[0].as_ptr().cast::<$element>().wrapping_add(R * stride);
+                        prefetch(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
+                    }
+                    let x: [_; T] = std::array::from_fn(|t| floats(&x_parts[t][c]));
+                    for r in 0..R {
+                        let weights = $load(&row_parts[r][c]);
+                        for t in 0..T {
+                            sums[r][t] = add_product(sums[r][t], weights, x[t]);
+                        }
+                    }
+                }
+                for r in 0..R {
+                    for t in 0..T {
+                        let rest = rows[r].1.iter().zip(x[t].1).map(|(&v, x)| $wide(v) * x);
+                        y[r * m + t] = numbers(sums[r][t]).iter().sum::<f32>() + rest.sum::<f32>();
+                    }
+                }
+                T
+            }
+        }
+    };
+}
+
+mod portable {
+    use super::*;
+
+    multiply!();
+
+    fn zero() -> [f32; SUMS] {
+        [0.0; SUMS]
+    }
+
+    fn floats(v: &[f32; SUMS]) -> [f32; SUMS] {
+        *v
+    }
+
+    fn halves(v: &[u16; SUMS]) -> [f32; SUMS] {
+        v.map(half_to_f32)
+    }
+
+    fn bf16s(v: &[u16; SUMS]) -> [f32; SUMS] {
+        v.map(|v| f32::from_bits(u32::from(v) << 16))
+    }
+
+    fn codes(v: &[i8; SUMS]) -> [f32; SUMS] {
+        v.map(f32::from)
+    }
+
+    fn add_product(sum: [f32; SUMS], weights: [f32; SUMS], x: [f32; SUMS]) -> [f32; SUMS] {
+        std::array::from_fn(|i| sum[i] + weights[i] * x[i])
+    }
+
+    fn numbers(sum: [f32; SUMS]) -> [f32; SUMS] {
+        sum
+    }
+
+    fn prefetch(_: *const u8) {}
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    multiply!(target_feature(enable = "avx2,f16c"));
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn zero() -> __m256 {
+        _mm256_setzero_ps()
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn floats(v: &[f32; SUMS]) -> __m256 {
+        bytemuck::cast(*v)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn halves(v: &[u16; SUMS]) -> __m256 {
+        _mm256_cvtph_ps(bytemuck::cast(*v))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn bf16s(v: &[u16; SUMS]) -> __m256 {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bytemuck::cast(*v))))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn codes(v: &[i8; SUMS]) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytemuck::cast(*v))))
+    }
+
+    /// A product, rounded, and then added: the twin does not fuse them.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn add_product(sum: __m256, weights: __m256, x: __m256) -> __m256 {
+        _mm256_add_ps(sum, _mm256_mul_ps(weights, x))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn numbers(sum: __m256) -> [f32; SUMS] {
+        bytemuck::cast(sum)
+    }
+
+    #[allow(unsafe_code, unused_unsafe)]
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later compilers know that it is safe.)
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::*;
+    use std::arch::{aarch64::*, asm};
+
+    multiply!(target_feature(enable = "neon"));
+
+    type Eight = [float32x4_t; 2];
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn zero() -> Eight {
+        [vdupq_n_f32(0.0); 2]
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn floats(v: &[f32; SUMS]) -> Eight {
+        bytemuck::cast(*v)
+    }
+
+    /// fcvtl, whose intrinsic is not stable.
+    #[allow(unsafe_code)]
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn halves(v: &[u16; SUMS]) -> Eight {
+        let v: uint16x8_t = bytemuck::cast(*v);
+        let (low, high): (float32x4_t, float32x4_t);
+        // SAFETY: registers alone.
+        unsafe {
+            asm!(
+                "fcvtl {low:v}.4s, {v:v}.4h",
+                "fcvtl2 {high:v}.4s, {v:v}.8h",
+                v = in(vreg) v, low = out(vreg) low, high = lateout(vreg) high,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        [low, high]
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn bf16s(v: &[u16; SUMS]) -> Eight {
+        let v: uint16x8_t = bytemuck::cast(*v);
+        [vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(v))), vreinterpretq_f32_u32(vshll_high_n_u16::<16>(v))]
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn codes(v: &[i8; SUMS]) -> Eight {
+        let v = vmovl_s8(bytemuck::cast(*v));
+        [vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))]
+    }
+
+    /// Products, rounded, and then added: the twin does not fuse them.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn add_product(sum: Eight, weights: Eight, x: Eight) -> Eight {
+        [vaddq_f32(sum[0], vmulq_f32(weights[0], x[0])), vaddq_f32(sum[1], vmulq_f32(weights[1], x[1]))]
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn numbers(sum: Eight) -> [f32; SUMS] {
+        bytemuck::cast(sum)
+    }
+
+    fn prefetch(_: *const u8) {}
+}
+
+/// The bits of a half as a float, in a form that compilers turn into vectors: its exponent is moved by a product, which is right for subnormals too.
+#[inline(always)]
+fn half_to_f32(bits: u16) -> f32 {
+    const TO_112: f32 = f32::from_bits((127 + 112) << 23);
+    let magnitude = u32::from(bits & 0x7fff);
+    let finite = f32::from_bits(magnitude << 13) * TO_112;
+    // Infinities and NaN have the largest exponent in either type.
+    let special = f32::from_bits(0x7f80_0000 | magnitude << 13);
+    let value = if magnitude >= 0x7c00 { special } else { finite };
+    f32::from_bits(value.to_bits() | u32::from(bits & 0x8000) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::transformer::dense_gemv_cpu;
+    use half::{bf16, f16};
+
+    #[test]
+    fn halves_are_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let (found, expected) = (half_to_f32(bits), f16::from_bits(bits).to_f32());
+            assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(), "{bits:#x}: {found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_the_twin() {
+        let number = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
+        for (m, n, k) in [(0, 3, 8), (1, 9, 67), (1, 8, 64), (3, 130, 40), (2, 3, 5), (5, 64, 256), (7, 6, 129), (2, 0, 4), (1, 4, 0)] {
+            let (x, w): (Vec<_>, Vec<_>) = ((0..m * k).map(number).collect(), (0..n * k).map(|i| number(i + 5)).collect());
+            // Subnormal halves too.
+            let halves: Vec<u8> = w.iter().enumerate().flat_map(|(i, v)| f16::from_f32(v / (1 << (i % 24)) as f32).to_le_bytes()).collect();
+            let bf16s: Vec<u8> = w.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+            let floats = PackedDense::from_f32(n, k, &w).unwrap();
+            let others = [(DenseElement::F16, halves), (DenseElement::Bf16, bf16s)];
+            let others = others.map(|(element, bytes)| PackedDense::from_bytes(element, n, k, &bytes).unwrap());
+            for w in others.into_iter().chain([floats.quantize(), floats]) {
+                let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+                let expected = bits(dense_gemv_cpu(&x, &w).unwrap());
+                for isa in Isa::all() {
+                    assert!(bits(gemv_with(isa, &x, &w).unwrap()) == expected, "{isa:?} {:?} {m} {n} {k}", w.element());
+                }
+            }
+        }
+        assert!(matches!(gemv(&[0.0; 3], &PackedDense::from_f32(1, 2, &[0.0; 2]).unwrap()), Err(Error::Length { .. })));
+    }
+}
