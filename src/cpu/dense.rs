@@ -56,7 +56,7 @@ fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, 
         Isa::Avx512Vnni | Isa::AvxVnni | Isa::Avx2 => unsafe { avx2::multiply(element, rows, x, k, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDot => unsafe { neon::multiply(element, rows, x, k, y) },
+        Isa::NeonI8mm | Isa::NeonDot => unsafe { neon::multiply(element, rows, x, k, y) },
         Isa::Portable => portable::multiply(element, rows, x, k, y),
     }
 }

@@ -23,7 +23,7 @@ const TASK_BYTES: usize = 32 << 10;
 
 /// Activations as the kernels read them.
 struct Tokens {
-    /// `[tokens, stride]`.
+    /// `[tokens, stride]`; see [`Isa::takes_pairs`].
     codes: Vec<Column>,
     stride: usize,
     /// `[tokens, groups]`.
@@ -33,7 +33,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn of(x: &HostActivations, w: &InterleavedTernary) -> Self {
+    fn of(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Self {
         // No two tokens a multiple of a page apart, where they would share lines of a cache.
         let stride = w.row_words() + 4;
         let groups = w.groups();
@@ -42,6 +42,15 @@ impl Tokens {
         for (token, codes) in codes.chunks_exact_mut(stride).enumerate() {
             codes.as_flattened_mut()[..x.features].copy_from_slice(x.row(token));
             sums.extend((0..groups).map(|group| sum(&codes[w.group_range(group)])));
+        }
+        if isa.takes_pairs() {
+            for pair in codes.chunks_exact_mut(2 * stride) {
+                let (first, second) = pair.split_at_mut(stride);
+                first
+                    .iter_mut()
+                    .zip(second)
+                    .for_each(|(first, second)| first[CODES_PER_WORD / 2..].swap_with_slice(&mut second[..CODES_PER_WORD / 2]));
+            }
         }
         Self { codes, stride, sums, groups, scales: x.scales.clone() }
     }
@@ -71,7 +80,7 @@ fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Resu
     if m == 0 {
         return Ok(Vec::new());
     }
-    let x = Tokens::of(x, w);
+    let x = Tokens::of(isa, x, w);
     Ok(by_blocks(m, w, |blocks, y| multiply(isa, &x, w, blocks, y)))
 }
 
@@ -111,6 +120,9 @@ fn multiply(isa: Isa, x: &Tokens, w: &InterleavedTernary, blocks: Range<usize>, 
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2::multiply(x, w, blocks, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => unsafe { neon_i8mm::multiply(x, w, blocks, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Isa::NeonDot => unsafe { neon_dot::multiply(x, w, blocks, y) },
@@ -344,6 +356,14 @@ mod neon_dot {
 
     multiply!(target_feature(enable = "neon,dotprod"));
 
+    /// The four fields of four rows' words.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn fields(word: uint8x16_t) -> [uint8x16_t; 4] {
+        let mask = vdupq_n_u8(3);
+        [vandq_u8(word, mask), vandq_u8(vshrq_n_u8::<2>(word), mask), vandq_u8(vshrq_n_u8::<4>(word), mask), vshrq_n_u8::<6>(word)]
+    }
+
     /// Four rows' sums, with the products of four fields and their activations added: sdot, which has no stable intrinsic, adds four products of
     /// signed bytes to each of four sums.
     #[allow(unsafe_code)]
@@ -365,21 +385,14 @@ mod neon_dot {
     }
 
     #[target_feature(enable = "neon,dotprod")]
-    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+    pub(super) fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         let x = x.map(|x| &x[..words.len()]);
-        let mask = vdupq_n_u8(3);
         let mut acc = [[vdupq_n_s32(0); 4]; T];
         // Four rows at a time: sums of eight tokens and four fields are 12 of 32 registers.
         for quarter in 0..4 {
             let mut sums = [vdupq_n_s32(0); T];
             for (j, word) in words.iter().enumerate() {
-                let word = bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[quarter];
-                let fields = [
-                    vandq_u8(word, mask),
-                    vandq_u8(vshrq_n_u8::<2>(word), mask),
-                    vandq_u8(vshrq_n_u8::<4>(word), mask),
-                    vshrq_n_u8::<6>(word),
-                ];
+                let fields = fields(bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[quarter]);
                 for (sums, x) in sums.iter_mut().zip(&x) {
                     *sums = dot(*sums, fields, bytemuck::cast(x[j]));
                 }
@@ -387,6 +400,68 @@ mod neon_dot {
             acc.iter_mut().zip(sums).for_each(|(acc, sum)| acc[quarter] = sum);
         }
         acc.map(bytemuck::cast)
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon_i8mm {
+    use super::*;
+    use std::arch::{aarch64::*, asm};
+
+    multiply!(target_feature(enable = "neon,dotprod,i8mm"));
+
+    /// The sums of two rows and two tokens, with the products of eight columns added: smmla, which has no stable intrinsic.
+    #[allow(unsafe_code)]
+    #[inline]
+    #[target_feature(enable = "neon,i8mm")]
+    fn add_products(mut acc: int32x4_t, rows: uint32x4_t, tokens: int8x16_t) -> int32x4_t {
+        // SAFETY: registers alone, and the instruction is there where this function may be called.
+        unsafe {
+            asm!(
+                "smmla {0:v}.4s, {1:v}.16b, {2:v}.16b",
+                inout(vreg) acc, in(vreg) rows, in(vreg) tokens,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        acc
+    }
+
+    #[target_feature(enable = "neon,dotprod,i8mm")]
+    fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        // A token without another lies as it does elsewhere.
+        if T == 1 {
+            return neon_dot::sums(words, x);
+        }
+        let x = x.map(|x| &x[..words.len()]);
+        let mut sums = [[0; LANES]; T];
+        // Eight rows at a time: sums of eight tokens are 16 of 32 registers, the rows' columns 8.
+        for half in 0..2 {
+            // By pairs of rows, and of tokens.
+            let mut acc = [[vdupq_n_s32(0); T]; 4];
+            for (j, word) in words.iter().enumerate() {
+                let quarters = &bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[2 * half..];
+                for q in 0..2 {
+                    let [a, b, c, d] = neon_dot::fields(quarters[q]).map(|field| vreinterpretq_u32_u8(field));
+                    // Two rows a vector, with columns 0 to 7, and 8 to 15.
+                    let rows = [[vzip1q_u32(a, b), vzip1q_u32(c, d)], [vzip2q_u32(a, b), vzip2q_u32(c, d)]];
+                    for pair in 0..T / 2 {
+                        let tokens: [int8x16_t; 2] = [bytemuck::cast(x[2 * pair][j]), bytemuck::cast(x[2 * pair + 1][j])];
+                        for r in 0..2 {
+                            let acc = &mut acc[2 * q + r][pair];
+                            *acc = add_products(add_products(*acc, rows[r][0], tokens[0]), rows[r][1], tokens[1]);
+                        }
+                    }
+                }
+            }
+            for (r, acc) in acc.into_iter().enumerate() {
+                for (pair, acc) in acc.into_iter().take(T / 2).enumerate() {
+                    let row = 8 * half + 2 * r;
+                    [sums[2 * pair][row], sums[2 * pair + 1][row], sums[2 * pair][row + 1], sums[2 * pair + 1][row + 1]] =
+                        bytemuck::cast(acc);
+                }
+            }
+        }
+        sums
     }
 }
 
