@@ -26,11 +26,11 @@ pub struct MemoryStats {
     pub limit: Option<u64>,
 }
 
-/// The GPU memory that something needs while it is used, in bytes by kind; sizes are those of buffers, rounded up.
+/// The memory that something needs while it is used, in bytes by kind: the GPU's, but for `host`. Sizes are those of buffers, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Footprint {
-    /// Of a model: all its tensors.
+    /// Of a model: all its tensors, but for those of offloaded layers, which have two slots instead.
     pub weights: u64,
     /// Keys and values of the tokens so far, and the angles of positions.
     pub cache: u64,
@@ -38,6 +38,8 @@ pub struct Footprint {
     pub activations: u64,
     /// What is copied back.
     pub staging: u64,
+    /// Of a model: the offloaded layers, in host memory that the device copies from.
+    pub host: u64,
 }
 
 impl Footprint {
@@ -50,7 +52,7 @@ impl Footprint {
     /// That of what is copied back.
     pub const STAGING: &str = "staging";
 
-    /// All of it.
+    /// All that is GPU memory.
     pub fn total(&self) -> u64 {
         [self.weights, self.cache, self.activations, self.staging].into_iter().fold(0, u64::saturating_add)
     }

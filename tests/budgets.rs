@@ -2,10 +2,15 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind, Footprint, Tensor,
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Sampling, SessionOptions},
+    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Offloaded, Sampling, SessionOptions},
     wgpu,
 };
-use support::{block_on, models::TernaryTables, real_model};
+use std::{path::Path, thread};
+use support::{
+    block_on,
+    models::{TernaryTables, directory},
+    real_model,
+};
 
 /// A context of its own, so that its counters are this test's.
 fn fresh(options: ContextOptions) -> Context {
@@ -203,4 +208,136 @@ fn what_will_not_fit_is_refused_with_the_numbers() {
     // On the CPU, no GPU memory is needed.
     let cpu = Model::load_cpu(real_model()).unwrap();
     assert_eq!(cpu.session_footprint(SessionOptions::new(1, 10)).unwrap(), Footprint::default());
+}
+
+fn bits(values: Vec<f32>) -> Vec<u32> {
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// What a model computes, as bits: the logits of prompts, one too long to be kept as a step among them, of steps of three sequences, layers' outputs, and texts.
+fn computed(model: &Model) -> Vec<Vec<u32>> {
+    let ids: Vec<u32> = (0..65).collect();
+    let (mut all, mut session) = (Vec::new(), model.session(SessionOptions::new(3, 70)).unwrap());
+    for (sequence, prompt) in [&ids[..], &ids[3..8], &ids[50..51]].into_iter().enumerate() {
+        all.push(bits(block_on(session.prefill(sequence, prompt)).unwrap()));
+    }
+    all.extend([[5, 6, 7], [8, 9, 10]].map(|tokens| bits(block_on(session.decode(&tokens)).unwrap())));
+    let c = model.config();
+    let hidden: Vec<f32> = (0..3 * c.hidden).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
+    all.extend([0, c.layers / 2, c.layers - 1].map(|layer| bits(block_on(model.layer_output(layer, &hidden)).unwrap())));
+    let options = GenerateOptions::default().max_tokens(6).ignore_eos(true);
+    // Two at once, whose layers meet in the same slots.
+    let texts = [0, 1].map(|start| model.generate_ids(&ids[start..start + 4], &options).unwrap());
+    all.extend(texts.map(|text| text.into_iter().map(|token| token.unwrap().id).collect()));
+    all
+}
+
+#[test]
+fn offloaded_layers_compute_the_same_bits() {
+    let context = fresh(ContextOptions::default());
+    let load = |path: &Path, count| {
+        let offload = if count == 0 { Offload::None } else { Offload::Layers(count) };
+        let model = Model::load_with(Some(&context), path, LoadOptions::default().offload(offload)).unwrap();
+        assert_eq!(model.offloaded().layers, count);
+        model
+    };
+    for (path, counts) in [(real_model(), &[5, 8][..]), (directory("llama"), &[1, 2, 3]), (directory("normed"), &[2])] {
+        let resident = load(&path, 0);
+        assert_eq!(resident.offloaded(), Offloaded::default());
+        let wanted = computed(&resident);
+        for &count in counts {
+            for (n, (found, wanted)) in computed(&load(&path, count)).iter().zip(&wanted).enumerate() {
+                assert!(found == wanted, "{count} layers of {} offloaded: result {n} differs", path.display());
+            }
+        }
+    }
+    let (layers, path) = (3, directory("llama"));
+    let model = load(&path, layers);
+    let wanted = computed(&model);
+    // Long prompts on two threads, which use the same slots: each is submitted as a whole.
+    let ids: Vec<u32> = (0..65).collect();
+    let long = || bits(block_on(model.session(SessionOptions::new(1, 65)).unwrap().prefill(0, &ids)).unwrap());
+    thread::scope(|threads| {
+        let both = [(); 2].map(|()| threads.spawn(|| (0..30).all(|_| long() == wanted[0])));
+        assert!(both.into_iter().all(|thread| thread.join().unwrap()), "threads disturb one another");
+    });
+    // What is recorded may be timed, profiled, and run again.
+    let recording = model.record_step(1, 4).unwrap();
+    assert!(!block_on(recording.time(2)).unwrap().1.is_zero());
+    assert_eq!(block_on(recording.profile()).unwrap().steps.len(), recording.dispatches().count());
+    let tracing = context.trace().unwrap();
+    let traced = block_on(model.session(SessionOptions::new(1, 5)).unwrap().prefill(0, &[3, 4, 5, 6, 7])).unwrap();
+    block_on(tracing.finish()).unwrap();
+    assert!(bits(traced) == wanted[1], "while it is traced");
+    // A model that is loaded again is offloaded again.
+    assert_eq!(model.reload(Some(&context)).unwrap().offloaded(), model.offloaded());
+}
+
+#[test]
+fn a_model_that_is_larger_than_the_limit_runs_within_it() {
+    let context = fresh(ContextOptions::default());
+    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    let load = |offload| Model::from_files(Some(&context), &files, LoadOptions::default().offload(offload));
+    let need = |offload| files.footprint(&context, &LoadOptions::default().offload(offload));
+    let (layers, room) = (files.config().layers, SessionOptions::new(1, 60));
+    let [all, few] = [0, layers].map(|count| need(Offload::Layers(count)).unwrap());
+    assert!(all.host == 0 && few.host > 0 && all.weights - few.weights > few.host / 2, "{all:?}, {few:?}");
+    // Room for half of the layers that can be spared, and a session.
+    let text = |model: &Model| -> Vec<u32> {
+        let options = GenerateOptions::default().max_tokens(10).ignore_eos(true);
+        model.generate_ids(&[5; 12], &options).unwrap().into_iter().map(|token| token.unwrap().id).collect()
+    };
+    let resident = load(Offload::None).unwrap();
+    let (session, wanted) = (resident.session_footprint(room).unwrap(), text(&resident));
+    drop(resident);
+    context.trim_memory();
+    let limit = (all.weights + few.weights) / 2 + session.total();
+    assert!(limit < all.weights + session.total());
+    context.limit_memory(limit);
+    let auto = Offload::Auto(room);
+    let expected = need(auto).unwrap();
+    let model = load(auto).unwrap();
+    let offloaded = model.offloaded();
+    assert_eq!((offloaded.bytes, live(&context, Footprint::WEIGHTS)), (expected.host, expected.weights), "{offloaded:?}");
+    assert!((3..layers).contains(&offloaded.layers), "{offloaded:?} of {layers}");
+    let one_less = need(Offload::Layers(offloaded.layers - 1)).unwrap();
+    assert!(one_less.weights + session.total() > limit, "no more than it takes");
+    assert_eq!(text(&model), wanted);
+    let stats = context.memory_stats();
+    eprintln!("{offloaded:?} of {layers} layers: {stats:?}");
+    assert!(stats.live_bytes + stats.cached_bytes <= limit, "{stats:?}");
+    drop(model);
+    // One byte too little for two layers and the session, and no limit at all.
+    context.limit_memory(few.weights + session.total() - 1);
+    let error = load(auto).map(drop).unwrap_err();
+    let bytes = few.weights + session.total();
+    assert!(matches!(&error, Error::MemoryLimit { bytes: needed, .. } if *needed == bytes), "{error}");
+    context.limit_memory(few.weights + session.total());
+    assert_eq!(load(auto).unwrap().offloaded().layers, layers);
+    context.limit_memory(None);
+    assert_eq!(load(auto).unwrap().offloaded().layers, 0);
+}
+
+#[test]
+fn what_cannot_be_offloaded_is_refused() {
+    let context = fresh(ContextOptions::default());
+    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    let load = |context, offload| Model::from_files(context, &files, LoadOptions::default().offload(offload)).map(drop).unwrap_err();
+    let more = Offload::Layers(files.config().layers + 1);
+    for context in [Some(&context), None] {
+        assert!(matches!(load(context, more), Error::Invalid { op: "offload", .. }));
+    }
+    assert!(matches!(files.footprint(&context, &LoadOptions::default().offload(more)), Err(Error::Invalid { op: "offload", .. })));
+    assert!(matches!(load(Some(&context), Offload::Auto(SessionOptions::new(1, usize::MAX))), Error::Context { .. }));
+    assert!(matches!(load(Some(&context), Offload::Auto(SessionOptions::new(0, 1))), Error::Invalid { op: "session", .. }));
+    assert_eq!(live(&context, Footprint::WEIGHTS), 0);
+    // An app's own device, which cannot have tensors in host memory.
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
+    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
+    let (features, required_limits) = Context::device_needs(&adapter);
+    let required_features = features - wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+    let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
+    let own = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
+    assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::MissingFeature { .. }));
 }

@@ -12,7 +12,7 @@ use bitnet_wgpu::{
     Element,
     formats::ModelConfig,
     measure::Roof,
-    model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts},
+    model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
 };
 use clap::Args;
 use serde_json::json;
@@ -73,6 +73,9 @@ impl Bench {
         run(self.model.as_deref(), &self.how)
     }
 }
+
+/// Tokens that `--offload auto` leaves room for.
+const LONGEST: usize = 4096;
 
 /// Tokens that are traced.
 const TRACED: usize = 8;
@@ -146,8 +149,13 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         None => Source::Random(Box::new(RandomModel(config(args)?))),
     };
     let context = args.model.context()?;
+    let longest = match &source {
+        Source::Files(files) => files.config().context,
+        Source::Random(random) => random.0.context,
+    };
+    let offload = args.model.offload(SessionOptions::new(1, longest.min(LONGEST)));
     let model = with_progress(|progress| {
-        let options = args.model.options().progress(progress);
+        let options = args.model.options().offload(offload).progress(progress);
         match &source {
             Source::Files(files) => Model::from_files(context.as_ref(), files, options),
             Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
@@ -171,6 +179,9 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
         let units = adapters::units(context.capabilities());
         show(format!("matrix units: {units}"))?;
+        model::note_offloaded(&model);
+        let offloaded = model.offloaded();
+        object["offloaded"] = json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
         object["matrix_units"] = (!context.capabilities().matrix_units.is_empty()).into();
         object["gpu_bytes_of_weights"] = bytes.into();
         object["driver"] = context.capabilities().driver.clone().into();

@@ -56,7 +56,7 @@ impl Chat {
             );
         }
         let draft = self.generation.draft(&files, &self.device)?;
-        let model = self.device.load(&files)?;
+        let model = self.device.load(&files, SessionOptions::new(1, room))?;
         let options = self.generation.with_draft(options, draft, &model, &self.device)?;
         if !self.json {
             let (adapter, language) = model::device(model.context());

@@ -6,8 +6,9 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
+    Element,
     formats::Pooling,
-    model::{EmbedOptions, Model},
+    model::{EmbedOptions, Model, SessionOptions},
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -40,6 +41,9 @@ pub struct Embed {
     device: ModelArgs,
 }
 
+/// Tokens of a text that `--offload auto` leaves room for.
+const LONGEST: usize = 4096;
+
 impl Embed {
     pub fn run(self) -> Result<()> {
         let read = self.texts.is_empty() || self.texts == ["-"];
@@ -48,7 +52,7 @@ impl Embed {
         }
         let files = self.device.open(&self.model)?;
         files.tokenizer()?;
-        let model = self.device.load(&files)?;
+        let model = self.device.load(&files, SessionOptions::new(1, files.config().context.min(LONGEST)).cache(Element::F32))?;
         let (adapter, language) = model::device(model.context());
         note(format!("{adapter}, kernels in {language}"));
         let pooling = self.pooling.map(|pooling| match pooling {

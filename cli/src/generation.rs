@@ -108,7 +108,7 @@ impl GenerationArgs {
     /// Has a draft model draft for a model, on the same device.
     pub fn with_draft(&self, options: GenerateOptions, draft: Option<Draft>, model: &Model, args: &ModelArgs) -> Result<GenerateOptions> {
         let Some(Draft(files)) = draft else { return Ok(options) };
-        let draft = args.load_on(model.context(), &files)?;
+        let draft = args.load_draft(model.context(), &files)?;
         Ok(options.speculate(self.draft_tokens(Speculation::from(&draft))))
     }
 }

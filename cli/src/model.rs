@@ -5,7 +5,7 @@ use anyhow::Result;
 use bitnet_wgpu::{
     AdapterChoice, Context, ContextOptions, ShaderLanguage,
     formats::I2sLayout,
-    model::{LoadOptions, Model, ModelFiles, Tokenizer},
+    model::{LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
@@ -40,6 +40,31 @@ pub struct FileArgs {
     pub ignore_unused: bool,
 }
 
+/// How many layers stay in host memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Layers {
+    Auto,
+    Count(usize),
+}
+
+fn layers(text: &str) -> Result<Layers, String> {
+    match text {
+        "auto" => Ok(Layers::Auto),
+        count => count.parse().map(Layers::Count).map_err(|_| "a number of layers, or `auto`".into()),
+    }
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().next_back() {
+        Some((end, 'K' | 'k')) => (&text[..end], 10),
+        Some((end, 'M' | 'm')) => (&text[..end], 20),
+        Some((end, 'G' | 'g')) => (&text[..end], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "a whole number of bytes, with K, M or G perhaps".into())
+}
+
 /// How a model is loaded, and where.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModelArgs {
@@ -64,6 +89,12 @@ pub struct ModelArgs {
     /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is sooner
     #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
     pub cache: Option<PathBuf>,
+    /// The most GPU memory that the model and its work may take: bytes, or with K, M or G for 2^10, 2^20 or 2^30 of them
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "cpu")]
+    pub memory_limit: Option<u64>,
+    /// Keep so many layers in host memory and copy them to the GPU as they are used: slower, for models that are too large; `auto`: as few as --memory-limit takes
+    #[arg(long, value_name = "auto|LAYERS", value_parser = layers, conflicts_with = "cpu")]
+    pub offload: Option<Layers>,
     /// Keep the head in 8 bits
     #[arg(long)]
     pub int8_head: bool,
@@ -88,14 +119,30 @@ impl ModelArgs {
         Ok(ModelFiles::open(hub::resolve(name)?, &self.options())?)
     }
 
-    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time.
-    pub fn load(&self, files: &ModelFiles) -> Result<Model> {
-        self.load_on(self.context()?.as_ref(), files)
+    /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time. With `--offload auto`, it leaves room for such a
+    /// session.
+    pub fn load(&self, files: &ModelFiles, room: SessionOptions) -> Result<Model> {
+        let (context, offload) = (self.context()?, self.offload(room));
+        let load = |progress: &mut dyn FnMut(usize, usize)| {
+            Model::from_files(context.as_ref(), files, self.options().offload(offload).progress(progress))
+        };
+        let model = with_progress(load)?;
+        note_offloaded(&model);
+        Ok(model)
     }
 
-    /// Loads the model to a GPU, or for the CPU without a context.
-    pub fn load_on(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
+    /// Loads a model that drafts, to a GPU, or for the CPU without a context. All of it is there: it is small.
+    pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
         with_progress(|progress| Ok(Model::from_files(context, files, self.options().progress(progress))?))
+    }
+
+    /// Which layers stay in host memory, with room for such a session.
+    pub fn offload(&self, room: SessionOptions) -> Offload {
+        match self.offload {
+            None => Offload::None,
+            Some(Layers::Count(count)) => Offload::Layers(count),
+            Some(Layers::Auto) => Offload::Auto(room),
+        }
     }
 
     pub fn options<'a>(&self) -> LoadOptions<'a> {
@@ -108,7 +155,7 @@ impl ModelArgs {
             return Ok(None);
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
-        let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
+        let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone()).memory_limit(self.memory_limit);
         if let Some(adapter) = &self.adapter {
             options = options.adapter(adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index));
         }
@@ -124,6 +171,14 @@ impl ModelArgs {
             (Some(context), Some(Language::Msl)) => Some(context.with_language(ShaderLanguage::Msl)?),
             (context, _) => context,
         })
+    }
+}
+
+/// Says what of a model is not in GPU memory.
+pub fn note_offloaded(model: &Model) {
+    let (offloaded, layers) = (model.offloaded(), model.config().layers);
+    if offloaded.layers > 0 {
+        note(format!("{} of {layers} layers stay in host memory: {} bytes are copied for every token", offloaded.layers, offloaded.bytes));
     }
 }
 

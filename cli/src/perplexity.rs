@@ -5,6 +5,7 @@ use crate::{
     say,
 };
 use anyhow::{Context as _, Result, bail};
+use bitnet_wgpu::{Element, model::SessionOptions};
 use clap::Args;
 use std::{
     path::{Path, PathBuf},
@@ -54,7 +55,7 @@ pub fn run(name: &str, text: &Path, args: &PerplexityArgs) -> Result<()> {
     if window == 0 || window >= context {
         bail!("--window {window}: 1 to {} tokens and BOS fit the model's context", context.saturating_sub(1));
     }
-    let model = args.model.load(&files)?;
+    let model = args.model.load(&files, SessionOptions::new(1, window + 1).cache(Element::F32))?;
     let (start, mut nll) = (Instant::now(), 0.0);
     for window in ids.chunks(window) {
         nll += pollster::block_on(model.score(&[&[bos], window].concat()))?.iter().sum::<f64>();

@@ -92,7 +92,7 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
         check_session(file)?;
     }
     let draft = args.generation.draft(&files, &args.model)?;
-    let model = args.model.load(&files)?;
+    let model = args.model.load(&files, options.room(1, ids.len(), files.config().context)?)?;
     let options = args.generation.with_draft(options, draft, &model, &args.model)?;
     let (adapter, language) = model::device(model.context());
     if !args.json {

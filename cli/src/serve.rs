@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_serve::{Options, Server};
-use bitnet_wgpu::model::BatchOptions;
+use bitnet_wgpu::model::{BatchOptions, SessionOptions};
 use clap::Args;
 use serde_json::json;
 use std::{path::PathBuf, time::Duration};
@@ -83,7 +83,7 @@ impl Serve {
         // An address that is taken is better known before the weights are read.
         let address = (self.host.as_str(), self.port);
         let listener = runtime.block_on(TcpListener::bind(address)).with_context(|| format!("{}:{}", self.host, self.port))?;
-        let model = self.device.load(&files)?;
+        let model = self.device.load(&files, SessionOptions::new(self.slots, context))?;
         let (adapter, language) = model::device(model.context());
         note(format!("{adapter}, kernels in {language}"));
         let batch = model.batch(BatchOptions::new(self.slots, context).queue(self.queue))?;

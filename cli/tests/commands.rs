@@ -129,6 +129,20 @@ fn speculation_is_counted() {
 }
 
 #[test]
+fn layers_that_do_not_fit_stay_in_host_memory() {
+    let run = |options: &[&str]| json(&[&["run", TALES, "Once upon a time", "--gpu", "--greedy", "--max-tokens", "4"], options].concat());
+    let wanted = run(&[])["ids"].clone();
+    let limit = ["--memory-limit", "6M"];
+    assert_eq!(run(&[&["--offload", "auto"], &limit[..]].concat())["ids"], wanted);
+    fails(&[&["run", TALES, "x", "--gpu"], &limit[..]].concat(), "over the memory limit of 6291456");
+    let output = bitnet(&["run", TALES, "x", "--gpu", "--max-tokens", "1", "--offload", "6"]).output().unwrap();
+    assert!(errors(&output).contains("6 of 8 layers stay in host memory"), "{}", errors(&output));
+    fails(&["run", TALES, "x", "--gpu", "--offload", "9"], "9 layers; the model has 8");
+    fails(&["run", TALES, "x", "--offload", "some"], "a number of layers, or `auto`");
+    fails(&["run", TALES, "x", "--memory-limit", "99999999999G"], "a whole number of bytes");
+}
+
+#[test]
 fn a_session_in_a_file_goes_on() {
     let directory = Directory::new("session");
     let file = directory.path("session.safetensors");

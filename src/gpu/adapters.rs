@@ -13,6 +13,8 @@ pub const WANTED: wgpu::Features = NEEDED
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::TIMESTAMP_QUERY)
+    // For layers in host memory: see `hosted`.
+    .union(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
     .union(wgpu::Features::PASSTHROUGH_SHADERS);
 
 /// What a device must offer: see [`Context::REQUIRED`](super::context::Context::REQUIRED).

@@ -2,6 +2,7 @@
 
 use super::{
     context::Context,
+    hosted::{Hosted, Upload},
     recording::{Dispatch, Recording, Step, Submission},
     tensor::{Bind, Bound},
 };
@@ -14,13 +15,14 @@ use crate::{
         params::Params,
     },
 };
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 /// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
 pub struct Encoder {
     context: Context,
     label: &'static str,
     steps: Vec<Step>,
+    uploads: Vec<Upload>,
     /// When what is in `steps` was begun.
     begun: Instant,
 }
@@ -28,7 +30,7 @@ pub struct Encoder {
 impl Context {
     /// A new recording; `label` names it in captures and profiles.
     pub fn encoder(&self, label: &'static str) -> Encoder {
-        Encoder { context: self.clone(), label, steps: Vec::new(), begun: Instant::now() }
+        Encoder { context: self.clone(), label, steps: Vec::new(), uploads: Vec::new(), begun: Instant::now() }
     }
 }
 
@@ -122,12 +124,21 @@ impl Encoder {
     /// # Errors
     /// Those of `record`.
     pub fn whole<T>(&mut self, record: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let before = self.steps.len();
+        let (steps, uploads) = (self.steps.len(), self.uploads.len());
         let recorded = record(self);
         if recorded.is_err() {
-            self.steps.truncate(before);
+            self.steps.truncate(steps);
+            self.uploads.truncate(uploads);
         }
         recorded
+    }
+
+    /// Records copies from host memory, which come before the next dispatch; `ready` are those of earlier ones that it reads.
+    #[cfg(feature = "models")]
+    pub(crate) fn upload(&mut self, ready: Option<&Arc<Vec<Hosted>>>, copies: &Arc<Vec<Hosted>>) {
+        if self.context.plan().is_none() {
+            self.uploads.push(Upload { at: self.steps.len(), ready: ready.cloned(), copies: copies.clone() });
+        }
     }
 
     /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded.
@@ -142,7 +153,7 @@ impl Encoder {
         if let Some(log) = self.context.trace_log() {
             log.recorded(self.label, self.begun);
         }
-        Recording { context: self.context, label: self.label, steps: self.steps }
+        Recording { context: self.context, label: self.label, steps: self.steps, uploads: self.uploads }
     }
 
     /// Runs what is recorded, once: `finish().submit()`.

@@ -5,6 +5,8 @@ pub(crate) mod cache;
 pub(crate) mod capabilities;
 pub(crate) mod context;
 pub(crate) mod encoder;
+#[cfg_attr(not(feature = "models"), allow(dead_code, reason = "only models have it"))]
+pub(crate) mod hosted;
 pub(crate) mod open;
 pub(crate) mod out;
 pub(crate) mod pipeline;

@@ -54,7 +54,8 @@ impl fmt::Display for Profile {
 }
 
 impl Recording {
-    /// Runs it once with every step in a pass of its own, and times each. GPUs that time only pass bounds (Apple's) can do no
+    /// Runs it once with every step in a pass of its own, and times each; what is copied between them, where a model's layers are offloaded, is in no step's
+    /// time. GPUs that time only pass bounds (Apple's) can do no
     /// finer; where timestamps are missing or read zero (macOS 26, gfx-rs/wgpu #9414; seen when a context is made), each step is submitted
     /// and waited for alone, which blocks, and [`Profile::clock`] says so.
     pub async fn profile(&self) -> Result<Profile> {
@@ -71,10 +72,12 @@ impl Recording {
     }
 
     /// Runs it `times` times in one submission and returns the mean time of one run: what a benchmark reports. Waits for
-    /// completion; the caller warms up.
+    /// completion; the caller warms up. Where a model's layers are offloaded, it is timed by the host's clock, since copies are outside of passes.
     pub async fn time(&self, times: u32) -> Result<(Clock, Duration)> {
         let all = 0..self.steps.len();
-        if let Some(total) = self.timestamps(std::slice::from_ref(&all), times).await? {
+        if self.uploads.is_empty()
+            && let Some(total) = self.timestamps(std::slice::from_ref(&all), times).await?
+        {
             return Ok((Clock::Gpu, total[0] / times.max(1)));
         }
         Ok((Clock::Host, self.host_time(all, times)? / times.max(1)))
@@ -93,6 +96,7 @@ impl Recording {
         let ticks = self.context.allocate(8 * u64::from(count), usage, "profile")?;
         self.context.submit_with("profile", |encoder| {
             for (i, group) in (0u32..).zip(groups) {
+                self.encode_uploads(encoder, group.start);
                 let timestamp_writes = wgpu::ComputePassTimestampWrites {
                     query_set: &queries,
                     beginning_of_pass_write_index: Some(2 * i),
@@ -120,8 +124,12 @@ impl Recording {
     fn host_time(&self, group: std::ops::Range<usize>, times: u32) -> Result<Duration> {
         let start = std::time::Instant::now();
         let index = self.context.submit_with("profile", |encoder| {
-            let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
-            encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
+            if self.uploads.is_empty() {
+                let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
+                encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
+            } else {
+                (0..times).for_each(|_| self.encode_range(encoder, "profile", group.clone()));
+            }
         })?;
         self.context.wait(index)?;
         Ok(start.elapsed())

@@ -2,6 +2,7 @@
 
 use super::{
     context::Context,
+    hosted::Upload,
     pipeline::Pipeline,
     pool::Pooled,
     readback,
@@ -14,7 +15,7 @@ use crate::{
     error::{Error, Result},
     kernel::declaration::{Kernel, KernelRef},
 };
-use std::{pin::Pin, sync::Arc};
+use std::{ops::Range, pin::Pin, sync::Arc};
 
 /// Recorded work: plain data that can be run again and again. It holds on to the buffers it names.
 ///
@@ -37,6 +38,8 @@ pub struct Recording {
     pub(super) context: Context,
     pub(super) label: &'static str,
     pub(super) steps: Vec<Step>,
+    /// By the steps before which they are.
+    pub(super) uploads: Vec<Upload>,
 }
 
 /// One dispatch, ready to be encoded.
@@ -115,7 +118,7 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
 }
 
 impl Recording {
-    /// Runs it once: one command encoder, one compute pass, one submission. Dispatches see the results of earlier ones.
+    /// Runs it once: one command encoder, one compute pass (more where layers are offloaded), one submission. Dispatches see the results of earlier ones.
     pub fn submit(&self) -> Result<Submission> {
         let index = self.context.submit_with(self.label, |encoder| self.encode_submitted(encoder))?;
         Ok(Submission { context: self.context.clone(), index })
@@ -133,7 +136,7 @@ impl Recording {
         Ok(tensor.read_after(self.label, &|encoder| self.encode_submitted(encoder)))
     }
 
-    /// Puts it, as one compute pass, into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
+    /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
     /// those after it. The app finishes and submits the encoder. Its buffers are kept until that work is done.
     ///
     /// ```
@@ -156,13 +159,32 @@ impl Recording {
     /// ```
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
         self.encode_pass(encoder);
-        let kept: Vec<_> = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer.clone()).collect();
+        let bound = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer);
+        let kept: Vec<_> = bound.chain(self.uploads.iter().flat_map(Upload::written)).cloned().collect();
         encoder.on_submitted_work_done(move || drop(kept));
     }
 
     fn encode_pass(&self, encoder: &mut wgpu::CommandEncoder) {
-        let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
-        encode(&self.steps, 1, &mut encoder.begin_compute_pass(&descriptor));
+        self.encode_range(encoder, self.label, 0..self.steps.len());
+    }
+
+    /// Encodes steps: as passes between which uploads are, or as one, where there are none.
+    pub(super) fn encode_range(&self, encoder: &mut wgpu::CommandEncoder, label: &str, range: Range<usize>) {
+        let descriptor = wgpu::ComputePassDescriptor { label: Some(label), timestamp_writes: None };
+        let mut begin = range.start;
+        let bounds = self.uploads.iter().map(|upload| upload.at).filter(|at| range.contains(at)).chain([range.end]);
+        for end in bounds {
+            if end > begin {
+                self.encode_uploads(encoder, begin);
+                encode(&self.steps[begin..end], 1, &mut encoder.begin_compute_pass(&descriptor));
+                begin = end;
+            }
+        }
+    }
+
+    /// Encodes the uploads before a step.
+    pub(super) fn encode_uploads(&self, encoder: &mut wgpu::CommandEncoder, step: usize) {
+        self.uploads.iter().filter(|upload| upload.at == step).for_each(|upload| upload.encode(encoder));
     }
 
     /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that are timed.
@@ -176,6 +198,7 @@ impl Recording {
         };
         let timer = log.pass(device, timestamps, self.label, self.steps.iter().map(dispatched).collect());
         for (n, step) in self.steps.iter().enumerate() {
+            self.encode_uploads(encoder, n);
             let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: timer.writes(n) };
             step.encode(&mut encoder.begin_compute_pass(&descriptor), None);
         }

@@ -23,6 +23,6 @@ impl Context {
             Step::new(self, kernel.clone(), params, [0; 3], floats.clone(), bound)
         };
         let steps = kernels.par_iter().map(step).collect::<Result<_>>()?;
-        Recording { context: self.clone(), label: "warm-up", steps }.submit()
+        Recording { context: self.clone(), label: "warm-up", steps, uploads: Vec::new() }.submit()
     }
 }

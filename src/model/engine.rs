@@ -42,7 +42,7 @@ impl Choice {
 }
 
 /// How much room a [`Session`](super::Session) has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionOptions {
     /// Sequences that are decoded side by side.
@@ -67,6 +67,16 @@ impl SessionOptions {
     }
 }
 
+/// What [`Offload`](super::Offload) has led to: [`Model::offloaded`](super::Model::offloaded).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offloaded {
+    /// Layers whose matrices are in host memory.
+    pub layers: usize,
+    /// Their bytes: what is copied to the GPU in every pass, over a prompt's piece or for a token of each sequence.
+    pub bytes: u64,
+}
+
 /// A step for the next tokens before anyone said how they are chosen.
 pub(super) fn unchosen() -> Error {
     Error::Invalid { op: "session", what: "no choice of tokens was set".into() }
@@ -84,6 +94,11 @@ pub(super) trait Engine: Send + Sync {
 
     /// The GPU memory that such a session will need. The options have been checked.
     fn footprint(&self, options: SessionOptions) -> Result<Footprint>;
+
+    /// What of it stays in host memory, beside a GPU.
+    fn offloaded(&self) -> Offloaded {
+        Offloaded::default()
+    }
 
     /// Compiles the kernels of prompts and steps of such a session. The options have been checked.
     fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>>;

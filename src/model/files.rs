@@ -3,6 +3,7 @@
 use super::{
     gpu::GpuModel,
     layers::{HostEnds, HostLayer},
+    offload::Offload,
     options::GenerateOptions,
     tokenizer::text::Tokenizer,
 };
@@ -32,6 +33,8 @@ pub struct LoadOptions<'a> {
     pub i2s_layout: I2sLayout,
     /// Load a model though its files have tensors that are not used, of more layers than its configuration has for example. Without, it is refused.
     pub ignore_unused: bool,
+    /// Keep layers in host memory, for a model that is larger than the context's memory limit.
+    pub offload: Offload,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -67,15 +70,22 @@ impl<'a> LoadOptions<'a> {
         Self { ignore_unused, ..self }
     }
 
+    /// Sets [`LoadOptions::offload`].
+    #[must_use]
+    pub fn offload(self, offload: Offload) -> Self {
+        Self { offload, ..self }
+    }
+
     /// The same, for another attempt.
     pub(super) fn again(&mut self) -> LoadOptions<'_> {
-        let Self { int8_head, half_attention, quantize, i2s_layout, ignore_unused, progress } = self;
+        let Self { int8_head, half_attention, quantize, i2s_layout, ignore_unused, offload, progress } = self;
         LoadOptions {
             int8_head: *int8_head,
             half_attention: *half_attention,
             quantize: *quantize,
             i2s_layout: *i2s_layout,
             ignore_unused: *ignore_unused,
+            offload: *offload,
             progress: progress.as_mut().map(|progress| &mut **progress as &mut dyn FnMut(usize, usize)),
         }
     }
@@ -118,12 +128,13 @@ pub(super) struct Origin {
     int8_head: bool,
     half_attention: bool,
     ignore_unused: bool,
+    offload: Offload,
 }
 
 impl Origin {
     fn new(path: PathBuf, options: &LoadOptions<'_>) -> Self {
-        let &LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, progress: _ } = options;
-        Self { path, quantize, i2s_layout, int8_head, half_attention, ignore_unused }
+        let &LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: _ } = options;
+        Self { path, quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload }
     }
 
     /// The same files, read as they were opened, and loaded so.
@@ -133,8 +144,8 @@ impl Origin {
     }
 
     pub fn options(&self) -> LoadOptions<'static> {
-        let Self { quantize, i2s_layout, int8_head, half_attention, ignore_unused, .. } = *self;
-        LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, progress: None }
+        let Self { quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = *self;
+        LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: None }
     }
 }
 
@@ -203,15 +214,16 @@ impl ModelFiles {
         options.room(1, prompt.len(), c.context).map(drop)
     }
 
-    /// The GPU memory that the weights will need. It reads the tensors outside the layers and those of the first layer, as large as which the others are
-    /// taken to be.
+    /// The GPU memory that the weights will need, and the host's for offloaded layers. It reads the tensors outside the layers and those of the first layer, as large
+    /// as which the others are taken to be.
     ///
     /// # Errors
-    /// As [`Model::load`](super::Model::load).
+    /// As [`Model::load_with`](super::Model::load_with).
     pub fn footprint(&self, context: &Context, options: &LoadOptions<'_>) -> Result<Footprint> {
-        let (ends, layers) = (HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?.layers);
-        let weights = GpuModel::weights(context, &ends, &HostLayer::read(&*self.file, 0)?, layers)?;
-        Ok(Footprint { weights, ..Footprint::default() })
+        let (ends, config) = (HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?);
+        options.offload.check(config.layers)?;
+        let (first, how) = (HostLayer::read(&*self.file, 0)?, (options.offload, options.half_attention));
+        Ok(GpuModel::weights(context, &config, &ends, &first, how)?.1)
     }
 
     /// What loading would find wrong: tensors that are not used, the configuration, the tensors outside the layers, and one error for each layer that has

@@ -6,7 +6,7 @@ use crate::{
         model_file::ModelFile,
         tensors::{Ends, Layer, Matrix, Table, end_tensors, layer_tensors},
     },
-    gpu::context::Context,
+    gpu::{context::Context, tensor::Tensor},
     weights::{
         dense::{DenseMatrix, PackedDense},
         ternary::{matrix::TernaryMatrix, packed::PackedTernary},
@@ -21,6 +21,12 @@ pub(super) type HostEnds = Ends<HostTable, Vec<f32>>;
 
 /// An embedding or a head, in host memory.
 pub(super) type HostTable = Table<PackedDense, PackedTernary>;
+
+/// A decoder layer on a GPU.
+pub(super) type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
+
+/// What comes before and after the layers, on a GPU.
+pub(super) type GpuEnds = Ends<GpuTable, Tensor<f32>>;
 
 /// An embedding or a head, on a GPU.
 pub(super) type GpuTable = Table<DenseMatrix, TernaryMatrix>;
@@ -49,9 +55,25 @@ impl HostLayer {
         }
         Ok(layer)
     }
+
+    /// Copies it to the GPU.
+    ///
+    /// # Errors
+    /// As [`HostTable::upload`].
+    pub fn upload(&self, context: &Context) -> Result<GpuLayer> {
+        self.try_map(|matrix| matrix.upload(context), |gains| context.upload(gains, [gains.len()]))
+    }
 }
 
 impl HostEnds {
+    /// Copies them to the GPU.
+    ///
+    /// # Errors
+    /// As [`HostTable::upload`].
+    pub fn upload(&self, context: &Context) -> Result<GpuEnds> {
+        self.try_map(|table| table.upload(context), |gains| context.upload(gains, [gains.len()]))
+    }
+
     /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary. (Not an embedding beside it, of which a token reads one
     /// row.)
     ///

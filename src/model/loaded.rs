@@ -2,7 +2,7 @@
 
 use super::{
     cpu::{self, CpuModel},
-    engine::{Engine, SessionOptions},
+    engine::{Engine, Offloaded, SessionOptions},
     files::{self, LoadOptions, MaybeTokenizer, ModelFiles, Origin},
     generate::Generation,
     gpu::GpuModel,
@@ -61,7 +61,7 @@ impl Model {
     /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`] for a sound model that this crate cannot run, or of which
     /// it would use a part only;
     /// [`Error::TooLarge`] for a tensor that the device cannot bind; [`Error::MemoryLimit`] for weights that do not fit a limited context, before any is
-    /// uploaded.
+    /// uploaded ([`LoadOptions::offload`] has some stay on the host).
     pub fn load(context: &Context, path: impl AsRef<Path>) -> Result<Self> {
         Self::load_with(Some(context), path, LoadOptions::default())
     }
@@ -77,7 +77,8 @@ impl Model {
     /// Loads a model to a GPU, or for the CPU without a context.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// As [`Model::load`]; [`Error::Invalid`] for more offloaded layers than the model has, or for layers that cannot take turns in memory, since the scales of some
+    /// go by other groups; [`Error::MissingFeature`] where a device for offloaded layers was opened without wgpu's `MAPPABLE_PRIMARY_BUFFERS`.
     pub fn load_with(context: Option<&Context>, path: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Self> {
         let files = ModelFiles::open(path, &options)?;
         Self::from_files(context, &files, options)
@@ -151,6 +152,7 @@ impl Model {
         if !options.ignore_unused {
             file.check_unused()?;
         }
+        options.offload.check(config.layers)?;
         let ends = HostEnds::read(file, options.int8_head)?;
         let count = config.layers;
         let mut progress = |done| {
@@ -170,7 +172,7 @@ impl Model {
         });
         let engine: Arc<dyn Engine> = match context {
             Some(context) => {
-                let model = GpuModel::new(context, config, ends, layers)?.half_attention(options.half_attention);
+                let model = GpuModel::new(context, config, ends, layers, (options.offload, options.half_attention))?;
                 context.check_there("loading a model")?;
                 Arc::new(model)
             }
@@ -204,6 +206,11 @@ impl Model {
     /// Bytes of weights that every decoding step reads: those of the layers' matrices and of the head.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// What of it stays in host memory, by [`LoadOptions::offload`], and is copied to the GPU in every pass. Nothing on the CPU.
+    pub fn offloaded(&self) -> Offloaded {
+        self.engine.offloaded()
     }
 
     /// The device that it is on; none for the CPU.

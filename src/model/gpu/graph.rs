@@ -1,18 +1,19 @@
 //! The model's operations, recorded in the order in which tokens go through them. Every call of an operation on the GPU is in this file.
 
+use super::offload::Streamed;
 use crate::{
     element::Element,
     error::Result,
     formats::{
         Hadamard,
         config::ModelConfig,
-        tensors::{Ends, Layer, Stack, Table},
+        tensors::{Stack, Table},
     },
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
         engine::SessionOptions,
-        layers::{GpuTable, HostEnds, HostLayer},
+        layers::{GpuEnds, GpuLayer, GpuTable},
     },
     ops::{
         bitnet::{self, Layout, Norm, QuantizedActivations},
@@ -24,7 +25,6 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
 type GpuStack = Stack<TernaryMatrix, Tensor<f32>>;
 
 /// The weights on a GPU.
@@ -35,8 +35,10 @@ pub(in crate::model) struct GpuModel {
     /// The same for intermediate results, which are counted as such.
     pub(super) context: Context,
     pub(super) config: ModelConfig,
-    ends: Arc<Ends<GpuTable, Tensor<f32>>>,
+    ends: Arc<GpuEnds>,
     layers: Arc<Vec<GpuLayer>>,
+    /// Those of them whose matrices are on the host.
+    pub(super) streamed: Arc<Streamed>,
     /// Of models whose weights are rotated, by the width of what is.
     rotations: Arc<BTreeMap<usize, Rotation>>,
     /// What the embedding's rows and the head's input are multiplied by, where they are.
@@ -197,47 +199,29 @@ impl Scratch {
 }
 
 impl GpuModel {
-    /// Uploads the weights, layer by layer as they come.
-    ///
-    /// # Errors
-    /// [`Error::MemoryLimit`](crate::Error::MemoryLimit) before anything is uploaded, where they will not fit: layers are taken to be as large as the first.
-    pub fn new(context: &Context, config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>) -> Result<Self> {
-        let mut layers = layers.peekable();
-        // What it takes to know is done only where it matters.
-        if context.memory_stats().limit.is_some()
-            && let Some(Ok(first)) = layers.peek()
-        {
-            context.check_room(Self::weights(context, &host, first, config.layers)?, || "a model's weights".into())?;
-        }
-        let (given, weights) = (context.clone(), context.labelled(Footprint::WEIGHTS));
-        let vector = |values: &Vec<f32>| weights.upload(values, [values.len()]);
-        let ends = host.try_map(|table| table.upload(&weights), vector)?;
-        // An embedding is large: it need not stay while layers are read.
-        drop(host);
-        let layers = layers.map(|layer| layer?.try_map(|matrix| matrix.upload(&weights), vector)).collect::<Result<_>>()?;
-        let context = context.labelled(Footprint::ACTIVATIONS);
+    /// A model of such ends and layers, some of which are streamed perhaps.
+    pub(super) fn of(context: &Context, config: ModelConfig, ends: GpuEnds, layers: Vec<GpuLayer>, streamed: Streamed) -> Result<Self> {
+        let weights = context.labelled(Footprint::WEIGHTS);
         let rotations = Arc::new(rotations(&weights, &config)?);
         let scale = |scale: f32| (scale != 1.0).then(|| weights.upload(&[scale], [1])).transpose();
         let (embedding_scale, logit_scale) = (scale(config.embedding_scale)?, scale(config.logit_scale)?);
-        let (ends, layers) = (Arc::new(ends), Arc::new(layers));
-        Ok(Self { given, context, config, ends, layers, rotations, embedding_scale, logit_scale, half_attention: false })
+        Ok(Self {
+            given: context.clone(),
+            context: context.labelled(Footprint::ACTIVATIONS),
+            config,
+            ends: Arc::new(ends),
+            layers: Arc::new(layers),
+            streamed: Arc::new(streamed),
+            rotations,
+            embedding_scale,
+            logit_scale,
+            half_attention: false,
+        })
     }
 
     /// The same with the attention of prompts in halves, or not.
-    pub fn half_attention(self, half_attention: bool) -> Self {
+    pub(super) fn half_attention(self, half_attention: bool) -> Self {
         Self { half_attention, ..self }
-    }
-
-    /// Bytes that the weights of a model of such ends and layers take on a device.
-    pub fn weights(context: &Context, host: &HostEnds, layer: &HostLayer, layers: usize) -> Result<u64> {
-        let bytes = |upload: &dyn Fn(&Context) -> Result<()>| {
-            let (context, plan) = context.labelled(Footprint::WEIGHTS).planning();
-            upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
-        };
-        let vector = |context: &Context, values: &Vec<f32>| context.upload(values, [values.len()]);
-        let ends = bytes(&|context| host.try_map(|table| table.upload(context), |values| vector(context, values)).map(drop))?;
-        let layer = bytes(&|context| layer.try_map(|matrix| matrix.upload(context), |values| vector(context, values)).map(drop))?;
-        Ok(ends.saturating_add(layer.saturating_mul(layers as u64)))
     }
 
     /// The same on another context of the device.
@@ -335,10 +319,13 @@ impl GpuModel {
             self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.undo(encoder, &scratch.x))?;
         }
         self.embedding_scale.as_ref().map_or(Ok(()), |scale| tensor::mul_into(encoder, &scratch.x, scale, &scratch.x))?;
+        self.streamed.begin(encoder);
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
-            // Little at first, so that the device begins soon; then more, since a submission takes time too.
-            if run == Run::Once && (layer + 1).is_power_of_two() {
+            self.streamed.after(encoder, layer);
+            // Little at first, so that the device begins soon; then more, since a submission takes time too. But between two submissions another session's may
+            // come, which leaves other layers in the slots.
+            if run == Run::Once && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
                 encoder.flush()?;
             }
         }

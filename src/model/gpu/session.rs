@@ -7,7 +7,7 @@ use crate::{
     gpu::{context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
-        engine::{Changes, Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
+        engine::{Changes, Choice, Engine, EngineSession, Offloaded, Pending, SessionOptions, unchosen},
         worker::on_all_cores,
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions},
@@ -115,7 +115,11 @@ impl Engine for GpuModel {
         let ends = sequences.min(batch);
         let activations = plan.bytes(Footprint::ACTIVATIONS) + logits(ends) - logits(prompts);
         let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
-        Ok(Footprint { weights: 0, cache: plan.bytes(Footprint::CACHE), activations, staging })
+        Ok(Footprint { cache: plan.bytes(Footprint::CACHE), activations, staging, ..Footprint::default() })
+    }
+
+    fn offloaded(&self) -> Offloaded {
+        self.streamed.offloaded()
     }
 
     fn warm_up(&self, options: SessionOptions) -> Result<Pending<()>> {
@@ -345,6 +349,7 @@ impl EngineSession for GpuSession {
         input.runs.write(&[0, 0])?;
         self.counted.clear();
         let mut encoder = self.model.context.encoder("layer");
+        self.model.streamed.only(&mut encoder, layer);
         self.model.layer(&mut encoder, layer, &self.memory, &Input { run: tokens, ..input }, &scratch)?;
         encoder.submit()?;
         Ok(Box::pin(scratch.x.read()))
