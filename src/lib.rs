@@ -68,6 +68,7 @@ pub use gpu::{
     capabilities::Capabilities,
     context::Context,
     encoder::Encoder,
+    health::{Health, Reading},
     out::Out,
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Recording, Submission},

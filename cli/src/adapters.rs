@@ -2,7 +2,7 @@
 
 use crate::{model::matrix_units, say};
 use anyhow::Result;
-use bitnet_wgpu::{Adapter, Capabilities, Context, ContextOptions, Element, bitnet, kernel::MatrixUnit};
+use bitnet_wgpu::{Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, bitnet, kernel::MatrixUnit};
 use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -56,7 +56,30 @@ fn offered(adapter: &Adapter, why: Option<&str>) -> String {
     };
     let apple = adapter.apple_generation.map(|generation| format!(", Apple M{generation}")).unwrap_or_default();
     let chosen = why.map(|why| format!("; chosen: {why}")).unwrap_or_default();
-    format!("  {:?}{apple}; memory {memory}{shared}; score {}{chosen}\n", adapter.kind, adapter.score)
+    let now = now(&adapter.health());
+    format!("  {:?}{apple}; memory {memory}{shared}; score {}{chosen}\n{now}", adapter.kind, adapter.score)
+}
+
+/// What the system says of its load, memory, temperature and power; nothing where it says nothing.
+fn now(health: &Health) -> String {
+    let mut said = Vec::new();
+    let value = |reading: &Option<Reading<f64>>| reading.as_ref().map(|reading| reading.value);
+    said.extend(value(&health.utilization).map(|share| format!("{:.0} % busy", 100.0 * share)));
+    said.extend(health.memory_used.as_ref().map(|bytes| format!("{} MiB in use", bytes.value >> 20)));
+    said.extend(value(&health.temperature).map(|celsius| format!("{celsius:.0} °C")));
+    said.extend(value(&health.power).map(|watts| format!("{watts:.0} W")));
+    if said.is_empty() { String::new() } else { format!("  now {}\n", said.join(", ")) }
+}
+
+/// The same for `--json`, with sources.
+fn health(health: &Health) -> Value {
+    fn reading<T: Copy + Into<Value>>(reading: &Option<Reading<T>>) -> Value {
+        reading.as_ref().map_or(Value::Null, |reading| json!({ "value": Into::<Value>::into(reading.value), "source": reading.source }))
+    }
+    json!({
+        "utilization": reading(&health.utilization), "memory_used": reading(&health.memory_used), "memory_total": reading(&health.memory_total),
+        "temperature_celsius": reading(&health.temperature), "power_watts": reading(&health.power),
+    })
 }
 
 fn shown(context: &Context) -> String {
@@ -94,7 +117,7 @@ fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&
         "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(),
         "subgroups": c.subgroups, "f16": c.f16, "timestamps": c.timestamps,
         "matrix_units": c.matrix_units.iter().map(|unit| json!({ "element": element(unit), "size": unit.size, "depth": unit.depth, "lanes": unit.lanes })).collect::<Vec<_>>(),
-        "max_binding_bytes": c.max_binding_bytes,
+        "max_binding_bytes": c.max_binding_bytes, "health": health(&adapter.health()),
     });
     if let Ok(context) = &opened {
         // Only an open device shows these.

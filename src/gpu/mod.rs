@@ -5,6 +5,7 @@ pub(crate) mod cache;
 pub(crate) mod capabilities;
 pub(crate) mod context;
 pub(crate) mod encoder;
+pub(crate) mod health;
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "only models have it"))]
 pub(crate) mod hosted;
 pub(crate) mod open;

@@ -1,0 +1,176 @@
+//! How a GPU is: what the system says of its load, memory, temperature and power. What it does not say is not made up.
+
+use super::{adapters::Adapter, context::Context};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A number that the system gives, and where it was read.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Reading<T> {
+    /// The number.
+    pub value: T,
+    /// Its file.
+    pub source: String,
+}
+
+/// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is `None` where it does not say it.
+///
+/// It is read on Linux, where a driver tells it by files: amdgpu all of it, other drivers some; NVIDIA's own driver tells none so. Elsewhere all is `None`, and so for
+/// software adapters. An app may throttle itself by it: smaller batches, pauses between tokens.
+///
+/// ```no_run
+/// # fn throttled(context: &bitnet_wgpu::Context, slots: usize) -> usize {
+/// match context.health().temperature {
+///     Some(celsius) if celsius.value > 90.0 => slots.div_ceil(2),
+///     _ => slots, // cool, or nobody knows
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Health {
+    /// The share of time that it was busy of late, by all programs: 0 to 1.
+    pub utilization: Option<Reading<f64>>,
+    /// Bytes of its own memory that are in use, by all programs.
+    pub memory_used: Option<Reading<u64>>,
+    /// Bytes of its own memory.
+    pub memory_total: Option<Reading<u64>>,
+    /// Degrees Celsius: the first of its sensors, which drivers call `edge`, `gpu` or `pkg`.
+    pub temperature: Option<Reading<f64>>,
+    /// Watts: their mean of late, or those of the moment where the driver has no mean.
+    pub power: Option<Reading<f64>>,
+}
+
+impl Adapter {
+    /// What the system says of it now.
+    pub fn health(&self) -> Health {
+        Health::of(&self.raw().get_info())
+    }
+}
+
+impl Context {
+    /// What the system says of its GPU now.
+    pub fn health(&self) -> Health {
+        Health::of(self.adapter_info())
+    }
+}
+
+impl Health {
+    fn of(info: &wgpu::AdapterInfo) -> Self {
+        Self::below(Path::new("/sys"), &info.device_pci_bus_id)
+    }
+
+    /// What Linux tells below `root`, which is `/sys` but for tests, of the device of this address (`0000:03:00.0`).
+    fn below(root: &Path, address: &str) -> Self {
+        // It names a folder there: nothing else of the system is to be read.
+        let named = address.starts_with(|first: char| first.is_ascii_hexdigit());
+        if !named || !address.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')) {
+            return Self::default();
+        }
+        let device = root.join("bus/pci/devices").join(address);
+        let sensors = sensors(&device.join("hwmon"));
+        // By the kernel's documentation: percents, bytes, thousandths of a degree, millionths of a watt.
+        Self {
+            utilization: read(device.join("gpu_busy_percent"), |percent| (0.0..=100.0).contains(&percent).then_some(percent / 100.0)),
+            memory_used: read(device.join("mem_info_vram_used"), whole),
+            memory_total: read(device.join("mem_info_vram_total"), whole),
+            temperature: sensors.iter().find_map(|sensors| read(sensors.join("temp1_input"), |n| Some(n / 1e3))),
+            power: ["power1_average", "power1_input"].iter().find_map(|name| {
+                let watts = |n: f64| (n >= 0.0).then_some(n / 1e6);
+                sensors.iter().find_map(|sensors| read(sensors.join(name), watts))
+            }),
+        }
+    }
+}
+
+fn whole(bytes: f64) -> Option<u64> {
+    // What a float cannot hold to the byte is no GPU's memory.
+    (0.0..9e15).contains(&bytes).then_some(bytes as u64)
+}
+
+/// The folders of a device's sensors (`hwmon3`), by name.
+fn sensors(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+/// The number in a file, if there is one, and it makes sense.
+fn read<T>(path: PathBuf, value: impl FnOnce(f64) -> Option<T>) -> Option<Reading<T>> {
+    // Drivers refuse to be read while a device sleeps; that is no error of ours, and no number.
+    let text = fs::read_to_string(&path).ok()?;
+    let number: i64 = text.trim().parse().ok()?;
+    Some(Reading { value: value(number as f64)?, source: path.display().to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: &str = "0000:03:00.0";
+
+    /// Files as drivers have them below /sys.
+    fn recorded(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = root.path().join("bus/pci/devices").join(ADDRESS).join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    /// Utilization, memory that is used, memory, temperature, power.
+    type Values = (Option<f64>, Option<u64>, Option<u64>, Option<f64>, Option<f64>);
+
+    fn values(health: Health) -> Values {
+        let Health { utilization, memory_used, memory_total, temperature, power } = health;
+        let (used, total) = (memory_used.map(|r| r.value), memory_total.map(|r| r.value));
+        (utilization.map(|r| r.value), used, total, temperature.map(|r| r.value), power.map(|r| r.value))
+    }
+
+    #[test]
+    fn readings_are_the_drivers_in_their_units() {
+        // amdgpu, by its names and units.
+        let root = recorded(&[
+            ("gpu_busy_percent", "97\n"),
+            ("mem_info_vram_used", "1503238553\n"),
+            ("mem_info_vram_total", "17163091968\n"),
+            ("hwmon/hwmon4/temp1_input", "58500\n"),
+            ("hwmon/hwmon4/temp2_input", "71000\n"),
+            ("hwmon/hwmon4/power1_average", "187000000\n"),
+            ("hwmon/hwmon4/power1_input", "190000000\n"),
+        ]);
+        let health = Health::below(root.path(), ADDRESS);
+        assert!(health.power.as_ref().unwrap().source.ends_with("0000:03:00.0/hwmon/hwmon4/power1_average"));
+        assert_eq!(values(health), (Some(0.97), Some(1_503_238_553), Some(17_163_091_968), Some(58.5), Some(187.0)));
+        // Sensors may be in a later folder, and power without a mean.
+        let root =
+            recorded(&[("hwmon/hwmon1/name", "other\n"), ("hwmon/hwmon2/temp1_input", "-4000\n"), ("hwmon/hwmon2/power1_input", "25\n")]);
+        assert_eq!(values(Health::below(root.path(), ADDRESS)), (None, None, None, Some(-4.0), Some(25e-6)));
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_made_up() {
+        let root = recorded(&[
+            ("gpu_busy_percent", "101\n"),
+            ("mem_info_vram_used", "-1\n"),
+            ("mem_info_vram_total", "99999999999999999999\n"),
+            ("hwmon/hwmon0/temp1_input", "\n"),
+            ("hwmon/hwmon0/power1_input", "-5\n"),
+        ]);
+        assert_eq!(Health::below(root.path(), ADDRESS), Health::default());
+        let root = recorded(&[("gpu_busy_percent", "5\n")]);
+        assert!(Health::below(root.path(), ADDRESS).utilization.is_some());
+        // Beside the devices, and in the folder of all.
+        fs::write(root.path().join("bus/pci/gpu_busy_percent"), "5\n").unwrap();
+        fs::write(root.path().join("bus/pci/devices/gpu_busy_percent"), "5\n").unwrap();
+        for other in ["", ".", "..", "0000:04:00.0", "../devices/0000:03:00.0", "/sys"] {
+            assert_eq!(Health::below(root.path(), other), Health::default(), "{other:?}");
+        }
+    }
+}
