@@ -361,7 +361,10 @@ fn bench_and_adapters_give_figures() {
     assert!(chosen[0]["chosen_why"].is_string(), "{adapters:?}");
     // What the system does not say is null, and what it says has a source.
     let health = |adapter: &Value| adapter["health"].as_object().unwrap().values().all(|said| said.is_null() || said["source"].is_string());
-    assert!(adapters.iter().all(health) && (chosen[0]["software"] == false || chosen[0]["health"]["power_watts"].is_null()), "{adapters:?}");
+    assert!(
+        adapters.iter().all(health) && (chosen[0]["software"] == false || chosen[0]["health"]["power_watts"].is_null()),
+        "{adapters:?}"
+    );
     // No other driver gives what is kept.
     assert!(chosen[0]["backend"] != "Vulkan" || fs::read_dir(cache).unwrap().count() > 10);
     let text = succeeds(&["adapters"]);

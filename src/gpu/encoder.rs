@@ -2,7 +2,7 @@
 
 use super::{
     context::Context,
-    hosted::{Hosted, Upload},
+    hosted::Upload,
     recording::{Dispatch, Recording, Step, Submission},
     tensor::{Bind, Bound},
 };
@@ -15,14 +15,15 @@ use crate::{
         params::Params,
     },
 };
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 /// Records dispatches. Shapes and bindings are checked as they are recorded; nothing runs before [`Encoder::submit`].
 pub struct Encoder {
     context: Context,
     label: &'static str,
     steps: Vec<Step>,
-    uploads: Vec<Upload>,
+    /// By the numbers of the steps before which they are.
+    uploads: Vec<(usize, Upload)>,
     /// When what is in `steps` was begun.
     begun: Instant,
 }
@@ -133,11 +134,11 @@ impl Encoder {
         recorded
     }
 
-    /// Records copies from host memory, which come before the next dispatch; `ready` are those of earlier ones that it reads.
+    /// Records copies from host memory, which come before the next dispatch.
     #[cfg(feature = "models")]
-    pub(crate) fn upload(&mut self, ready: Option<&Arc<Vec<Hosted>>>, copies: &Arc<Vec<Hosted>>) {
+    pub(crate) fn upload(&mut self, upload: Upload) {
         if self.context.plan().is_none() {
-            self.uploads.push(Upload { at: self.steps.len(), ready: ready.cloned(), copies: copies.clone() });
+            self.uploads.push((self.steps.len(), upload));
         }
     }
 

@@ -14,8 +14,6 @@ pub struct Hosted {
 /// Copies between the dispatches of a recording.
 #[derive(Clone)]
 pub struct Upload {
-    /// Before which step.
-    pub at: usize,
     /// What was copied before is read by the next steps, and need not wait for these copies.
     pub ready: Option<Arc<Vec<Hosted>>>,
     pub copies: Arc<Vec<Hosted>>,
@@ -73,7 +71,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`Recording::submit`](super::recording::Recording::submit) and [`Submission::wait`](super::recording::Submission::wait).
-    pub fn settle_writes(&self) -> Result<()> {
+    pub(crate) fn settle_writes(&self) -> Result<()> {
         self.wait(self.submit_with("upload", |_| ())?)
     }
 }

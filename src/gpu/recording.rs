@@ -38,8 +38,8 @@ pub struct Recording {
     pub(super) context: Context,
     pub(super) label: &'static str,
     pub(super) steps: Vec<Step>,
-    /// By the steps before which they are.
-    pub(super) uploads: Vec<Upload>,
+    /// By the numbers of the steps before which they are.
+    pub(super) uploads: Vec<(usize, Upload)>,
 }
 
 /// One dispatch, ready to be encoded.
@@ -160,7 +160,7 @@ impl Recording {
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
         self.encode_pass(encoder);
         let bound = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer);
-        let kept: Vec<_> = bound.chain(self.uploads.iter().flat_map(Upload::written)).cloned().collect();
+        let kept: Vec<_> = bound.chain(self.uploads.iter().flat_map(|(_, upload)| upload.written())).cloned().collect();
         encoder.on_submitted_work_done(move || drop(kept));
     }
 
@@ -172,7 +172,7 @@ impl Recording {
     pub(super) fn encode_range(&self, encoder: &mut wgpu::CommandEncoder, label: &str, range: Range<usize>) {
         let descriptor = wgpu::ComputePassDescriptor { label: Some(label), timestamp_writes: None };
         let mut begin = range.start;
-        let bounds = self.uploads.iter().map(|upload| upload.at).filter(|at| range.contains(at)).chain([range.end]);
+        let bounds = self.uploads.iter().map(|&(at, _)| at).filter(|at| range.contains(at)).chain([range.end]);
         for end in bounds {
             if end > begin {
                 self.encode_uploads(encoder, begin);
@@ -184,7 +184,7 @@ impl Recording {
 
     /// Encodes the uploads before a step.
     pub(super) fn encode_uploads(&self, encoder: &mut wgpu::CommandEncoder, step: usize) {
-        self.uploads.iter().filter(|upload| upload.at == step).for_each(|upload| upload.encode(encoder));
+        self.uploads.iter().filter(|&&(at, _)| at == step).for_each(|(_, upload)| upload.encode(encoder));
     }
 
     /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that are timed.

@@ -3,7 +3,11 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{context::Context, encoder::Encoder, hosted::Hosted},
+    gpu::{
+        context::Context,
+        encoder::Encoder,
+        hosted::{Hosted, Upload},
+    },
     model::{
         engine::Offloaded,
         layers::{GpuLayer, HostLayer},
@@ -88,13 +92,16 @@ impl Streamed {
 
     /// Records the copies of one layer, by itself.
     pub fn only(&self, encoder: &mut Encoder, layer: usize) {
-        self.layers.iter().filter(|&&(index, _)| index == layer).for_each(|(_, copies)| encoder.upload(None, copies));
+        self.layers
+            .iter()
+            .filter(|&&(index, _)| index == layer)
+            .for_each(|(_, copies)| encoder.upload(Upload { ready: None, copies: copies.clone() }));
     }
 
     fn copy(&self, encoder: &mut Encoder, n: usize) {
-        let of = |n: usize| self.layers.get(n).map(|(_, copies)| copies);
+        let of = |n: usize| self.layers.get(n).map(|(_, copies)| copies.clone());
         if let Some(copies) = of(n) {
-            encoder.upload(n.checked_sub(1).and_then(of), copies);
+            encoder.upload(Upload { ready: n.checked_sub(1).and_then(of), copies });
         }
     }
 
