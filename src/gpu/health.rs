@@ -12,14 +12,14 @@ use std::{
 pub struct Reading<T> {
     /// The number.
     pub value: T,
-    /// Its file.
+    /// Its file, or the call of NVIDIA's library.
     pub source: String,
 }
 
 /// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is `None` where it does not say it.
 ///
-/// It is read on Linux, where a driver tells it by files: amdgpu all of it, other drivers some; NVIDIA's own driver tells none so. Elsewhere all is `None`, and so for
-/// software adapters. An app may throttle itself by it: smaller batches, pauses between tokens.
+/// It is read on Linux, where a driver tells it by files: amdgpu all of it, other drivers some. NVIDIA's own driver tells none so: the feature `nvml` asks the library
+/// that comes with it. Elsewhere all is `None`, and so for software adapters. An app may throttle itself by it: smaller batches, pauses between tokens.
 ///
 /// ```no_run
 /// # fn throttled(context: &bitnet_wgpu::Context, slots: usize) -> usize {
@@ -60,7 +60,35 @@ impl Context {
 
 impl Health {
     fn of(info: &wgpu::AdapterInfo) -> Self {
-        Self::below(Path::new("/sys"), &info.device_pci_bus_id)
+        let told = Self::below(Path::new("/sys"), &info.device_pci_bus_id);
+        #[cfg(feature = "nvml")]
+        if told == Self::default() && !info.device_pci_bus_id.is_empty() {
+            return Self::by_nvml(&info.device_pci_bus_id).unwrap_or_default();
+        }
+        told
+    }
+
+    /// What NVIDIA's library tells of the device of this address, where there is one. The library is loaded for each call.
+    #[cfg(feature = "nvml")]
+    fn by_nvml(address: &str) -> Option<Self> {
+        use nvml_wrapper::{Nvml, enum_wrappers::device::TemperatureSensor};
+        // The first is its name where only the driver is installed, on Linux.
+        let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().or_else(|_| Nvml::init()).ok()?;
+        let device = nvml.device_by_pci_bus_id(address).ok()?;
+        fn told<T>(value: T, call: &str) -> Reading<T> {
+            Reading { value, source: format!("NVML, {call}") }
+        }
+        let memory = device.memory_info().ok();
+        let busy = device.utilization_rates().ok().filter(|rates| rates.gpu <= 100);
+        let celsius = device.temperature(TemperatureSensor::Gpu).ok();
+        let milliwatts = device.power_usage().ok();
+        Some(Self {
+            utilization: busy.map(|rates| told(f64::from(rates.gpu) / 100.0, "nvmlDeviceGetUtilizationRates")),
+            memory_used: memory.as_ref().map(|memory| told(memory.used, "nvmlDeviceGetMemoryInfo_v2")),
+            memory_total: memory.as_ref().map(|memory| told(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
+            temperature: celsius.map(|celsius| told(f64::from(celsius), "nvmlDeviceGetTemperature")),
+            power: milliwatts.map(|milliwatts| told(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
+        })
     }
 
     /// What Linux tells below `root`, which is `/sys` but for tests, of the device of this address (`0000:03:00.0`).
@@ -152,6 +180,13 @@ mod tests {
         let root =
             recorded(&[("hwmon/hwmon1/name", "other\n"), ("hwmon/hwmon2/temp1_input", "-4000\n"), ("hwmon/hwmon2/power1_input", "25\n")]);
         assert_eq!(values(Health::below(root.path(), ADDRESS)), (None, None, None, Some(-4.0), Some(25e-6)));
+    }
+
+    #[cfg(feature = "nvml")]
+    #[test]
+    fn without_nvidias_library_or_its_device_nothing_is_told() {
+        // No machine has a GPU there.
+        assert_eq!(Health::by_nvml("ffff:ff:1f.7"), None);
     }
 
     #[test]
