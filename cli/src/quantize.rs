@@ -1,23 +1,41 @@
-//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers.
+//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a model as a GGUF file.
 
-use crate::{model::progress, say};
+use crate::{model::progress, note, say};
 use anyhow::Result;
-use bitnet_wgpu::formats::{Checkpoint, WrittenTensor, write_packed};
-use clap::Args;
+use bitnet_wgpu::{
+    formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_packed},
+    model::Tokenizer,
+};
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::PathBuf;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// A directory as transformers writes it
+    Packed,
+    /// A GGUF file, in blocks of 256 weights
+    #[value(name = "gguf-tq2_0")]
+    Tq2,
+    /// A GGUF file, in blocks of 64 weights
+    #[value(name = "gguf-q2_0")]
+    Q2,
+}
 
 /// Packs a float checkpoint to two bits per weight: linear layers are quantised by their absmean, other tensors copied
 #[derive(Args)]
 pub struct Quantize {
     /// Model directory: config.json, and model.safetensors or its shards
     input: PathBuf,
-    /// Directory for the packed model
+    /// Directory for the packed model, or GGUF file
     output: PathBuf,
+    /// What is written; GGUF files are for llama.cpp
+    #[arg(long, default_value = "packed")]
+    format: Format,
     /// Quantise float weights, though nothing says that the model was trained for it
     #[arg(long)]
     quantize: bool,
-    /// Overwrite an existing model in the output directory
+    /// Overwrite an existing model
     #[arg(long)]
     force: bool,
     /// Print one JSON object instead of a line a tensor
@@ -30,14 +48,19 @@ impl Quantize {
         let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.quantize);
         let bar = progress("packing", "tensors");
         let (mut tensors, mut printed) = (Vec::new(), Ok(()));
-        write_packed(&checkpoint, &self.output, self.force, |tensor| {
+        let written = |tensor: &WrittenTensor| {
             bar.set_length(tensor.total as u64);
             bar.set_position(tensor.done as u64);
             if !self.json && printed.is_ok() {
                 printed = bar.suspend(|| say(line(tensor)));
             }
             tensors.push(tensor.clone());
-        })?;
+        };
+        match self.format {
+            Format::Packed => write_packed(&checkpoint, &self.output, self.force, written)?,
+            Format::Tq2 => self.gguf(&checkpoint, GgufType::Tq2_0, written)?,
+            Format::Q2 => self.gguf(&checkpoint, GgufType::Q2_0, written)?,
+        }
         bar.finish_and_clear();
         printed?;
         let sum = |bytes: fn(&WrittenTensor) -> u64| tensors.iter().map(bytes).sum::<u64>();
@@ -54,6 +77,17 @@ impl Quantize {
             say(format!("{:.1} MB to {:.1} MB: {ratio:.2} times smaller\n", before as f64 / 1e6, after as f64 / 1e6))?;
         }
         Ok(())
+    }
+
+    /// Writes a GGUF file with the directory's tokenizer, where there is one.
+    fn gguf(&self, checkpoint: &Checkpoint, kind: GgufType, written: impl FnMut(&WrittenTensor)) -> Result<()> {
+        let vocabulary = if checkpoint.path().join("tokenizer.json").exists() {
+            Some(Tokenizer::from_directory(checkpoint.path())?.to_gguf()?)
+        } else {
+            note("there is no tokenizer.json: the file will take token ids, and no text");
+            None
+        };
+        Ok(write_gguf(checkpoint, vocabulary.as_ref(), &self.output, kind, self.force, written)?)
     }
 }
 

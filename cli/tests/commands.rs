@@ -269,6 +269,13 @@ fn quantize_packs_what_info_and_run_read() {
     assert_eq!(Some(bytes), object["bytes_after"].as_u64());
     let greedy = |model: &str| json(&["run", model, "The bear", "--greedy", "--max-tokens", "12", "--cpu"])["ids"].clone();
     assert_eq!(greedy(&packed), greedy(TALES));
+    // The tokenizer goes with it.
+    let gguf = directory.path("model.gguf");
+    json(&["quantize", TALES, &gguf, "--format", "gguf-tq2_0"]);
+    assert_eq!((greedy(&gguf), &json(&["info", &gguf])["problems"]), (greedy(TALES), &Value::Array(vec![])));
+    fails(&["quantize", TALES, &gguf, "--format", "gguf-q2_0"], "exists already");
+    succeeds(&["quantize", TALES, &gguf, "--format", "gguf-q2_0", "--force"]);
+    assert_eq!(greedy(&gguf), greedy(TALES));
     fails(&["quantize", TALES, &packed], "has a model already");
     assert!(succeeds(&["quantize", TALES, &packed, "--force"]).contains("times smaller"));
 }

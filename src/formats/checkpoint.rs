@@ -145,6 +145,13 @@ impl Checkpoint {
         self.shards.tensor(name)
     }
 
+    /// The bytes of a tensor by its name in transformers, with what belongs to it.
+    pub(super) fn bytes_of(&self, name: &str) -> u64 {
+        let parts = [self.stored(name), format!("{name}.weight_scale"), format!("{name}.scales"), format!("{name}.biases")];
+        let size = |name: &String| self.place_of(name).ok().and_then(|(file, stored)| file.size(stored)).unwrap_or(0);
+        parts.iter().map(size).sum::<usize>() as u64
+    }
+
     /// The file that has a tensor, and its name there.
     pub(super) fn place_of<'a>(&self, name: &'a str) -> Result<(&SafeTensors, &'a str)> {
         self.shards.place_of(name)

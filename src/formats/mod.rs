@@ -1,6 +1,6 @@
-//! Readers and a writer of ternary checkpoints. [`open`] reads a model in any supported format: a directory as transformers writes it
+//! Readers and writers of ternary checkpoints. [`open`] reads a model in any supported format: a directory as transformers writes it
 //! ([`Checkpoint`]) or one GGUF file ([`Gguf`]). [`SafeTensors`] and [`GgufFile`] give the tensors of any single file. [`write_packed`]
-//! packs a float model.
+//! packs a float model, [`write_gguf`] writes one as a GGUF file.
 //!
 //! Headers are checked before use, and a tensor's bytes are read when it is asked for: a damaged or hostile file gives an
 //! [`Error`](crate::Error) that names the tensor and the offset. So does one that is truncated meanwhile.
@@ -34,6 +34,7 @@ pub use gguf::{
     model::Gguf,
     value::{GgufArray, GgufValue},
     vocabulary::GgufVocabulary,
+    write::write_gguf,
 };
 pub use hadamard::Hadamard;
 pub use model_file::ModelFile;

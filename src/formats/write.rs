@@ -1,9 +1,9 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{checkpoint::Checkpoint, masters, model_file::ModelFile, tensors::layer_tensors};
+use super::{checkpoint::Checkpoint, masters, model_file::ModelFile, safetensors::TensorBytes, tensors::layer_tensors};
 use crate::{
     error::{Error, Result},
-    weights::ternary::scales::Scales,
+    weights::ternary::{packed::PackedTernary, scales::Scales},
     written::{at, written, written_after},
 };
 use safetensors::Dtype;
@@ -15,7 +15,7 @@ use std::{
     path::Path,
 };
 
-/// Progress of [`write_packed`]: one tensor that has been written.
+/// Progress of [`write_packed`] and [`write_gguf`](super::write_gguf): one tensor that has been written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WrittenTensor {
     /// Its name.
@@ -26,7 +26,7 @@ pub struct WrittenTensor {
     pub total: usize,
     /// Bytes in the input.
     pub bytes_before: u64,
-    /// Bytes in the output, including the scale.
+    /// Bytes in the output; in the packed form, including the scale.
     pub bytes_after: u64,
     /// For a matrix that was quantised, the relative error ‖W - βWq‖ / ‖W‖.
     pub error: Option<f64>,
@@ -199,8 +199,14 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut
             total,
             bytes_before: stored.bytes.len() as u64,
             bytes_after: codes.len() as u64 + 4,
-            error: if stored.dtype == Dtype::U8 { None } else { Some(masters::relative_error(&stored.to_f32()?, &matrix)) },
+            error: quantisation_error(&stored, &matrix)?,
         });
     }
     Ok(())
+}
+
+/// What quantising the floats of a matrix has moved; none where they were integers, or ternary by groups already.
+pub(super) fn quantisation_error(stored: &TensorBytes<'_>, matrix: &PackedTernary) -> Result<Option<f64>> {
+    let was_packed = matches!(stored.dtype, Dtype::U8 | Dtype::U32) || matrix.group().is_some();
+    Ok(if was_packed { None } else { Some(masters::relative_error(&stored.to_f32()?, matrix)) })
 }

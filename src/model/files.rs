@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile},
+    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY},
     gpu::context::Context,
     memory::Footprint,
 };
@@ -170,7 +170,7 @@ impl ModelFiles {
             }
             formats::Kind::Gguf => {
                 let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
-                let named = file.file().get("tokenizer.ggml.model").is_some();
+                let named = file.file().get("tokenizer.ggml.model").is_some_and(|model| model.as_str() != Some(NO_VOCABULARY));
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }

@@ -1,5 +1,5 @@
-//! GGUF files: made by another encoder, made here from the formats' descriptions (file.rs), damaged and hostile (hostile.rs). The reader gives
-//! the right weights or an error, and never panics.
+//! GGUF files: made by another encoder, made here from the formats' descriptions (file.rs), damaged and hostile (hostile.rs), and
+//! written (written.rs). The reader gives the right weights or an error, and never panics.
 
 use bitnet_wgpu::{
     DenseElement, Error, PackedTernary, Scales, bitnet,
@@ -15,6 +15,7 @@ mod file;
 mod groups;
 mod hadamard;
 mod hostile;
+mod written;
 
 use file::*;
 

@@ -59,6 +59,95 @@ fn gguf_knows_what_ends_a_turn() {
     assert_eq!(tokenizer.decode(&[64, 2049, 65, 2048]).unwrap(), "a<tool>b");
 }
 
+/// The shipped tokenizer, with these parts in its tokenizer.json.
+fn with_parts(parts: &[(&str, Value)]) -> Result<Tokenizer> {
+    let mut json = tales("tokenizer.json");
+    for (path, value) in parts {
+        *json.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value.clone();
+    }
+    Directory::new().with("tokenizer.json", &json).with("tokenizer_config.json", &tales("tokenizer_config.json")).open()
+}
+
+#[test]
+fn tokenizers_become_gguf_vocabularies() {
+    let written = Tokenizer::from_directory(TALES).unwrap().to_gguf().unwrap();
+    let template = fs::read_to_string(Path::new(TALES).join("chat_template.jinja")).unwrap();
+    let wanted = GgufVocabulary { add_bos: Some(true), add_eos: Some(false), chat_template: Some(template), ..byte_level() };
+    assert_eq!(written, wanted);
+    // Other rules, of which the last takes no piece as it is.
+    const REGEX: &str = "/pre_tokenizer/pretokenizers/0/pattern/Regex";
+    for (pre, text) in [("qwen2", "123 x\u{301}y"), ("qwen35", "123 x\u{301}y"), ("llama-bpe", "123 x\u{301}y")] {
+        let vocabulary = GgufVocabulary { pre: Some(pre.into()), add_bos: Some(true), ..byte_level() };
+        let tokenizer = Tokenizer::from_gguf(&vocabulary).unwrap();
+        let again = tokenizer.to_gguf().unwrap();
+        assert_eq!(again, GgufVocabulary { add_eos: Some(false), ..vocabulary });
+        assert_eq!(Tokenizer::from_gguf(&again).unwrap().encode(text).unwrap(), tokenizer.encode(text).unwrap());
+    }
+    let plain = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    assert_eq!(with_parts(&[("/pre_tokenizer", plain.clone())]).unwrap().to_gguf().unwrap().pre.as_deref(), Some("gpt-2"));
+    assert!(with_parts(&[("/normalizer", json!({"type": "NFC"}))]).unwrap().to_gguf().is_ok());
+
+    let refused = |parts: &[(&str, Value)], words: &str| {
+        let error = message(with_parts(parts).unwrap().to_gguf());
+        assert!(error.contains("cannot be written to a GGUF file") && error.contains(words), "{error}");
+    };
+    refused(&[(REGEX, json!(r"\p{L}+|\P{L}+"))], "has no name in GGUF files: \\p{L}+|");
+    refused(&[("/pre_tokenizer/pretokenizers/0/behavior", json!("Removed"))], "has no name");
+    let mut spaced = plain;
+    spaced["add_prefix_space"] = true.into();
+    refused(&[("/pre_tokenizer", spaced)], "has no name");
+    refused(&[("/normalizer", json!({"type": "Lowercase"}))], "its normalizer is \"Lowercase\"");
+    refused(&[("/model/byte_fallback", json!(true))], "as SentencePiece does");
+    // Without its merge, a token is made by nothing, and yet the rule's name has it taken as it is.
+    let merges = tales("tokenizer.json")["model"]["merges"].as_array().unwrap().clone();
+    refused(&[("/model/merges", json!(merges[..merges.len() - 1]))], "is not made by its merges");
+    let pieces = json!({"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.0]], "unk_id": 0, "byte_fallback": false});
+    refused(&[("/model", pieces)], "its model is \"Unigram\"");
+    let between = json!([{"SpecialToken": {"id": "<|end_of_text|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
+    let token = |name: &str, id: u32| json!({"id": name, "ids": [id], "tokens": [name]});
+    let tokens = json!({"<|begin_of_text|>": token("<|begin_of_text|>", 2046), "<|end_of_text|>": token("<|end_of_text|>", 2047)});
+    refused(
+        &[("/post_processor/processors/1/special_tokens", tokens), ("/post_processor/processors/1/single", between)],
+        "BOS before and EOS behind",
+    );
+}
+
+#[test]
+fn sentence_pieces_become_gguf_vocabularies() {
+    let written = SENTENCE_PIECE.to_gguf().unwrap();
+    let plain = |v: &GgufVocabulary| GgufVocabulary { scores: None, add_bos: None, add_eos: None, add_space_prefix: None, ..v.clone() };
+    assert_eq!(plain(&written), plain(&sentence_piece()));
+    assert_eq!((written.add_bos, written.add_eos, written.add_space_prefix), (Some(true), Some(false), Some(true)));
+    let again = Tokenizer::from_gguf(&written).unwrap();
+    for vector in data("sentencepiece.json")["vectors"].as_array().unwrap() {
+        assert_eq!(again.encode_plain(vector["text"].as_str().unwrap()).unwrap(), ids(&vector["ids"]));
+    }
+    let without = Tokenizer::from_gguf(&GgufVocabulary { add_space_prefix: Some(false), ..sentence_piece() }).unwrap();
+    assert_eq!(without.to_gguf().unwrap().add_space_prefix, Some(false));
+    // As transformers has them: merges in the order of their tokens' scores, and every way to cut a token.
+    let file = |merges: &[[&str; 2]], normalizers: Value| {
+        let vocab: serde_json::Map<_, _> = ["<unk>", "<s>", "</s>", "<0x41>", "▁", "a", "b", "ab", "▁a", "▁ab"]
+            .iter()
+            .zip(0..)
+            .map(|(token, id)| (token.to_string(), json!(id)))
+            .collect();
+        let model = json!({"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true, "vocab": vocab, "merges": merges});
+        let json =
+            json!({"version": "1.0", "added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": normalizers}, "model": model});
+        Directory::new().with("tokenizer.json", &json).open().unwrap().to_gguf()
+    };
+    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let usual = json!([{"type": "Prepend", "prepend": "▁"}, replace]);
+    let merges = [["a", "b"], ["▁", "a"], ["▁a", "b"], ["▁", "ab"]];
+    let vocabulary = file(&merges, usual.clone()).unwrap();
+    assert_eq!(vocabulary.scores.unwrap(), [-4.0, -4.0, -4.0, -4.0, -4.0, -4.0, -4.0, 0.0, -1.0, -2.0]);
+    assert_eq!(vocabulary.token_types, [2, 1, 1, 6, 1, 1, 1, 1, 1, 1]);
+    for other in [&merges[..3], &[merges[0], merges[2], merges[1], merges[3]]] {
+        assert!(message(file(other, usual.clone())).contains("do not follow from scores"));
+    }
+    assert!(message(file(&merges, json!([replace, replace]))).contains("as SentencePiece does"));
+}
+
 #[test]
 fn damaged_gguf_vocabularies_are_errors() {
     let refused = |change: &dyn Fn(&mut GgufVocabulary), part: &str| {

@@ -42,28 +42,37 @@ pub enum GgufType {
     Other(u32),
 }
 
+/// The numbers of types in the format.
+const IDS: [(u32, GgufType); 13] = [
+    (0, GgufType::F32),
+    (1, GgufType::F16),
+    (8, GgufType::Q8_0),
+    (12, GgufType::Q4K),
+    (14, GgufType::Q6K),
+    (30, GgufType::Bf16),
+    (34, GgufType::Tq1_0),
+    (35, GgufType::Tq2_0),
+    (36, GgufType::I2S),
+    (41, GgufType::Q1_0),
+    (42, GgufType::Q2_0),
+    (142, GgufType::Pq2_0),
+    (143, GgufType::Ptq1_0),
+];
+
 impl GgufType {
     pub(super) fn from_id(id: u32) -> Self {
-        match id {
-            0 => Self::F32,
-            1 => Self::F16,
-            8 => Self::Q8_0,
-            12 => Self::Q4K,
-            14 => Self::Q6K,
-            30 => Self::Bf16,
-            34 => Self::Tq1_0,
-            35 => Self::Tq2_0,
-            36 => Self::I2S,
-            41 => Self::Q1_0,
-            42 => Self::Q2_0,
-            142 => Self::Pq2_0,
-            143 => Self::Ptq1_0,
-            other => Self::Other(other),
+        IDS.iter().find(|(known, _)| *known == id).map_or(Self::Other(id), |(_, kind)| *kind)
+    }
+
+    pub(super) fn id(self) -> u32 {
+        match self {
+            Self::Other(id) => id,
+            _ => IDS.iter().find(|(_, kind)| *kind == self).map_or(u32::MAX, |(id, _)| *id),
         }
     }
 
     /// Elements and bytes of a block. A row is a whole number of blocks.
-    const fn block(self) -> (usize, usize) {
+    pub(super) const fn block(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),
@@ -141,7 +150,14 @@ impl Block {
             return Err(format!("has code 3 (the value 2) in the block at its byte {}: not ternary", block * self.bytes));
         }
         let scales: Vec<f32> = blocks.map(|block| half(block, self.scale)).collect();
-        let scales = shared(&scales).map_or_else(|| Scales::Groups { size: self.columns, scales }, Scales::Tensor);
+        let scales = match (shared(&scales), self.columns) {
+            (Some(scale), _) => Scales::Tensor(scale),
+            // As in a file with blocks of 128, so that the same numbers are computed in the same way.
+            (None, 64) if columns.is_multiple_of(128) && scales.chunks_exact(2).all(|pair| pair[0] == pair[1]) => {
+                Scales::Groups { size: 128, scales: scales.into_iter().step_by(2).collect() }
+            }
+            (None, size) => Scales::Groups { size, scales },
+        };
         let row_bytes = columns / self.columns * self.bytes;
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
@@ -228,7 +244,7 @@ pub enum I2sLayout {
 
 impl I2sLayout {
     /// Elements of a block, and the distance in elements between the codes of one byte.
-    const fn block(self) -> (usize, usize) {
+    pub(super) const fn block(self) -> (usize, usize) {
         match self {
             Self::X86 => (128, 32),
             Self::Arm => (64, 16),

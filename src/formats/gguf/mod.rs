@@ -9,3 +9,4 @@ pub(super) mod model;
 mod parse;
 pub(super) mod value;
 pub(crate) mod vocabulary;
+pub(crate) mod write;

@@ -137,6 +137,12 @@ impl Gguf {
     }
 }
 
+/// The row, in the order of halves, that is row `row` in the order of pairs, in heads of `size` rows.
+pub(super) fn paired(row: usize, size: usize) -> usize {
+    let (head, pair, half) = (row / size, row % size / 2, row % 2);
+    head * size + half * (size / 2) + pair
+}
+
 impl ModelFile for Gguf {
     fn config(&self) -> &ModelConfig {
         &self.config
@@ -216,7 +222,7 @@ fn linears(config: &ModelConfig) -> Vec<String> {
 }
 
 /// The GGUF name of a tensor, from its name in transformers, both without `.weight`. A name without a counterpart is returned as it is.
-fn stored(name: &str) -> String {
+pub(super) fn stored(name: &str) -> String {
     let part = |part: &str| {
         Some(match part {
             "input_layernorm" => "attn_norm",

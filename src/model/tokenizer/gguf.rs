@@ -7,21 +7,23 @@ use crate::{
     limits::tokenizer::MOST_CONTENT,
 };
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
+pub(super) const NORMAL: i32 = 1;
+pub(super) const UNKNOWN: i32 = 2;
+pub(super) const CONTROL: i32 = 3;
+pub(super) const USER_DEFINED: i32 = 4;
+pub(super) const UNUSED: i32 = 5;
+pub(super) const BYTE: i32 = 6;
 
 /// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF names a single EOS.
 const ENDS: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>"];
 
 /// How a text is split into pieces before BPE merges within them.
-struct Split {
-    regex: &'static str,
+pub(super) struct Split {
+    pub regex: &'static str,
     /// A piece that is a token as a whole is taken as it is, without merging.
-    ignore_merges: bool,
+    pub ignore_merges: bool,
     add_bos: bool,
 }
 
@@ -35,8 +37,22 @@ const QWEN_2: Split = Split {
     ignore_merges: false,
     add_bos: false,
 };
-const GPT_2: Split =
+/// As Qwen 3.5: marks go with the letters before them.
+const QWEN_35: Split = Split {
+    regex: r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ignore_merges: false,
+    add_bos: false,
+};
+pub(super) const GPT_2: Split =
     Split { regex: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", ignore_merges: false, add_bos: false };
+
+/// Rules by their names, of which the first is the one that is written.
+pub(super) static SPLITS: [(&[&str], Split); 4] = [
+    (&["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "smaug-bpe"], LLAMA_3),
+    (&["qwen2", "deepseek-r1-qwen"], QWEN_2),
+    (&["qwen35"], QWEN_35),
+    (&["gpt-2", "gpt2"], GPT_2),
+];
 
 impl Tokenizer {
     /// The tokenizer of a GGUF file.
@@ -131,16 +147,12 @@ impl GgufVocabulary {
         Ok((parts, split.add_bos))
     }
 
-    fn split(&self) -> Split {
-        match self.pre.as_deref() {
-            Some("llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "falcon-h1" | "smaug-bpe") => LLAMA_3,
-            Some("qwen2" | "deepseek-r1-qwen") => QWEN_2,
-            Some("gpt-2" | "gpt2") => GPT_2,
-            other => {
-                log::warn!("the tokenizer's splitting rule {} is not known; llama-bpe's is used", other.unwrap_or("(not named)"));
-                LLAMA_3
-            }
-        }
+    fn split(&self) -> &'static Split {
+        let known = |name: &str| SPLITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, split)| split);
+        self.pre.as_deref().and_then(known).unwrap_or_else(|| {
+            log::warn!("the tokenizer's splitting rule {} is not known; llama-bpe's is used", self.pre.as_deref().unwrap_or("(not named)"));
+            &LLAMA_3
+        })
     }
 
     fn sentence_piece(&self, ids: &HashMap<&str, u32>) -> Result<Parts, String> {
@@ -168,6 +180,22 @@ impl GgufVocabulary {
             ("decoder", json!({ "type": "Sequence", "decoders": decoders })),
             ("model", json!({ "unk_token": unknown, "fuse_unk": true, "byte_fallback": true, "merges": merges })),
         ])
+    }
+
+    /// All ways to cut a token in two tokens, of the tokens that have a rank.
+    pub(super) fn cuts(&self, ranks: &HashMap<String, usize>) -> BTreeMap<usize, HashSet<(&str, &str)>> {
+        let kinds = self.tokens.iter().map(String::as_str).zip(self.token_types.iter().copied());
+        let normal: HashSet<&str> = kinds.filter(|(_, kind)| *kind == NORMAL).map(|(token, _)| token).collect();
+        let mut cuts: BTreeMap<usize, HashSet<(&str, &str)>> = BTreeMap::new();
+        for token in &normal {
+            let two =
+                token.char_indices().skip(1).map(|(at, _)| token.split_at(at)).filter(|(a, b)| normal.contains(a) && normal.contains(b));
+            for pair in two {
+                // One that no merge makes has no rank: beyond all others.
+                cuts.entry(ranks.get(*token).copied().unwrap_or(usize::MAX)).or_default().insert(pair);
+            }
+        }
+        cuts
     }
 
     /// Merges that are equivalent to SentencePiece, which joins the two neighbours whose joint token has the highest score: one merge for

@@ -6,3 +6,4 @@ mod gguf;
 mod jinja;
 pub(super) mod stream;
 pub(super) mod text;
+mod to_gguf;

@@ -590,6 +590,12 @@ def document(rows):
     return "\n".join(lines) + "\n"
 
 
+def of_another_script():
+    """The last section, which against_llama_cpp.py writes."""
+    _, heading, text = DOCUMENT.read_text().partition("\n## Written here, read by llama.cpp\n")
+    return heading + text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", help="the example model_row of this package")
@@ -606,7 +612,7 @@ def main():
         print(f"{len(bad)} rows do not show the changed scale")
     else:
         bad = [row for row in rows if not row.status()[1]]
-        DOCUMENT.write_text(document(rows))
+        DOCUMENT.write_text(document(rows) + of_another_script())
         print(f"{DOCUMENT}: {len(rows)} rows, {len(bad)} not as they should be")
     sys.exit(bool(bad))
 

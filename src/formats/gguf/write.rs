@@ -1,0 +1,502 @@
+//! Writes a model as a GGUF file, one tensor at a time: at most one matrix is in memory.
+
+use super::{
+    blocks::GgufType,
+    config::RotaryOrder,
+    model::{Gguf, paired, stored},
+    value::Kind,
+    vocabulary::GgufVocabulary,
+};
+use crate::{
+    error::Result,
+    formats::{
+        checkpoint::Checkpoint,
+        config::{Activation, ModelConfig, RopeScaling, yarn_attention},
+        embedding::Pooling,
+        model_file::ModelFile,
+        problem::{Problem, unsupported},
+        tensors::{Gains, Matrix, end_tensors, layer_tensors},
+        write::{WrittenTensor, quantisation_error},
+    },
+    weights::{
+        dense::{DenseElement, PackedDense},
+        ternary::{
+            layout::{CODES_PER_WORD, scatter, transpose},
+            packed::PackedTernary,
+            scales::Scales,
+        },
+    },
+    written::{at, written},
+};
+use half::f16;
+use rayon::prelude::*;
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::Path,
+};
+
+/// Where tensors begin: at multiples of so many bytes.
+const ALIGNMENT: usize = 32;
+
+/// Writes `checkpoint` as the GGUF file `output`, with the linear layers of its blocks as `kind`: [`GgufType::Tq2_0`], or [`GgufType::Q2_0`], which has
+/// smaller blocks. Both are types of llama.cpp, and so are the architectures that it is written as, but for `bitnet-b1.58` (relu(x)²), which bitnet.cpp has,
+/// and for norms of linear layers.
+///
+/// No number changes: embedding and head stay in their types (Q2_0 where they are ternary), a matrix whose scale is no half has it in a tensor beside
+/// it, and scales of groups are halves or refused. Floats of a model that is to be quantised are quantised by their absmean. The input is read twice, the
+/// first time to see whether the type holds it. `vocabulary` is the tokenizer, from [`Tokenizer::to_gguf`](crate::model::Tokenizer::to_gguf); without
+/// one, the file says that it has none. `progress` is called after each tensor. The file takes its name when it is complete.
+///
+/// # Errors
+/// [`Error::Io`](crate::Error::Io), also if `output` exists and `force` is not set; [`Error::Unsupported`](crate::Error::Unsupported) for another type, for what GGUF cannot say of a model, for tensors
+/// that the model does not use, and for a matrix that the type does not hold: other blocks, or scales that are no halves. Else as [`Checkpoint::linear`].
+pub fn write_gguf(
+    checkpoint: &Checkpoint,
+    vocabulary: Option<&GgufVocabulary>,
+    output: impl AsRef<Path>,
+    kind: GgufType,
+    force: bool,
+    mut progress: impl FnMut(&WrittenTensor),
+) -> Result<()> {
+    let output = output.as_ref();
+    let refused = |problem: Problem| problem.at(checkpoint.path());
+    if !force && output.exists() {
+        return at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists already")));
+    }
+    checkpoint.check_unused()?;
+    let (architecture, rotary) = architecture(checkpoint.config()).map_err(refused)?;
+    let metadata = metadata(checkpoint, architecture, vocabulary, kind).map_err(refused)?;
+    let tensors = tensors(checkpoint, kind)?;
+    if let Some(folder) = output.parent() {
+        at(folder, fs::create_dir_all(folder))?;
+    }
+    written(output, |partial| {
+        let mut file = BufWriter::new(at(partial, File::create(partial))?);
+        at(partial, file.write_all(&header(&metadata, &tensors)))?;
+        for (i, tensor) in tensors.iter().enumerate() {
+            let (bytes, error) = tensor.read(checkpoint, rotary)?;
+            at(partial, file.write_all(&bytes))?;
+            at(partial, file.write_all(&vec![0; bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()]))?;
+            let (name, bytes_after) = (tensor.name.clone(), bytes.len() as u64);
+            progress(&WrittenTensor { name, done: i + 1, total: tensors.len(), bytes_before: tensor.before, bytes_after, error });
+        }
+        at(partial, file.into_inner().map_err(io::IntoInnerError::into_error))?;
+        same_model(&Gguf::open(partial)?, checkpoint.config()).map_err(refused)
+    })
+}
+
+/// Is the file of the same model, but for what other tokens and names it has?
+fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
+    let (architecture, generation) = (wanted.architecture.clone(), wanted.generation.clone());
+    let (eos, embedding) = (wanted.eos.clone(), wanted.embedding.clone());
+    let read = ModelConfig { architecture, generation, eos, embedding, bos: wanted.bos, ..file.config().clone() };
+    if &read == wanted {
+        Ok(())
+    } else {
+        unsupported(format!("is a model that GGUF cannot say: it would be read as {read:?}, and is {wanted:?}"))
+    }
+}
+
+/// The architecture that has the model's graph, and the order of its query and key rows.
+fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
+    match (c.activation, c.sub_norms, c.qk_norms) {
+        _ if c.architecture == "minicpm" => Ok(("minicpm", RotaryOrder::Pairs)),
+        (Activation::Relu2, true, false) => Ok(("bitnet-b1.58", RotaryOrder::Halves)),
+        (Activation::Silu, true, false) if c.tied_head && c.heads * c.head_dim == c.hidden => Ok(("bitnet", RotaryOrder::Halves)),
+        (Activation::Silu, true, false) => {
+            unsupported("has sub-norms and SiLU, for which GGUF's architecture needs a tied head, and heads as wide as the model")
+        }
+        (Activation::Silu, false, true) => Ok(("qwen3", RotaryOrder::Halves)),
+        (Activation::Silu, false, false) => Ok(("llama", RotaryOrder::Pairs)),
+        _ => unsupported("is of a graph for which GGUF has no architecture"),
+    }
+}
+
+// --- tensors
+
+/// A tensor of the file.
+struct Tensor {
+    name: String,
+    /// Outermost first.
+    shape: Vec<usize>,
+    kind: GgufType,
+    /// Bytes in the file.
+    bytes: usize,
+    /// Bytes in the input.
+    before: u64,
+    content: Content,
+}
+
+/// What is in it, by names of transformers.
+enum Content {
+    Gains(String, usize),
+    /// With scales of one where they are beside it.
+    Linear {
+        name: String,
+        rows: usize,
+        columns: usize,
+        scaled: bool,
+    },
+    Scale(f32),
+    /// An embedding or a head.
+    Table {
+        name: &'static str,
+        rows: usize,
+        columns: usize,
+        ternary: bool,
+    },
+}
+
+/// All tensors, in the order in which a token meets them.
+///
+/// # Errors
+/// Those of [`write_gguf`]: all matrices are read, so that none is found wrong when the file has begun.
+fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
+    let c = checkpoint.config();
+    let (ends, layer) = (end_tensors(c), layer_tensors(c));
+    let mut tensors = vec![table(checkpoint, kind, &ends.embedding)?];
+    for i in 0..c.layers {
+        let full = |name: &str| format!("model.layers.{i}.{name}");
+        let optional = [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm].into_iter().flatten();
+        let norms = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional);
+        let norms = norms.chain(layer.qkv.norms()).chain(layer.gate_up.norms());
+        tensors.extend(norms.map(|norm| gains(checkpoint, full(norm.name), norm)));
+        for matrix in layer.matrices().into_iter().flatten() {
+            linear(checkpoint, kind, full(matrix.name), matrix, &mut tensors)?;
+        }
+    }
+    tensors.push(gains(checkpoint, ends.norm.name.into(), &ends.norm));
+    if let Some(head) = &ends.untied_head {
+        tensors.push(table(checkpoint, kind, head)?);
+    }
+    Ok(tensors)
+}
+
+fn gains(checkpoint: &Checkpoint, name: String, &Gains { len, .. }: &Gains) -> Tensor {
+    let before = checkpoint.bytes_of(&name);
+    Tensor {
+        name: format!("{}.weight", stored(&name)),
+        shape: vec![len],
+        kind: GgufType::F32,
+        bytes: 4 * len,
+        before,
+        content: Content::Gains(name, len),
+    }
+}
+
+fn linear(
+    checkpoint: &Checkpoint,
+    kind: GgufType,
+    name: String,
+    &Matrix { rows, columns, .. }: &Matrix,
+    all: &mut Vec<Tensor>,
+) -> Result<()> {
+    let refused = |what: String| Problem::Unsupported(format!("`{name}.weight` {what}")).at(checkpoint.path());
+    // Before the matrix is read.
+    let bytes = kind.bytes(rows * columns, columns).map_err(|what| refused(format!("{what}{}", smaller(kind, columns))))?.unwrap_or(0);
+    let matrix = ModelFile::linear(checkpoint, &name, rows, columns)?;
+    let beside = match matrix.scales() {
+        Scales::Tensor(scale) => Some(*scale).filter(|&scale| !is_half(scale)),
+        _ => check_groups(kind, &matrix).map(|()| None).map_err(refused)?,
+    };
+    let (before, place) = (checkpoint.bytes_of(&name), stored(&name));
+    let content = Content::Linear { name, rows, columns, scaled: beside.is_none() };
+    all.push(Tensor { name: format!("{place}.weight"), shape: vec![rows, columns], kind, bytes, before, content });
+    if let Some(scale) = beside {
+        all.push(Tensor {
+            name: format!("{place}.scale"),
+            shape: vec![1],
+            kind: GgufType::F32,
+            bytes: 4,
+            before: 0,
+            content: Content::Scale(scale),
+        });
+    }
+    Ok(())
+}
+
+/// Who may hold a matrix of so many columns that `kind` does not.
+fn smaller(kind: GgufType, columns: usize) -> &'static str {
+    if kind == GgufType::Tq2_0 && columns.is_multiple_of(GgufType::Q2_0.block().0) { "; Q2_0 has blocks of 64" } else { "" }
+}
+
+fn table(checkpoint: &Checkpoint, kind: GgufType, &Matrix { name, rows, columns }: &Matrix) -> Result<Tensor> {
+    let fits = kind == GgufType::Q2_0 && columns.is_multiple_of(kind.block().0);
+    let matrix = if fits { checkpoint.ternary_table(name, rows, columns)? } else { None };
+    let ternary = matrix.is_some_and(|matrix| check_groups(kind, &matrix).is_ok());
+    let kind = if ternary { kind } else { float_type(&checkpoint.dense(name, rows, columns)?) };
+    let bytes = kind.bytes(rows * columns, columns).ok().flatten().unwrap_or(0);
+    let (before, content) = (checkpoint.bytes_of(name), Content::Table { name, rows, columns, ternary });
+    Ok(Tensor { name: format!("{}.weight", stored(name)), shape: vec![rows, columns], kind, bytes, before, content })
+}
+
+fn float_type(matrix: &PackedDense) -> GgufType {
+    match matrix.element() {
+        DenseElement::F16 => GgufType::F16,
+        DenseElement::Bf16 => GgufType::Bf16,
+        _ => GgufType::F32,
+    }
+}
+
+fn is_half(scale: f32) -> bool {
+    f16::from_f32(scale).to_f32() == scale
+}
+
+/// Do blocks lie within groups, and have these halves as scales?
+fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
+    let block = kind.block().0;
+    if let Some(size) = matrix.group().filter(|size| !size.is_multiple_of(block)) {
+        return Err(format!("has a scale for every {size} columns; blocks of {kind:?} have {block}{}", smaller(kind, size)));
+    }
+    match matrix.row_scales().into_iter().find(|&scale| !is_half(scale)) {
+        Some(scale) => Err(format!("has the scale {scale} among others, which is no half-precision number, as {kind:?} needs")),
+        None => Ok(()),
+    }
+}
+
+impl Tensor {
+    /// Its bytes, and what quantising has changed.
+    fn read(&self, checkpoint: &Checkpoint, rotary: RotaryOrder) -> Result<(Vec<u8>, Option<f64>)> {
+        let floats = |floats: &[f32]| floats.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok(match &self.content {
+            Content::Gains(name, len) => (floats(&checkpoint.vector(name, *len)?), None),
+            Content::Scale(scale) => (floats(&[*scale]), None),
+            Content::Linear { name, rows, columns, scaled } => {
+                let matrix = ModelFile::linear(checkpoint, name, *rows, *columns)?;
+                let error = quantisation_error(&checkpoint.tensor(&format!("{name}.weight"))?, &matrix)?;
+                let rotates = name.ends_with(".self_attn.q_proj") || name.ends_with(".self_attn.k_proj");
+                let head = checkpoint.config().head_dim;
+                let matrix = if rotates && rotary == RotaryOrder::Pairs { matrix.reorder_rows(|row| paired(row, head))? } else { matrix };
+                (encode(self.kind, &matrix, *scaled), error)
+            }
+            Content::Table { name, rows, columns, ternary: true } => {
+                let matrix = checkpoint.ternary_table(name, *rows, *columns)?;
+                let gone = || Problem::from("has changed while it was read").at(checkpoint.path());
+                (encode(self.kind, &matrix.ok_or_else(gone)?, true), None)
+            }
+            Content::Table { name, rows, columns, ternary: false } => {
+                let matrix = checkpoint.dense(name, *rows, *columns)?;
+                let row = columns * matrix.element().bytes();
+                let words = matrix.words().chunks_exact(matrix.element().row_words(*columns));
+                (words.flat_map(|words| &bytemuck::cast_slice::<u32, u8>(words)[..row]).copied().collect(), None)
+            }
+        })
+    }
+}
+
+/// The blocks of a matrix, with scales of one unless it is `scaled`.
+fn encode(kind: GgufType, matrix: &PackedTernary, scaled: bool) -> Vec<u8> {
+    let (size, bytes) = kind.block();
+    let groups = matrix.group();
+    let scales = matrix.row_scales();
+    let blocks = matrix.columns() / size;
+    let in_row = groups.map_or(1, |group| matrix.columns().div_ceil(group));
+    let mut out = vec![0; matrix.rows() * blocks * bytes];
+    out.par_chunks_exact_mut(bytes).enumerate().for_each(|(i, out)| {
+        let (row, block) = (i / blocks, i % blocks);
+        let scale = scales[row * in_row + groups.map_or(0, |group| block * size / group)];
+        let scale = f16::from_f32(if scaled { scale } else { 1.0 }).to_le_bytes();
+        let words = &matrix.row(row)[block * size / CODES_PER_WORD..][..size / CODES_PER_WORD];
+        if kind == GgufType::Tq2_0 {
+            for (run, words) in words.chunks_exact(2).enumerate() {
+                scatter(words, &mut out[run / 4 * 32..][..32], run % 4 * 2);
+            }
+            out[64..].copy_from_slice(&scale);
+        } else {
+            out[..2].copy_from_slice(&scale);
+            let (quads, _) = out[2..].as_chunks_mut::<4>();
+            quads.iter_mut().zip(words).for_each(|(quad, word)| *quad = transpose(*word).to_le_bytes());
+        }
+    });
+    out
+}
+
+// --- header
+
+/// Keys and their values, as the file has them.
+#[derive(Default)]
+struct Metadata {
+    bytes: Vec<u8>,
+    count: u64,
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+impl Metadata {
+    fn put(&mut self, key: &str, kind: Kind) -> &mut Vec<u8> {
+        self.count += 1;
+        put_text(&mut self.bytes, key);
+        self.bytes.extend((kind as u32).to_le_bytes());
+        &mut self.bytes
+    }
+
+    fn text(&mut self, key: &str, text: &str) {
+        put_text(self.put(key, Kind::String), text);
+    }
+
+    fn number(&mut self, key: &str, number: impl TryInto<u32>) {
+        // Sizes and tokens are far below.
+        self.put(key, Kind::U32).extend(number.try_into().unwrap_or(u32::MAX).to_le_bytes());
+    }
+
+    fn float(&mut self, key: &str, float: f32) {
+        self.put(key, Kind::F32).extend(float.to_le_bytes());
+    }
+
+    fn flag(&mut self, key: &str, flag: Option<bool>) {
+        if let Some(flag) = flag {
+            self.put(key, Kind::Bool).push(flag.into());
+        }
+    }
+
+    fn list<T>(&mut self, key: &str, kind: Kind, list: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+        let bytes = self.put(key, Kind::Array);
+        bytes.extend((kind as u32).to_le_bytes());
+        bytes.extend((list.len() as u64).to_le_bytes());
+        list.iter().for_each(|element| put(bytes, element));
+    }
+}
+
+fn metadata(checkpoint: &Checkpoint, architecture: &str, vocabulary: Option<&GgufVocabulary>, kind: GgufType) -> Result<Metadata, Problem> {
+    let mut metadata = Metadata::default();
+    metadata.text("general.architecture", architecture);
+    if let Some(name) = checkpoint.path().canonicalize().ok().as_deref().and_then(Path::file_name).and_then(|name| name.to_str()) {
+        metadata.text("general.name", name);
+    }
+    metadata.number("general.quantization_version", 2u32);
+    // As llama.cpp numbers what most tensors of a file are.
+    metadata.number(
+        "general.file_type",
+        match kind {
+            GgufType::Tq2_0 => 37u32,
+            GgufType::Q2_0 => 41,
+            other => return unsupported(format!("is to be written as {other:?}; Tq2_0 and Q2_0 are supported")),
+        },
+    );
+    graph(&mut metadata, architecture, checkpoint.config())?;
+    tokens(&mut metadata, checkpoint.config(), vocabulary)?;
+    Ok(metadata)
+}
+
+/// The keys of the model's graph.
+fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result<(), Problem> {
+    let key = |name: &str| format!("{architecture}.{name}");
+    let sizes = [
+        ("vocab_size", c.vocab),
+        ("context_length", c.context),
+        ("embedding_length", c.hidden),
+        ("block_count", c.layers),
+        ("feed_forward_length", c.intermediate),
+        ("attention.head_count", c.heads),
+        ("attention.head_count_kv", c.kv_heads),
+        ("attention.key_length", c.head_dim),
+        ("attention.value_length", c.head_dim),
+        ("rope.dimension_count", c.head_dim),
+    ];
+    sizes.into_iter().for_each(|(name, size)| metadata.number(&key(name), size));
+    metadata.float(&key("attention.layer_norm_rms_epsilon"), c.eps);
+    metadata.float(&key("rope.freq_base"), c.rope_theta);
+    if architecture == "minicpm" {
+        let scales = [("embedding_scale", c.embedding_scale), ("residual_scale", c.residual_scale), ("logit_scale", 1.0 / c.logit_scale)];
+        scales.into_iter().for_each(|(name, scale)| metadata.float(&key(name), scale));
+    }
+    match c.embedding.pooling {
+        Some(Pooling::Mean) => metadata.number(&key("pooling_type"), 1u32),
+        Some(Pooling::Cls) => metadata.number(&key("pooling_type"), 2u32),
+        Some(Pooling::Last) => metadata.number(&key("pooling_type"), 3u32),
+        None => {}
+    }
+    match c.rope_scaling {
+        RopeScaling::None => {}
+        RopeScaling::Linear(factor) => {
+            metadata.text(&key("rope.scaling.type"), "linear");
+            metadata.float(&key("rope.scaling.factor"), factor);
+        }
+        RopeScaling::Yarn { factor, context, attention, fast, slow, truncate: true } => {
+            metadata.text(&key("rope.scaling.type"), "yarn");
+            metadata.number(&key("rope.scaling.original_context_length"), context as usize);
+            let usual = yarn_attention(factor, 1.0);
+            let floats = [("factor", factor), ("attn_factor", attention / usual), ("yarn_beta_fast", fast), ("yarn_beta_slow", slow)];
+            floats.into_iter().for_each(|(name, float)| metadata.float(&key(&format!("rope.scaling.{name}")), float));
+        }
+        other => return unsupported(format!("has the rotary scaling {other:?}, which is not written to GGUF files")),
+    }
+    Ok(())
+}
+
+fn tokens(metadata: &mut Metadata, c: &ModelConfig, vocabulary: Option<&GgufVocabulary>) -> Result<(), Problem> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let eos = vocabulary.and_then(|vocabulary| vocabulary.eos).or(c.eos.first().copied());
+    let eot = c.eos.iter().copied().find(|&id| Some(id) != eos);
+    let ids = [("bos", vocabulary.and_then(|vocabulary| vocabulary.bos).or(c.bos)), ("eos", eos), ("eot", eot)];
+    for (name, id) in ids {
+        if let Some(id) = id {
+            metadata.number(&key(&format!("{name}_token_id")), id);
+        }
+    }
+    let Some(v) = vocabulary else {
+        metadata.text(&key("model"), NO_VOCABULARY);
+        return Ok(());
+    };
+    if v.tokens.len() > c.vocab {
+        return Err(format!("has {} tokens in its tokenizer, {} in its configuration", v.tokens.len(), c.vocab).into());
+    }
+    metadata.text(&key("model"), &v.model);
+    if let Some(pre) = &v.pre {
+        metadata.text(&key("pre"), pre);
+    }
+    // As many as the embedding has rows, which llama.cpp needs.
+    let added = v.tokens.len()..c.vocab;
+    let texts: Vec<String> = v.tokens.iter().cloned().chain(added.clone().map(unused_token)).collect();
+    let kinds = (0..v.tokens.len()).map(|id| v.token_types.get(id).copied().unwrap_or(NORMAL)).chain(added.clone().map(|_| UNUSED));
+    metadata.list(&key("tokens"), Kind::String, &texts, |bytes, text| put_text(bytes, text));
+    metadata.list(&key("token_type"), Kind::I32, &kinds.collect::<Vec<_>>(), |bytes, kind| bytes.extend(kind.to_le_bytes()));
+    if let Some(scores) = &v.scores {
+        let scores: Vec<f32> = scores.iter().copied().chain(added.map(|_| 0.0)).collect();
+        metadata.list(&key("scores"), Kind::F32, &scores, |bytes, score| bytes.extend(score.to_le_bytes()));
+    }
+    if !v.merges.is_empty() {
+        metadata.list(&key("merges"), Kind::String, &v.merges, |bytes, merge| put_text(bytes, merge));
+    }
+    let flags = [("add_bos_token", v.add_bos), ("add_eos_token", v.add_eos), ("add_space_prefix", v.add_space_prefix)];
+    flags.into_iter().for_each(|(name, flag)| metadata.flag(&key(name), flag));
+    if let Some(template) = &v.chat_template {
+        metadata.text("tokenizer.chat_template", template);
+    }
+    Ok(())
+}
+
+/// What a file without a tokenizer has as its model.
+pub(crate) const NO_VOCABULARY: &str = "no_vocab";
+/// The type of a usual token, and of one that does not occur.
+const NORMAL: i32 = 1;
+const UNUSED: i32 = 5;
+
+/// The text of a token that does not occur, which has none of its own.
+pub(crate) fn unused_token(id: usize) -> String {
+    format!("[PAD{id}]")
+}
+
+/// The file up to its data.
+fn header(metadata: &Metadata, tensors: &[Tensor]) -> Vec<u8> {
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3u32.to_le_bytes());
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend(metadata.count.to_le_bytes());
+    bytes.extend(&metadata.bytes);
+    let mut offset = 0;
+    for tensor in tensors {
+        put_text(&mut bytes, &tensor.name);
+        bytes.extend((tensor.shape.len() as u32).to_le_bytes());
+        tensor.shape.iter().rev().for_each(|&size| bytes.extend((size as u64).to_le_bytes()));
+        bytes.extend(tensor.kind.id().to_le_bytes());
+        bytes.extend((offset as u64).to_le_bytes());
+        offset += tensor.bytes.next_multiple_of(ALIGNMENT);
+    }
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    bytes
+}
