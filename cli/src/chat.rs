@@ -2,14 +2,14 @@
 
 use crate::{
     generation::{self, GenerationArgs},
-    model::{self, ModelArgs},
+    model::{self, ChatArgs, ModelArgs},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::model::{Message, SessionOptions, Stop};
+use bitnet_wgpu::model::{Message, Reasoning, Said, SessionOptions, Stop};
 use clap::Args;
 use serde_json::json;
-use std::{io::IsTerminal, path::PathBuf};
+use std::io::IsTerminal;
 
 /// What a conversation may take unless it is said: a large model's whole context takes gigabytes.
 const CONTEXT: usize = 4096;
@@ -22,9 +22,11 @@ pub struct Chat {
     /// What the model is told before the conversation
     #[arg(long, allow_hyphen_values = true)]
     system: Option<String>,
-    /// A chat template, in Jinja, to use instead of the model's own
-    #[arg(long, value_name = "FILE")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    template: ChatArgs,
+    /// Leave out what the model says to itself before it answers
+    #[arg(long)]
+    hide_thinking: bool,
     /// Room for so many tokens of conversation [default: the model's context, 4096 at most]
     #[arg(long)]
     context: Option<usize>,
@@ -44,7 +46,7 @@ impl Chat {
         let first: Vec<Message> = self.system.iter().map(|text| Message::new("system", text)).collect();
         let with_user = [&first[..], &[Message::new("user", "Hello")]].concat();
         // Of a model without a template, and of one that takes no system's message, this says so before its weights are read.
-        let tokenizer = model::tokenizer(files.tokenizer()?, self.chat_template.as_deref())?;
+        let tokenizer = self.template.tokenizer(files.tokenizer()?)?;
         let shortest = tokenizer.chat(&with_user)?;
         files.check(&shortest, &options)?;
         let room = self.context.unwrap_or(CONTEXT.min(files.config().context));
@@ -95,32 +97,46 @@ impl Chat {
                 continue;
             }
             let mut answer = model.generate_in(session, &prompt, &options)?;
-            let (mut text, mut ids) = (String::new(), Vec::new());
+            let (mut parts, mut said, mut reasoning_tokens, mut ids) =
+                (Reasoning::after(&tokenizer, &prompt)?, Said::default(), 0, Vec::new());
             for token in &mut answer {
                 let token = token?;
+                let was_open = parts.is_open();
+                let more = parts.push(&token.text);
+                reasoning_tokens += usize::from(was_open || parts.is_open());
                 if !self.json {
-                    say(&token.text)?;
+                    say(if self.hide_thinking { &more.answer } else { &token.text })?;
                 }
-                text += &token.text;
+                said += more;
                 ids.push(token.id);
             }
+            let last = parts.finish();
+            if self.hide_thinking && !self.json {
+                say(&last.answer)?;
+            }
+            said += last;
             let (stop, speculation) = (answer.stop(), generation::counts(answer.speculation()));
             if self.json {
                 let stop = stop.map(|stop| format!("{stop:?}"));
                 let (prompt_tokens, role) = (prompt.len(), "assistant");
                 let object = json!({
-                    "role": role, "content": text, "ids": ids, "prompt_tokens": prompt_tokens, "stop": stop, "speculation": speculation
+                    "role": role, "content": said.answer, "reasoning": said.reasoning, "reasoning_tokens": reasoning_tokens, "ids": ids, "prompt_tokens": prompt_tokens, "stop": stop, "speculation": speculation
                 });
                 say(format!("{object}\n"))?;
             } else {
                 say("\n")?;
+                if self.hide_thinking && reasoning_tokens > 0 {
+                    note(format!("(after {reasoning_tokens} tokens of reasoning)"));
+                }
                 match stop {
                     Some(Stop::MaxTokens) => note("(cut at the most tokens of an answer: --max-tokens)"),
                     Some(Stop::Context) => note("(cut: the conversation fills its room; /clear begins anew, --context gives more)"),
                     _ => {}
                 }
             }
-            messages.push(Message::new("assistant", text));
+            // Templates leave out what was said to itself in turns before, or have their own way to say it.
+            let reasoning = if said.reasoning.is_empty() { None } else { Some(said.reasoning) };
+            messages.push(Message::new("assistant", said.answer).reasoning(reasoning));
             session = pollster::block_on(answer.into_session())?;
         }
         Ok(())

@@ -214,12 +214,40 @@ pub fn device(context: Option<&Context>) -> (String, String) {
     }
 }
 
-/// The tokenizer, with the chat template of a file if there is one.
-pub fn tokenizer(tokenizer: &Tokenizer, template: Option<&Path>) -> Result<Tokenizer> {
-    Ok(match template {
-        Some(template) => tokenizer.with_chat_template(&read(template)?),
-        None => tokenizer.clone(),
-    })
+/// How conversations are written.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ChatArgs {
+    /// A chat template, in Jinja, to use instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Whether the model reasons before it answers, where its chat template can say so [default: as the template has it]
+    #[arg(long)]
+    pub thinking: Option<Thinking>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Thinking {
+    On,
+    Off,
+}
+
+impl ChatArgs {
+    /// The tokenizer, told so.
+    pub fn tokenizer(&self, tokenizer: &Tokenizer) -> Result<Tokenizer> {
+        let tokenizer = match &self.chat_template {
+            Some(template) => tokenizer.with_chat_template(&read(template)?),
+            None => tokenizer.clone(),
+        };
+        Ok(match self.thinking {
+            Some(thinking) => tokenizer.with_thinking(thinking == Thinking::On)?,
+            None => tokenizer,
+        })
+    }
+
+    /// Is there nothing to tell?
+    pub fn is_usual(&self) -> bool {
+        self.chat_template.is_none() && self.thinking.is_none()
+    }
 }
 
 /// A file's text.

@@ -2,7 +2,7 @@
 
 use crate::{
     generation::{self, GenerationArgs},
-    model::{self, ModelArgs},
+    model::{self, ChatArgs, ModelArgs},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -37,9 +37,8 @@ pub struct RunArgs {
     /// Take the prompt as a user's message and answer it, using the model's chat template
     #[arg(long, conflicts_with = "ids")]
     pub chat: bool,
-    /// A chat template, in Jinja, to use instead of the model's own
-    #[arg(long, value_name = "FILE", requires = "chat")]
-    pub chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    pub template: ChatArgs,
     /// Keep what is computed of the text in this file; another run on the same model goes on from what its prompt has in common with it
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
@@ -151,7 +150,8 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
 fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> {
     Ok(match &args.ids {
         Some(ids) => ids.clone(),
-        None if args.chat => model::tokenizer(files.tokenizer()?, args.chat_template.as_deref())?.chat(&[Message::new("user", prompt)])?,
+        None if args.chat => args.template.tokenizer(files.tokenizer()?)?.chat(&[Message::new("user", prompt)])?,
+        None if !args.template.is_usual() => bail!("--chat-template and --thinking are for --chat"),
         None => files.encode_prompt(prompt)?,
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     generation::GenerationArgs,
-    model::{self, ModelArgs},
+    model::{self, ChatArgs, ModelArgs},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -10,7 +10,7 @@ use bitnet_serve::{Options, Server};
 use bitnet_wgpu::model::{BatchOptions, SessionOptions};
 use clap::Args;
 use serde_json::json;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// What a sequence may take unless it is said: a large model's whole context takes gigabytes.
@@ -44,9 +44,8 @@ pub struct Serve {
     /// The model's name for clients [default: that of its file or directory]
     #[arg(long)]
     name: Option<String>,
-    /// A chat template, in Jinja, to use instead of the model's own
-    #[arg(long, value_name = "FILE")]
-    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    chat: ChatArgs,
     /// Seconds that answers which have begun may go on after an interrupt
     #[arg(long, default_value_t = 10)]
     grace: u64,
@@ -71,7 +70,7 @@ impl Serve {
         let files = self.device.open(&self.model)?;
         let defaults = self.generation.options(&files);
         defaults.check(files.config().vocab)?;
-        let tokenizer = self.chat_template.as_deref().map(|file| model::tokenizer(files.tokenizer()?, Some(file))).transpose()?;
+        let tokenizer = if self.chat.is_usual() { None } else { Some(self.chat.tokenizer(files.tokenizer()?)?) };
         let context = self.context.unwrap_or(CONTEXT.min(files.config().context));
         if self.slots == 0 {
             bail!("--slots 0: one is needed at least");

@@ -196,6 +196,20 @@ fn chat_talks() {
     let with = ["chat", &plain, "--cpu", "--max-tokens", "5", "--json", "--chat-template", &directory.path("template")];
     let answer: Value = serde_json::from_str(&answers(&with, "Once upon a time\n")).unwrap();
     assert_eq!(answer["prompt_tokens"], 6);
+    assert_eq!((&answer["reasoning"], &answer["reasoning_tokens"]), (&"".into(), &0.into()));
+    // The shipped model does not reason, but what follows the mark counts as reasoning.
+    fs::write(directory.path("template"), "{{ bos_token }}{{ messages[-1].content }}{% if enable_thinking %}<think>\n{% endif %}").unwrap();
+    let thinking = [&with[..], &["--thinking", "on"]].concat();
+    let reasons: Value = serde_json::from_str(&answers(&thinking, "Once upon a time\n")).unwrap();
+    assert_eq!((&reasons["content"], &reasons["reasoning_tokens"]), (&"".into(), &5.into()));
+    let reasoning = reasons["reasoning"].as_str().unwrap();
+    let plain: Vec<_> = thinking.iter().copied().filter(|word| *word != "--json").collect();
+    assert!(!reasoning.is_empty() && answers(&plain, "Once upon a time\n").trim() == reasoning);
+    assert_eq!(answers(&[&plain[..], &["--hide-thinking"]].concat(), "Once upon a time\n").trim(), "");
+    let without: Value = serde_json::from_str(&answers(&[&with[..], &["--thinking", "off"]].concat(), "Once upon a time\n")).unwrap();
+    assert_eq!(without, answer);
+    fails(&["chat", TALES, "--thinking", "on"], "does not know `enable_thinking`");
+    fails(&["run", TALES, "Hi", "--thinking", "off"], "--chat-template and --thinking are for --chat");
 }
 
 #[test]

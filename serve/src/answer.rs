@@ -8,13 +8,13 @@ use axum::response::{
     Sse,
     sse::{Event, KeepAlive},
 };
-use bitnet_wgpu::model::{Stop, Token, TokenStream};
+use bitnet_wgpu::model::{Reasoning, Said, Stop, Token, TokenStream};
 use futures_util::{
     Stream, StreamExt,
     future::{Either, select},
     stream::{SelectAll, unfold},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::{
     collections::VecDeque,
     convert::Infallible,
@@ -30,10 +30,15 @@ pub enum Kind {
     Completion,
 }
 
+/// A choice that runs, and what tells the parts of its text; none where it has no parts.
+pub type Choice = (TokenStream, Option<Reasoning>);
+
 /// The choices of a request, which run. Dropped, as when the client has gone, they leave the batch.
 pub struct Choices {
     tokens: SelectAll<Pin<Box<dyn Stream<Item = Next> + Send>>>,
-    count: usize,
+    parts: Vec<Option<Reasoning>>,
+    /// Is reasoning given?
+    reasoning: bool,
     used: Used,
     /// The server waits for this to be dropped.
     _alive: watch::Receiver<()>,
@@ -53,41 +58,66 @@ enum Progress {
     },
 }
 
+/// What is new of a choice.
+enum Step {
+    Said(Said),
+    /// The last of its text, and why it ended.
+    End(Said, Option<Stop>),
+}
+
 /// Tokens of an answer.
 #[derive(Clone, Copy, Default)]
 struct Used {
     prompt: usize,
     cached: usize,
     completion: usize,
+    /// Those of the completion that are reasoning; none where it has no parts.
+    reasoning: Option<usize>,
 }
 
 impl Choices {
-    pub fn new(streams: Vec<TokenStream>, alive: watch::Receiver<()>, phase: &watch::Sender<Phase>) -> Self {
-        let count = streams.len();
+    pub fn new(choices: Vec<Choice>, reasoning: bool, alive: watch::Receiver<()>, phase: &watch::Sender<Phase>) -> Self {
+        let (streams, parts): (Vec<_>, Vec<_>) = choices.into_iter().unzip();
         let tokens = streams.into_iter().enumerate().map(|(n, stream)| Box::pin(progress(n, stream)) as _).collect();
-        Self { tokens, count, used: Used::default(), _alive: alive, phase: phase.subscribe() }
+        let used = Used { reasoning: parts.iter().any(Option::is_some).then_some(0), ..Used::default() };
+        Self { tokens, parts, reasoning, used, _alive: alive, phase: phase.subscribe() }
+    }
+
+    /// What a token adds to a choice's text.
+    fn said(&mut self, choice: usize, text: String) -> Said {
+        self.used.completion += 1;
+        let Some(parts) = &mut self.parts[choice] else { return Said { answer: text, ..Said::default() } };
+        let was_open = parts.is_open();
+        let said = parts.push(&text);
+        // Its marks belong to it.
+        if was_open || parts.is_open() {
+            self.used.reasoning = self.used.reasoning.map(|count| count + 1);
+        }
+        self.given(said)
+    }
+
+    fn given(&self, said: Said) -> Said {
+        if self.reasoning { said } else { Said { reasoning: String::new(), ..said } }
     }
 
     /// What comes next; none when all have ended. A server that ends cuts them.
-    async fn next(&mut self, n: usize) -> Option<Result<Next>> {
-        let Self { tokens, phase, used, .. } = self;
+    async fn next(&mut self, n: usize) -> Option<Result<(usize, Step)>> {
+        let Self { tokens, phase, .. } = self;
         let next = match select(tokens.next(), pin!(phase.wait_for(|phase| *phase == Phase::Cut))).await {
             Either::Left((next, _)) => next?,
             Either::Right(_) => return Some(Err(ApiError::ending())),
         };
         Some(match next {
             (_, Progress::Token(Err(error))) => Err(ApiError::library("", &error)),
-            (choice, Progress::End { prompt, cached, .. }) => {
+            (choice, Progress::Token(Ok(token))) => Ok((choice, Step::Said(self.said(choice, token.text)))),
+            (choice, Progress::End { stop, prompt, cached }) => {
                 // Choices of one prompt share it.
                 if choice % n == 0 {
-                    used.prompt += prompt;
-                    used.cached += cached;
+                    self.used.prompt += prompt;
+                    self.used.cached += cached;
                 }
-                Ok(next)
-            }
-            _ => {
-                used.completion += 1;
-                Ok(next)
+                let last = self.parts[choice].as_mut().map(Reasoning::finish).unwrap_or_default();
+                Ok((choice, Step::End(self.given(last), stop)))
             }
         })
     }
@@ -135,17 +165,22 @@ impl Answer {
 
     /// All of it at once.
     pub async fn whole(self, mut choices: Choices) -> Result<Value> {
-        let mut texts = vec![(String::new(), "stop"); choices.count];
+        let mut texts = vec![(Said::default(), "stop"); choices.parts.len()];
         while let Some(next) = choices.next(self.n).await {
             match next? {
-                (choice, Progress::Token(Ok(token))) => texts[choice].0 += &token.text,
-                (choice, Progress::End { stop, .. }) => texts[choice].1 = reason(stop),
-                _ => {}
+                (choice, Step::Said(said)) => texts[choice].0 += said,
+                (choice, Step::End(said, stop)) => {
+                    texts[choice].0 += said;
+                    texts[choice].1 = reason(stop);
+                }
             }
         }
-        let choice = |(index, (text, reason)): (usize, (String, &str))| match self.kind {
+        let choice = |(index, (Said { reasoning, answer: text }, reason)): (usize, (Said, &str))| match self.kind {
             Kind::Chat => {
-                let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
+                if !reasoning.is_empty() {
+                    message["reasoning_content"] = reasoning.into();
+                }
                 json!({ "index": index, "message": message, "logprobs": null, "finish_reason": reason })
             }
             Kind::Completion => json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason }),
@@ -160,7 +195,9 @@ impl Answer {
     pub fn stream(self, choices: Choices, usage: bool) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
         let mut waiting = VecDeque::new();
         if self.kind == Kind::Chat {
-            waiting.extend((0..choices.count).map(|index| self.chunk(index, json!({ "role": "assistant", "content": "" }), None, usage)));
+            waiting.extend(
+                (0..choices.parts.len()).map(|index| self.chunk(index, json!({ "role": "assistant", "content": "" }), None, usage)),
+            );
         }
         let state = Streaming { answer: self, choices, usage, waiting, ended: false };
         Sse::new(unfold(state, |mut state| async move { state.next().await.map(|event| (Ok(event), state)) }))
@@ -178,8 +215,13 @@ impl Answer {
         event(&object)
     }
 
-    fn text(&self, text: &str) -> Value {
-        if self.kind == Kind::Chat { json!({ "content": text }) } else { json!(text) }
+    /// The chunk of a text; none where nothing is said.
+    fn text(&self, index: usize, Said { reasoning, answer }: &Said, usage: bool) -> Option<Event> {
+        let parts = [("reasoning_content", reasoning), ("content", answer)].into_iter().filter(|(_, text)| !text.is_empty());
+        let delta: Map<String, Value> = parts.map(|(name, text)| (name.to_owned(), text.as_str().into())).collect();
+        let is_said = !delta.is_empty();
+        let what = if self.kind == Kind::Chat { Value::Object(delta) } else { json!(answer) };
+        is_said.then(|| self.chunk(index, what, None, usage))
     }
 }
 
@@ -202,13 +244,11 @@ impl Streaming {
             }
             let answer = &self.answer;
             match self.choices.next(answer.n).await {
-                Some(Ok((index, Progress::Token(Ok(token))))) if !token.text.is_empty() => {
-                    return Some(answer.chunk(index, answer.text(&token.text), None, self.usage));
-                }
-                Some(Ok((_, Progress::Token(_)))) => {}
-                Some(Ok((index, Progress::End { stop, .. }))) => {
+                Some(Ok((index, Step::Said(said)))) => self.waiting.extend(answer.text(index, &said, self.usage)),
+                Some(Ok((index, Step::End(said, stop)))) => {
+                    self.waiting.extend(answer.text(index, &said, self.usage));
                     let what = if answer.kind == Kind::Chat { json!({}) } else { json!("") };
-                    return Some(answer.chunk(index, what, Some(reason(stop)), self.usage));
+                    self.waiting.push_back(answer.chunk(index, what, Some(reason(stop)), self.usage));
                 }
                 Some(Err(error)) => {
                     self.ended = true;
@@ -240,11 +280,15 @@ fn reason(stop: Option<Stop>) -> &'static str {
 }
 
 fn usage(used: Used) -> Value {
-    let Used { prompt, cached, completion } = used;
-    json!({
+    let Used { prompt, cached, completion, reasoning } = used;
+    let mut usage = json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
-    })
+    });
+    if let Some(reasoning) = reasoning {
+        usage["completion_tokens_details"] = json!({ "reasoning_tokens": reasoning });
+    }
+    usage
 }

@@ -48,8 +48,16 @@ impl Fields {
         self.typed(field, "a string", |value| value.as_str().map(str::to_owned))
     }
 
+    pub fn choice(&mut self, field: &str) -> Result<Option<bool>> {
+        self.typed(field, "true or false", Value::as_bool)
+    }
+
     pub fn flag(&mut self, field: &str) -> Result<bool> {
-        Ok(self.typed(field, "true or false", Value::as_bool)?.unwrap_or(false))
+        self.flag_or(field, false)
+    }
+
+    pub fn flag_or(&mut self, field: &str, default: bool) -> Result<bool> {
+        Ok(self.choice(field)?.unwrap_or(default))
     }
 
     pub fn number(&mut self, field: &str, range: RangeInclusive<f64>) -> Result<Option<f32>> {

@@ -61,6 +61,10 @@ pub struct Request {
     pub stream: bool,
     /// Does a last chunk say how many tokens there were?
     pub usage: bool,
+    /// Is the model to reason before it answers? None where the server, or the template, decides.
+    pub thinking: Option<bool>,
+    /// Is its reasoning given?
+    pub reasoning: bool,
 }
 
 impl Request {
@@ -75,7 +79,10 @@ impl Request {
         {
             return Err(fields.wrong("max_tokens", format!("is {b}, and max_completion_tokens {a}: one of them is enough")));
         }
-        Self::rest(fields, vec![Prompt::Chat(messages)], "messages", most.or(older).unwrap_or(usize::MAX), defaults)
+        let thinking = thinking(&mut fields)?;
+        let reasoning = fields.flag_or("include_reasoning", true)?;
+        let request = Self::rest(fields, vec![Prompt::Chat(messages)], "messages", most.or(older).unwrap_or(usize::MAX), defaults)?;
+        Ok(Self { thinking, reasoning, ..request })
     }
 
     /// Texts to be continued.
@@ -114,8 +121,17 @@ impl Request {
         };
         let options = options(&mut fields, defaults)?.max_tokens(most);
         fields.end()?;
-        Ok(Self { model, prompts, field, n, options, stream, usage })
+        Ok(Self { model, prompts, field, n, options, stream, usage, thinking: None, reasoning: false })
     }
+}
+
+/// What vLLM's and llama.cpp's servers take for the chat template, of which one variable is known here.
+fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
+    let Some(variables) = fields.take("chat_template_kwargs") else { return Ok(None) };
+    let mut variables = Fields::new("chat_template_kwargs", variables)?;
+    let thinking = variables.choice("enable_thinking")?;
+    variables.end()?;
+    Ok(thinking)
 }
 
 /// How tokens are chosen.
@@ -208,10 +224,11 @@ fn message(place: &str, value: Value) -> Result<Message> {
         Some(other) => return Err(fields.wrong("content", format!("a string is expected, not {}", kind(&other)))),
         None => return Err(fields.wrong("content", "there is none")),
     };
+    let reasoning = if role == "assistant" { fields.text("reasoning_content")? } else { None };
     // An answer of this server may come back as it was.
     fields.unsupported(&[("tool_calls", &["[]"]), ("function_call", &[]), ("audio", &[]), ("annotations", &["[]"]), ("refusal", &[])])?;
     fields.end()?;
-    Ok(Message::new(role, text))
+    Ok(Message::new(role, text).reasoning(reasoning))
 }
 
 fn text_part(place: &str, part: Value) -> Result<String> {

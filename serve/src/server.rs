@@ -1,7 +1,7 @@
 //! A server's state, its life, and the work of a request before its first token.
 
 use crate::{
-    answer::Choices,
+    answer::{Choice, Choices},
     embeddings,
     error::{ApiError, Result},
     http,
@@ -10,7 +10,7 @@ use crate::{
 use axum::{http::StatusCode, serve::ListenerExt as _};
 use bitnet_wgpu::{
     Error,
-    model::{Batch, EmbedOptions, GenerateOptions, Tokenizer},
+    model::{Batch, EmbedOptions, GenerateOptions, Reasoning, Tokenizer},
 };
 use serde_json::Value;
 use std::{
@@ -179,7 +179,8 @@ impl Server {
             let _permit = permit;
             let mut request = read(&server.options.defaults)?;
             let streams = server.start(&mut request)?;
-            Ok((request, Choices::new(streams, alive, &server.phase)))
+            let choices = Choices::new(streams, request.reasoning, alive, &server.phase);
+            Ok((request, choices))
         });
         work.await.unwrap_or_else(|_| Err(panicked()))
     }
@@ -251,31 +252,42 @@ impl Server {
     }
 
     /// The choices of all prompts, which run from now on.
-    fn start(&self, request: &mut Request) -> Result<Vec<bitnet_wgpu::model::TokenStream>> {
+    fn start(&self, request: &mut Request) -> Result<Vec<Choice>> {
         self.check_model(request.model.as_deref())?;
         let (field, n) = (request.field, request.n);
         let wrong = |error: Error| ApiError::library(field, &error);
         let mut streams = Vec::new();
         for prompt in &request.prompts {
-            let ids = self.ids(prompt).map_err(wrong)?;
+            let (ids, parts) = self.prompt(prompt, request.thinking).map_err(wrong)?;
             for _ in 0..n {
                 let seed = request.options.sampling.seed.wrapping_add(streams.len() as u64);
                 let options = request.options.clone().sampling(request.options.sampling.seed(seed));
                 options.check(self.batch.model().config().vocab).map_err(|error| ApiError::request(error.to_string()))?;
-                streams.push(self.batch.generate_ids(&ids, &options).map_err(wrong)?);
+                streams.push((self.batch.generate_ids(&ids, &options).map_err(wrong)?, parts.clone()));
             }
         }
         Ok(streams)
     }
 
     fn ids(&self, prompt: &Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
+        Ok(self.prompt(prompt, None)?.0)
+    }
+
+    /// Its tokens, and for a conversation what tells the parts of the answer.
+    fn prompt(&self, prompt: &Prompt, thinking: Option<bool>) -> bitnet_wgpu::Result<(Vec<u32>, Option<Reasoning>)> {
         let model = self.batch.model();
-        let tokenizer = || self.options.tokenizer.as_ref().map_or_else(|| model.tokenizer(), Ok);
-        match prompt {
-            Prompt::Text(text) => model.encode_prompt(text),
-            Prompt::Ids(ids) => Ok(ids.clone()),
-            Prompt::Chat(messages) => tokenizer()?.chat(messages),
-        }
+        let messages = match prompt {
+            Prompt::Text(text) => return Ok((model.encode_prompt(text)?, None)),
+            Prompt::Ids(ids) => return Ok((ids.clone(), None)),
+            Prompt::Chat(messages) => messages,
+        };
+        let tokenizer = self.options.tokenizer.as_ref().map_or_else(|| model.tokenizer(), Ok)?;
+        let ids = match thinking {
+            Some(thinking) => tokenizer.with_thinking(thinking)?.chat(messages)?,
+            None => tokenizer.chat(messages)?,
+        };
+        let parts = Reasoning::after(tokenizer, &ids)?;
+        Ok((ids, Some(parts)))
     }
 }
 

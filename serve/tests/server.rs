@@ -204,6 +204,76 @@ fn conversations_are_continued_by_the_template() {
     }
 }
 
+/// The shipped model does not reason: what it says after `<think>` counts as reasoning, since nothing ends it.
+#[test]
+fn reasoning_is_told_from_the_answer() {
+    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}\
+        {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}";
+    let model = cpu();
+    let tokenizer = model.tokenizer().unwrap().with_chat_template(TEMPLATE);
+    let server = Served::new(&model, 2, 8, |options| options.tokenizer(Some(tokenizer.clone())));
+    let text = |prompt: &str| -> String {
+        let prompt = model.tokenizer().unwrap().encode_plain(&format!("<|begin_of_text|>{prompt}")).unwrap();
+        model
+            .generate_ids(&prompt, &GenerateOptions::default().max_tokens(9))
+            .unwrap()
+            .into_iter()
+            .map(|token| token.unwrap().text)
+            .collect()
+    };
+    let body = json!({ "messages": [{ "role": "user", "content": "The bear" }], "max_tokens": 9 });
+    let off = with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": false }))]);
+    let hidden = with(body.clone(), &[("include_reasoning", false.into())]);
+    let thoughts = text("The bear<think>\n").trim().to_owned();
+    for (body, reasoning, answer, count) in [
+        (&body, Some(&thoughts), String::new(), 9),
+        (&with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": true }))]), Some(&thoughts), String::new(), 9),
+        (&off, None, text("The bear<think>\n\n</think>\n\n"), 0),
+        (&hidden, None, String::new(), 9),
+    ] {
+        let whole = post(&server.address, "/v1/chat/completions", body).json();
+        let message = &whole["choices"][0]["message"];
+        assert_eq!(
+            (message["content"].as_str(), message.get("reasoning_content")),
+            (Some(answer.as_str()), reasoning.map(|text| json!(text)).as_ref())
+        );
+        let used = &whole["usage"];
+        assert_eq!(
+            (&used["completion_tokens"], &used["completion_tokens_details"]["reasoning_tokens"]),
+            (&json!(9), &json!(count)),
+            "{body}"
+        );
+        let chunks = post(&server.address, "/v1/chat/completions", &with(body.clone(), &[("stream", true.into())])).chunks();
+        let said = |part: &str| chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][part].as_str()).collect::<String>();
+        assert_eq!((said("reasoning_content"), said("content")), (reasoning.cloned().unwrap_or_default(), answer), "{body}");
+        assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+    }
+    // What was said to itself may come back.
+    let mut again = off;
+    again["messages"] = json!([{ "role": "assistant", "reasoning_content": "The ", "content": "bear" }]);
+    let answer = post(&server.address, "/v1/chat/completions", &again).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], text("The bear<think>\n\n</think>\n\n").as_str());
+    // The shipped template does not heed it, and nobody else's variables are known.
+    let refused = |server: &Served, body: Value, words: &str| {
+        let answer = post(&server.address, "/v1/chat/completions", &body);
+        assert_eq!(answer.status, 400);
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(message.contains(words), "{message}");
+    };
+    let plain = Served::new(&model, 1, 1, |options| options);
+    for thinking in [true, false] {
+        refused(
+            &plain,
+            with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": thinking }))]),
+            "does not know `enable_thinking`",
+        );
+    }
+    refused(&server, with(body.clone(), &[("chat_template_kwargs", json!({ "thinking": true }))]), "chat_template_kwargs.thinking");
+    refused(&server, with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": "no" }))]), "true or false is expected");
+    let by_user = json!([{ "role": "user", "reasoning_content": "a", "content": "b" }]);
+    refused(&server, with(body, &[("messages", by_user)]), "messages[0].reasoning_content");
+}
+
 #[test]
 fn several_choices_of_several_prompts() {
     let server = Served::new(&cpu(), 3, 8, |options| options);

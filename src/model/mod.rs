@@ -16,7 +16,7 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < saved, worker, mailbox < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed,
+// Imports go one way: sampling, tokenizer, config, layers < reasoning, saved, worker, mailbox < stop, ngram < engine < cpu, gpu, session < speculate < options < choice, feed,
 // files < sequence < generate, slots < loaded < auto, batch, embed; batch < together.
 mod auto;
 mod batch;
@@ -35,6 +35,7 @@ mod mailbox;
 mod ngram;
 mod offload;
 mod options;
+mod reasoning;
 mod sampling;
 mod saved;
 mod sequence;
@@ -56,6 +57,7 @@ pub use generate::Generation;
 pub use loaded::Model;
 pub use offload::Offload;
 pub use options::{GenerateOptions, LogitsHook};
+pub use reasoning::{Reasoning, Said};
 pub use sampling::{Sampler, Sampling};
 pub use sequence::Token;
 pub use session::Session;

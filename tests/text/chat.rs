@@ -67,6 +67,37 @@ fn a_conversation_becomes_tokens() {
     assert_eq!(text, "<|begin_of_text|>Who lived in the wood?\nA bear.\n");
 }
 
+/// As Qwen3's template has it, which leaves reasoning out of turns before the last.
+const THINKS: &str = "{% for m in messages %}{{ m.role }}|{% if m.reasoning_content is string %}({{ m.reasoning_content }}){% endif %}{{ m.content }}\n\
+    {% endfor %}{% if add_generation_prompt %}assistant|{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n\
+    {% endif %}{% endif %}";
+
+#[test]
+fn a_template_is_told_whether_the_model_reasons() {
+    let tokenizer = with_template(THINKS);
+    let text = |tokenizer: &Tokenizer| tokenizer.chat_text(&user("Hello"), true).unwrap();
+    let [on, off] = [true, false].map(|thinking| tokenizer.with_thinking(thinking).unwrap());
+    assert_eq!((text(&tokenizer), text(&on)), ("user|Hello\nassistant|".into(), "user|Hello\nassistant|".to_owned()));
+    assert_eq!(text(&off), "user|Hello\nassistant|<think>\n\n</think>\n\n");
+    assert_eq!(text(&off.with_thinking(true).unwrap()), text(&on));
+    let said = [Message::new("assistant", "Yes").reasoning(Some("Hm".into())), Message::new("assistant", "No")];
+    assert_eq!(tokenizer.chat_text(&said, false).unwrap(), "assistant|(Hm)Yes\nassistant|No\n");
+    // One that would not heed it, and none.
+    for template in ["{{ messages[0].content }}", "{# enable_thinking #}A"] {
+        assert!(message(with_template(template).with_thinking(false)).contains("does not know `enable_thinking`"));
+        assert!(message(off.with_chat_template(template).with_thinking(true)).contains("does not know `enable_thinking`"));
+    }
+    assert_eq!(message(Directory::new().open().unwrap().with_thinking(true)), "the tokenizer has none");
+}
+
+#[test]
+fn an_answer_may_begin_within_reasoning() {
+    let parts = |text: &str| Reasoning::after(&TOKENIZER, &TOKENIZER.encode(text).unwrap()).unwrap();
+    assert!(parts("a<think>").is_open() && parts(&format!("{}<think>\n", "x ".repeat(500))).is_open());
+    assert!(!parts("").is_open() && !parts("<think>\n\n</think>\n\n").is_open() && !parts("<think> a").is_open());
+    assert!(Reasoning::after(&TOKENIZER, &[5000]).is_err());
+}
+
 #[test]
 fn a_template_may_be_one_of_several_or_a_file() {
     let several = json!({ "chat_template": [{ "name": "tool_use", "template": "T" }, { "name": "default", "template": "D" }] });

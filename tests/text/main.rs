@@ -6,7 +6,7 @@ mod stream;
 mod templates;
 mod tokenizer;
 
-use bitnet_wgpu::model::{Message, TextStream, Tokenizer};
+use bitnet_wgpu::model::{Message, Reasoning, TextStream, Tokenizer};
 use bitnet_wgpu::{Error, Result, formats::GgufVocabulary};
 use proptest::prelude::*;
 use serde_json::{Value, json};

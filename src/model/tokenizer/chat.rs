@@ -2,7 +2,7 @@
 
 use super::{
     jinja::{self, Variable},
-    text::Tokenizer,
+    text::{Chat, Tokenizer},
 };
 use crate::error::{Error, Result};
 
@@ -13,25 +13,48 @@ pub struct Message {
     pub role: String,
     /// What they say.
     pub content: String,
+    /// What an assistant has said to itself before; templates know it as `reasoning_content`, and mostly leave it out.
+    pub reasoning: Option<String>,
 }
 
 impl Message {
     /// A turn.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
+        Self { role: role.into(), content: content.into(), reasoning: None }
+    }
+
+    /// Sets [`Message::reasoning`].
+    #[must_use]
+    pub fn reasoning(self, reasoning: Option<String>) -> Self {
+        Self { reasoning, ..self }
     }
 }
 
 impl Tokenizer {
     /// Is there a chat template?
     pub fn has_chat_template(&self) -> bool {
-        self.1.is_some()
+        self.1.template.is_some()
     }
 
     /// The same tokenizer with another chat template, in Jinja.
     #[must_use]
     pub fn with_chat_template(&self, template: &str) -> Self {
-        Self(self.0.clone(), Some(template.into()))
+        Self(self.0.clone(), Chat { template: Some(template.into()), thinking: None })
+    }
+
+    /// The same tokenizer, whose chat template is told whether the model is to reason before it answers: by the variable `enable_thinking`, as Qwen's
+    /// templates have it. [`Reasoning`](crate::model::Reasoning) tells such an answer's parts apart.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] if there is no template, or if it writes the same with and without: the choice would be ignored.
+    pub fn with_thinking(&self, thinking: bool) -> Result<Self> {
+        let told = |thinking| Self(self.0.clone(), Chat { thinking: Some(thinking), ..self.1.clone() });
+        let text = |thinking| told(thinking).chat_text(&[Message::new("user", "Hello")], true);
+        if text(true)? == text(false)? {
+            let message = "it does not know `enable_thinking`: whether the model reasons before it answers cannot be chosen";
+            return Err(Error::ChatTemplate { message: message.into() });
+        }
+        Ok(told(thinking))
     }
 
     /// The tokens of a conversation, ending where the assistant's turn begins. As in transformers, only the template inserts BOS, and names
@@ -49,16 +72,20 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let template = self.1.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
+        let template = self.1.template.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
         let name = |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
-        let messages = messages.iter().map(|m| vec![("role", m.role.as_str()), ("content", m.content.as_str())]).collect();
+        let messages = messages.iter().map(|m| {
+            let reasoning = m.reasoning.as_deref().map(|reasoning| ("reasoning_content", reasoning));
+            [("role", m.role.as_str()), ("content", m.content.as_str())].into_iter().chain(reasoning).collect()
+        });
         let (bos_token, eos_token) = (name(self.0.bos), name(self.0.eos_token));
-        let variables = [
-            ("messages", Variable::Messages(messages)),
+        let mut variables = vec![
+            ("messages", Variable::Messages(messages.collect())),
             ("add_generation_prompt", Variable::Bool(add_generation_prompt)),
             ("bos_token", Variable::Str(&bos_token)),
             ("eos_token", Variable::Str(&eos_token)),
         ];
+        variables.extend(self.1.thinking.map(|thinking| ("enable_thinking", Variable::Bool(thinking))));
         jinja::render(template, &variables).map_err(|message| Error::ChatTemplate { message })
     }
 }

@@ -31,7 +31,15 @@ use std::sync::Arc;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Option<Arc<str>>);
+pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Chat);
+
+/// How conversations become texts.
+#[derive(Clone, Default)]
+pub(super) struct Chat {
+    pub template: Option<Arc<str>>,
+    /// Is the model to reason before it answers? None where the template decides.
+    pub thinking: Option<bool>,
+}
 
 pub(super) struct Parts {
     pub inner: tokenizers::Tokenizer,
@@ -82,7 +90,7 @@ impl Tokenizer {
         let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended };
         let begins = parts.encode("", true)?.first().copied();
         parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
-        Ok(Self(Arc::new(parts), template.map(Into::into)))
+        Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), thinking: None }))
     }
 
     /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks

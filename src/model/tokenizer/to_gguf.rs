@@ -41,7 +41,7 @@ impl Tokenizer {
             eos: self.0.eos_token.or(self.0.eos.first().copied()),
             add_bos: Some(add_bos),
             add_eos: Some(add_eos),
-            chat_template: self.1.as_deref().map(str::to_owned),
+            chat_template: self.1.template.as_deref().map(str::to_owned),
             ..GgufVocabulary::default()
         };
         match model["byte_fallback"].as_bool() {
