@@ -415,7 +415,7 @@ struct Rope {
 impl Rope {
     /// Reads either spelling: `rope_theta` and `rope_scaling`, or `rope_parameters` with everything.
     fn from_json(json: Keys<'_>, defaults: &Defaults, context: usize) -> Result<Self, Problem> {
-        let scaling = |key| json.object(key)?.map(|scaling| Self::scaling(scaling, context)).transpose();
+        let scaling = |key| json.object(key)?.map(|scaling| Self::scaling(scaling, json, context)).transpose();
         let (old, new) = (scaling("rope_scaling")?, scaling("rope_parameters")?);
         if let (Some(old), Some(new)) = (old, new)
             && old != new
@@ -433,15 +433,19 @@ impl Rope {
         let theta = json.float("rope_theta", defaults.theta)?;
         let parameters = json.object("rope_parameters")?;
         let theta = parameters.map_or(Ok(theta), |parameters| parameters.float("rope_theta", theta))?;
-        let factors = match (scaling, parameters.or(json.object("rope_scaling")?)) {
-            (RopeScaling::LongRope { .. }, Some(parameters)) => numbers(parameters, "short_factor")?,
-            _ => Vec::new(),
-        };
+        let lists = [json.object("rope_scaling")?, parameters].into_iter().flatten();
+        let mut lists = lists.filter(|_| matches!(scaling, RopeScaling::LongRope { .. })).map(|object| numbers(object, "short_factor"));
+        let factors = lists.next().transpose()?.unwrap_or_default();
+        if let Some(other) = lists.next().transpose()?
+            && other != factors
+        {
+            return unsupported(format!("rope_scaling has the short_factor {factors:?}, and rope_parameters {other:?}"));
+        }
         Ok(Self { theta, scaling, factors })
     }
 
-    /// `context` is the model's, in tokens.
-    fn scaling(json: Keys<'_>, context: usize) -> Result<RopeScaling, Problem> {
+    /// `json` is a part of `whole`, whose context `context` is, in tokens.
+    fn scaling(json: Keys<'_>, whole: Keys<'_>, context: usize) -> Result<RopeScaling, Problem> {
         if let Some((key, _)) = json.0.iter().find(|(_, value)| value.is_object()) {
             return unsupported(format!("separate rotary parameters for `{key}` are not supported"));
         }
@@ -457,7 +461,7 @@ impl Rope {
                 context: json.needed("original_max_position_embeddings")?,
             }),
             "yarn" => Self::yarn(json, context as f32).map_err(Problem::from),
-            "longrope" => Self::longrope(json, context as f32),
+            "longrope" => Self::longrope(json, whole, context as f32),
             other => {
                 let known = "`default`, `linear`, `llama3`, `yarn` and `longrope`";
                 unsupported(format!("rotary scaling `{other}` is not supported; {known} are"))
@@ -467,8 +471,14 @@ impl Rope {
 
     /// There are factors for texts up to the original context, and others for longer ones. A text that grows beyond would change what its first tokens
     /// were, so only those are supported for which it makes no difference.
-    fn longrope(json: Keys<'_>, context: f32) -> Result<RopeScaling, Problem> {
-        let original = json.needed("original_max_position_embeddings")?;
+    fn longrope(json: Keys<'_>, whole: Keys<'_>, context: f32) -> Result<RopeScaling, Problem> {
+        // Older files have it beside the rotary parameters.
+        let key = "original_max_position_embeddings";
+        let original = if json.get(key).is_some() || whole.get(key).is_none() { json.needed(key)? } else { whole.needed(key)? };
+        let beside = whole.float(key, original)?;
+        if beside != original {
+            return unsupported(format!("{key} is {beside}, and {original} in the rotary parameters"));
+        }
         if numbers(json, "short_factor")? != numbers(json, "long_factor")? && context > original {
             return unsupported(format!("longrope with other factors beyond {original} tokens is not supported"));
         }

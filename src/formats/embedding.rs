@@ -6,7 +6,7 @@ use super::{
 };
 use crate::error::Result;
 use serde_json::Value;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// How the states of a text's tokens, after the final norm, become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,34 +39,51 @@ const MODES: [(&str, &str, Pooling); 3] = [
     ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
 
+/// The modules that modules.json lists: the names of their classes, and of poolings the folders. None without such a list.
+fn modules(directory: &Path) -> Result<Option<Vec<(String, PathBuf)>>> {
+    let path = directory.join("modules.json");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let json = read_json(&path)?;
+    let wrong = |what: String| Problem::from(what).at(&path);
+    let module = |module: &Value| {
+        let text = |key: &str| module[key].as_str().ok_or_else(|| wrong(format!("a module has no {key}: {module}")));
+        // The name of a class, with those of the packages that it has moved through.
+        let kind = text("type")?.rsplit('.').next().unwrap_or_default().to_owned();
+        let folder = Path::new(if kind == "Pooling" { text("path")? } else { "." });
+        if kind == "Pooling" && (folder.as_os_str().is_empty() || !folder.components().all(|part| matches!(part, Component::Normal(_)))) {
+            return Err(wrong(format!("names the folder `{}`, which is not in the model's", folder.display())));
+        }
+        Ok((kind, folder.to_owned()))
+    };
+    let list = json.as_array().ok_or_else(|| wrong("is no list of modules".into()))?;
+    list.iter().map(module).collect::<Result<_>>().map(Some)
+}
+
+/// The folders of a model directory in which a pooling's config.json may be: those that modules.json names, and without that list the usual one.
+pub(super) fn pooling_folders(directory: &Path) -> Result<Vec<PathBuf>> {
+    let usual = || [PathBuf::from("1_Pooling")].into_iter().filter(|folder| directory.join(folder).join("config.json").exists()).collect();
+    let poolings =
+        |modules: Vec<(String, PathBuf)>| modules.into_iter().filter(|(kind, _)| kind == "Pooling").map(|(_, folder)| folder).collect();
+    Ok(modules(directory)?.map_or_else(usual, poolings))
+}
+
 impl EmbeddingDefaults {
-    /// What a model directory says: modules.json lists what a text goes through, and names the folder of the pooling's config.json. Without that list,
-    /// the folder has its usual name.
+    /// What a model directory says: modules.json lists what a text goes through.
     pub(super) fn read(directory: &Path) -> Result<Self> {
-        let (path, usual) = (directory.join("modules.json"), Path::new("1_Pooling"));
         let mut defaults = Self::default();
-        if !path.exists() {
-            if directory.join(usual).join("config.json").exists() {
-                defaults.pool(directory, usual)?;
+        let Some(modules) = modules(directory)? else {
+            for folder in pooling_folders(directory)? {
+                defaults.pool(directory, &folder)?;
             }
             return Ok(defaults);
-        }
-        let json = read_json(&path)?;
-        let wrong = |what: String| Problem::from(what).at(&path);
-        let modules = json.as_array().ok_or_else(|| wrong("is no list of modules".into()))?;
+        };
         defaults.normalize = Some(false);
-        for module in modules {
-            let text = |key: &str| module[key].as_str().ok_or_else(|| wrong(format!("a module has no {key}: {module}")));
-            // The name of a class, with those of the packages that it has moved through.
-            match text("type")?.rsplit('.').next().unwrap_or_default() {
+        for (kind, folder) in modules {
+            match kind.as_str() {
                 "Transformer" => {}
-                "Pooling" => {
-                    let folder = Path::new(text("path")?);
-                    if folder.as_os_str().is_empty() || !folder.components().all(|part| matches!(part, Component::Normal(_))) {
-                        return Err(wrong(format!("names the folder `{}`, which is not in the model's", folder.display())));
-                    }
-                    defaults.pool(directory, folder)?;
-                }
+                "Pooling" => defaults.pool(directory, &folder)?,
                 "Normalize" => defaults.normalize = Some(true),
                 other => defaults.unsupported = Some(format!("modules.json has a module `{other}`")),
             }

@@ -1,6 +1,8 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
-use super::{checkpoint::Checkpoint, masters, model_file::ModelFile, safetensors::TensorBytes, tensors::layer_tensors};
+use super::{
+    checkpoint::Checkpoint, embedding::pooling_folders, masters, model_file::ModelFile, safetensors::TensorBytes, tensors::layer_tensors,
+};
 use crate::{
     error::{Error, Result},
     weights::ternary::{packed::PackedTernary, scales::Scales},
@@ -12,7 +14,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Seek, SeekFrom, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Progress of [`write_packed`] and [`write_gguf`](super::write_gguf): one tensor that has been written.
@@ -33,7 +35,7 @@ pub struct WrittenTensor {
 }
 
 /// Files that are copied to the output unchanged.
-const COMPANIONS: [&str; 12] = [
+const COMPANIONS: [&str; 11] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -45,7 +47,6 @@ const COMPANIONS: [&str; 12] = [
     "chat_template.jinja",
     "chat_template.json",
     "modules.json",
-    "1_Pooling/config.json",
 ];
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
@@ -74,8 +75,9 @@ pub fn write_packed(
     // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
     let unfinished = || if config_path.exists() { at(&config_path, fs::remove_file(&config_path)) } else { Ok(()) };
     written_after(&output.join("model.safetensors"), |partial| write_tensors(checkpoint, partial, &mut progress), unfinished)?;
-    for name in COMPANIONS.iter().filter(|name| checkpoint.path().join(name).is_file()) {
-        let (source, target) = (checkpoint.path().join(name), output.join(name));
+    let poolings = pooling_folders(checkpoint.path())?.into_iter().map(|folder| folder.join("config.json"));
+    for name in COMPANIONS.iter().map(PathBuf::from).chain(poolings).filter(|name| checkpoint.path().join(name).is_file()) {
+        let (source, target) = (checkpoint.path().join(&name), output.join(&name));
         let bytes = at(&source, fs::read(&source))?;
         if let Some(folder) = target.parent() {
             at(folder, fs::create_dir_all(folder))?;

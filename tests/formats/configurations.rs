@@ -149,8 +149,24 @@ fn minicpm_has_its_factors() {
     assert_eq!((short.rope_scaling, short.rope_factors), (RopeScaling::LongRope { attention: 1.0 }, vec![1.0; 8]));
     let beyond = longrope(&twos, &twos, 64).unwrap();
     // sqrt(1 + ln 64 / ln 64)
-    assert_eq!((beyond.rope_scaling, beyond.rope_factors), (RopeScaling::LongRope { attention: 2f32.sqrt() }, vec![2.0; 8]));
+    assert_eq!((beyond.rope_scaling, beyond.rope_factors.clone()), (RopeScaling::LongRope { attention: 2f32.sqrt() }, vec![2.0; 8]));
+    // The original context may lie beside the factors, and both spellings may be there.
+    let list = |factors: &Vec<f64>| json!({"rope_type": "longrope", "short_factor": factors, "long_factor": factors});
+    let outside = minicpm(json!({"rope_scaling": list(&twos), "original_max_position_embeddings": 64})).unwrap();
+    assert_eq!((outside.rope_scaling, &outside.rope_factors), (beyond.rope_scaling, &beyond.rope_factors));
+    let within = |original: usize| {
+        let mut scaling = list(&twos);
+        scaling["original_max_position_embeddings"] = original.into();
+        scaling
+    };
+    let both = minicpm(json!({"rope_scaling": within(64), "rope_parameters": within(64), "original_max_position_embeddings": 64})).unwrap();
+    assert_eq!(both.rope_factors, beyond.rope_factors);
+    let mut other = within(64);
+    other["short_factor"] = json!(ones);
+    other["long_factor"] = json!(ones);
     for (config, words) in [
+        (minicpm(json!({"rope_scaling": within(64), "original_max_position_embeddings": 128})), "is 128, and 64 in the rotary parameters"),
+        (minicpm(json!({"rope_scaling": within(64), "rope_parameters": other})), "rope_scaling has the short_factor"),
         (longrope(&ones, &twos, 64), "other factors beyond 64"),
         (longrope(&ones[1..].to_vec(), &twos, 4096), "7 rotary factors; 8 positive"),
         (longrope(&vec![0.0; 8], &twos, 4096), "8 rotary factors; 8 positive"),

@@ -71,6 +71,24 @@ fn packed_models_read_back_equal() {
 }
 
 #[test]
+fn the_pooling_goes_with_a_packed_model() {
+    use bitnet_wgpu::formats::{Pooling, write_packed};
+    for folder in ["1_Pooling", "poolings/last"] {
+        let (input, output) = (masters(), Directory::temporary());
+        fs::create_dir_all(input.0.join(folder)).unwrap();
+        input.write(&format!("{folder}/config.json"), json!({"pooling_mode": "lasttoken"}).to_string());
+        if folder != "1_Pooling" {
+            let module = |name: &str, path: &str| json!({"type": format!("sentence_transformers.models.{name}"), "path": path});
+            input.write("modules.json", json!([module("Transformer", ""), module("Pooling", folder)]).to_string());
+        }
+        let source = input.open().unwrap();
+        write_packed(&source, &output.0, false, |_| {}).unwrap();
+        let embedding = &output.open().unwrap().config().embedding.clone();
+        assert_eq!((embedding.pooling, embedding), (Some(Pooling::Last), &source.config().embedding), "{folder}");
+    }
+}
+
+#[test]
 fn models_that_cannot_be_packed_leave_nothing_behind() {
     use bitnet_wgpu::formats::write_packed;
     let output = Directory::temporary();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the last section of docs/models.md: GGUF files that `bitnet quantize` writes, as llama.cpp reads them. scripts/llama-cpp-check runs it.
+"""Writes a section of docs/models.md: GGUF files that `bitnet quantize` writes, as llama.cpp reads them. scripts/llama-cpp-check runs it.
 
 Tiny random models in the layout of published ones are written as GGUF files and run by both. llama.cpp quantises activations in blocks of its own (256
 values for TQ2_0, 32 for Q2_0), also where the model has 8-bit activations of whole tokens, or floats. So logits are near each other, not equal: a row
@@ -8,7 +8,6 @@ says how near, beside the same for a file of which one scale is half as large ag
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,22 +17,12 @@ from pathlib import Path
 import llama_cpp as package
 import numpy as np
 from llama_cpp import Llama, llama_cpp
-from safetensors.numpy import save_file
+from tiny import BASE, LENGTH, OFFLINE, TALES, YARN, drawn, ours, perplexity, perturbed, put_section, tensors, write
 
-DOCUMENT = Path(__file__).parents[3] / "docs/models.md"
-HEADING = "\n## Written here, read by llama.cpp\n"
-TALES = Path(__file__).parents[3] / "assets/tales-22m"
-LENGTH, STEPS = 48, 16
+HEADING = "Written here, read by llama.cpp"
 # The root mean square of differences of logits over their standard deviation; and how far perplexities may be apart.
 NEAR, RATIO = 0.08, 0.05
 
-BASE = {
-    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
-    "vocab_size": 2048, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "bos_token_id": 2046,
-    "eos_token_id": 2047, "tie_word_embeddings": False,
-}
-OFFLINE = {"quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}}
-YARN = {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}
 # Name, config.json, columns of a group (0: one scale a matrix), format.
 CASES = [
     ("Llama", BASE | OFFLINE | {"model_type": "llama"}, 0, "gguf-tq2_0"),
@@ -47,67 +36,6 @@ CASES = [
 ]
 
 
-def tensors(config, group, rng):
-    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    q, kv = (config[key] * config["head_dim"] for key in ("num_attention_heads", "num_key_value_heads"))
-    mlx = "quantization" in config
-
-    def gains(n):
-        return rng.normal(1, 0.1, n).astype(np.float16)
-
-    def linear(name, rows, columns, gain):
-        codes = rng.choice(3, (rows, columns), p=[0.3, 0.4, 0.3]).astype(np.uint8)
-        beta = gain / np.sqrt(0.6 * columns)
-        if group <= 0:
-            scale = np.array([beta], np.float32)
-            if group == 0:
-                scale = scale.astype(np.float16)
-            own[f"{name}.weight"] = sum(quarter << 2 * i for i, quarter in enumerate(codes.reshape(4, -1, columns)))
-            own[f"{name}.weight_scale"] = scale
-            return
-        scales = (beta * rng.uniform(0.5, 1.5, (rows, columns // group))).astype(np.float16)
-        if mlx:
-            words = codes.astype(np.uint32).reshape(rows, -1, 16) << (2 * np.arange(16, dtype=np.uint32))
-            own.update({f"{name}.weight": np.bitwise_or.reduce(words, -1), f"{name}.scales": scales, f"{name}.biases": -scales})
-        else:
-            own[f"{name}.weight"] = (codes.astype(np.float16) - 1) * np.repeat(scales, group, 1)
-
-    own = {"model.norm.weight": gains(hidden)}
-    for name in ["model.embed_tokens"] + ["lm_head"] * (not config["tie_word_embeddings"]):
-        if mlx:
-            linear(name, vocab, hidden, 0.25 * np.sqrt(0.6 * hidden))
-        else:
-            own[f"{name}.weight"] = rng.normal(0, 0.25, (vocab, hidden)).astype(np.float16)
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-        if config["model_type"] == "bitnet":
-            norms |= {"self_attn.attn_sub_norm": q, "mlp.ffn_sub_norm": inner}
-        if config["model_type"] == "qwen3":
-            norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
-        own |= {f"{prefix}{name}.weight": gains(n) for name, n in norms.items()}
-        shapes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, q)}
-        for name, shape in shapes.items():
-            linear(f"{prefix}self_attn.{name}_proj", *shape, 3.0 if name == "o" else 1.5)
-        for name, shape in {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}.items():
-            linear(f"{prefix}mlp.{name}_proj", *shape, 3.0 if name == "down" else 1.5)
-    return {name: np.ascontiguousarray(tensor) for name, tensor in own.items()}
-
-
-def write(directory, config, own):
-    directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(config))
-    save_file(own, directory / "model.safetensors", {"format": "pt"})
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TALES / name, directory)
-
-
-def perturbed(own):
-    name = "model.layers.1.mlp.down_proj."
-    parts = [part for part in ("weight_scale", "scales", "biases") if name + part in own] or ["weight"]
-    return own | {name + part: (own[name + part] * 1.5).astype(own[name + part].dtype) for part in parts}
-
-
 def load(path):
     return Llama(str(path), n_ctx=512, n_threads=1, logits_all=True, verbose=False, type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)
 
@@ -119,23 +47,6 @@ def theirs(path, ids):
     return np.array(model.scores[: len(ids)], np.float64)
 
 
-def ours(program, path, prompts):
-    ids = [",".join(map(str, prompt)) for prompt in prompts]
-    result = json.loads(subprocess.run([program, path, "--cpu", "--steps", "1", *ids], check=True, stdout=subprocess.PIPE, text=True).stdout)
-    if "error" in result:
-        sys.exit(f"{path}: {result['error']}")
-    return np.array(result["last_logits"], np.float64)
-
-
-def log_softmax(x):
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
-def perplexity(logits, ids):
-    return float(np.exp(-np.mean([log_softmax(row)[id] for row, id in zip(logits[:-1], ids[1:])])))
-
-
 def row(arguments, folder, case, seed):
     name, config, group, form = case
     rng, bitnet, program = np.random.default_rng(seed), arguments.bitnet, arguments.program
@@ -145,11 +56,7 @@ def row(arguments, folder, case, seed):
         write(folder / kind, config, weights)
         files[kind] = folder / f"{kind}.gguf"
         subprocess.run([bitnet, "quantize", folder / kind, files[kind], "--format", form], check=True, stdout=subprocess.DEVNULL)
-    # A text as the model has it: each token drawn from its logits.
-    ids = [int(config["bos_token_id"])]
-    while len(ids) < LENGTH:
-        probabilities = np.exp(log_softmax(ours(program, folder / "model", [ids])[0]))
-        ids.append(int(rng.choice(len(probabilities), p=probabilities)))
+    ids = drawn(program, folder / "model", config, rng)
     prompts = [ids[: n + 1] for n in range(LENGTH)]
     source, written = ours(program, folder / "model", prompts), ours(program, files["model"], prompts)
     reference, other = theirs(files["model"], ids), theirs(files["perturbed"], ids)
@@ -191,7 +98,7 @@ def section(lines, same, texts):
     ]
     head = ["| model | format | same bits | off | scale changed | tokens | perplexity | llama.cpp's |", "| --- | --- | --- | --: | --: | --: | --: | --: |"]
     paragraphs = [textwrap.fill(paragraph, 150, break_long_words=False, break_on_hyphens=False) for paragraph in words]
-    return HEADING + "\n" + "\n\n".join(paragraphs) + "\n\n" + "\n".join([*head, *lines]) + "\n"
+    return "\n\n".join(paragraphs) + "\n\n" + "\n".join([*head, *lines]) + "\n"
 
 
 def main():
@@ -205,7 +112,7 @@ def main():
             (Path(folder) / str(seed)).mkdir()
             results.append(row(arguments, Path(folder) / str(seed), case, seed))
         same, texts = same_tokens(arguments.program, results[0][1])
-    DOCUMENT.write_text(DOCUMENT.read_text().partition(HEADING)[0] + section([line for *_, line in results], same, texts))
+    put_section(HEADING, section([line for *_, line in results], same, texts))
     sys.exit(not (same == texts and all(good for good, *_ in results)))
 
 

@@ -590,10 +590,12 @@ def document(rows):
     return "\n".join(lines) + "\n"
 
 
-def of_another_script():
-    """The last section, which against_llama_cpp.py writes."""
-    _, heading, text = DOCUMENT.read_text().partition("\n## Written here, read by llama.cpp\n")
-    return heading + text
+def of_other_scripts():
+    """The last sections, which against_mlx.py and against_llama_cpp.py write."""
+    text = DOCUMENT.read_text()
+    places = [text.find(f"\n## {title}\n") for title in ("Beside MLX", "Written here, read by llama.cpp")]
+    first = min([place for place in places if place >= 0], default=len(text))
+    return text[first:]
 
 
 def main():
@@ -612,7 +614,7 @@ def main():
         print(f"{len(bad)} rows do not show the changed scale")
     else:
         bad = [row for row in rows if not row.status()[1]]
-        DOCUMENT.write_text(document(rows) + of_another_script())
+        DOCUMENT.write_text(document(rows) + of_other_scripts())
         print(f"{DOCUMENT}: {len(rows)} rows, {len(bad)} not as they should be")
     sys.exit(bool(bad))
 

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Writes a section of docs/models.md: models in MLX's integers, as MLX and this crate compute them. scripts/mlx-check runs it.
+
+MLX reads the very files that this crate reads. It computes in the type of their scales, so these become floats of 32 bits after loading: the same numbers.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.models import llama, qwen3
+from tiny import BASE, LENGTH, YARN, drawn, ours, perplexity, perturbed, put_section, tensors, write
+
+HEADING = "Beside MLX"
+# Of a logit; the largest are about 20.
+NEAR = 2e-4
+
+MLX = {"quantization": {"group_size": 128, "bits": 2}}
+CASES = [
+    ("Qwen3, YaRN, tied head", BASE | YARN | MLX | {"model_type": "qwen3", "tie_word_embeddings": True}),
+    ("Qwen3, head of its own", BASE | MLX | {"model_type": "qwen3"}),
+    ("Llama, rotary frequencies / 2", BASE | MLX | {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}),
+]
+
+
+def theirs(directory, ids):
+    """Logits after every token."""
+    config = json.loads((directory / "config.json").read_text())
+    graph = {"qwen3": qwen3, "llama": llama}[config["model_type"]]
+    model = graph.Model(graph.ModelArgs.from_dict(config))
+    nn.quantize(model, **config["quantization"])
+    model.load_weights(str(directory / "model.safetensors"))
+    model.set_dtype(mx.float32)
+    return np.array(model(mx.array([ids]))[0], np.float64)
+
+
+def row(program, folder, case, seed):
+    name, config = case
+    rng = np.random.default_rng(seed)
+    own = tensors(config, config["quantization"]["group_size"], rng)
+    for kind, weights in (("model", own), ("perturbed", perturbed(own))):
+        write(folder / kind, config, weights)
+    ids = drawn(program, folder / "model", config, rng)
+    found = ours(program, folder / "model", [ids[: n + 1] for n in range(LENGTH)])
+    reference, other = theirs(folder / "model", ids), theirs(folder / "perturbed", ids)
+    difference, control = (float(np.abs(logits - found).max()) for logits in (reference, other))
+    same = int((reference.argmax(-1) == found.argmax(-1)).sum())
+    perplexities = perplexity(found, ids), perplexity(reference, ids)
+    good = difference < NEAR < control and same == LENGTH and abs(perplexities[0] - perplexities[1]) < 1e-3
+    cells = [name, f"{np.abs(found).max():.0f}", f"{difference:.0e}", f"{control:.1f}", f"{same} of {LENGTH}", *(f"{value:.4f}" for value in perplexities)]
+    line = f"| {' | '.join(cells)} |"
+    print(line + ("" if good else " not as it should be"), flush=True)
+    return good, line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=Path, help="the example model_row")
+    program = parser.parse_args().program
+    with tempfile.TemporaryDirectory() as folder:
+        results = []
+        for seed, case in enumerate(CASES):
+            place = Path(folder) / str(seed)
+            place.mkdir()
+            results.append(row(program, place, case, seed))
+    words = (
+        f"Tiny random models of 2-bit integers with an f16 scale for every 128 columns, embedding and head too, from the same safetensors: this crate on the CPU, and "
+        f"MLX {mx.__version__} (PyPI's wheel for Linux, on the CPU) with the graphs of mlx-lm, scales widened to 32 bits after loading. *|Δ|* is the largest "
+        f"difference of a logit after each of the {LENGTH} tokens of a text that was drawn from the model's own logits, and beside it the same for a file of which one "
+        "scale is half as large again; *tokens* counts the most likely next tokens that are the same; the perplexities are of that text. To make this section again: "
+        "`scripts/mlx-check`, which fails if a row is not as it should be."
+    )
+    head = ["| model | largest logit | \\|Δ\\| | scale changed | tokens | perplexity | MLX's |", "| --- | --: | --: | --: | --: | --: | --: |"]
+    paragraph = textwrap.fill(words, 150, break_long_words=False, break_on_hyphens=False)
+    put_section(HEADING, paragraph + "\n\n" + "\n".join([*head, *(line for _, line in results)]) + "\n")
+    sys.exit(not all(good for good, _ in results))
+
+
+if __name__ == "__main__":
+    main()
