@@ -48,6 +48,22 @@ fn gguf_says_whether_embedded_texts_end_with_eos() {
     assert!(message(of(Some(true), None)).contains("EOS is wanted by add_eos_token"));
 }
 
+/// So does a directory, and once where its post-processor adds it already.
+#[test]
+fn directories_say_whether_embedded_texts_end_with_eos() {
+    let config = |add: bool| json!({ "bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "add_eos_token": add });
+    let ids = |directory: Directory| directory.open().unwrap().encode_for_embedding("a").unwrap();
+    assert_eq!(ids(Directory::new().with("tokenizer_config.json", &config(true))), [2046, 64, 2047]);
+    assert_eq!(ids(Directory::new().with("tokenizer_config.json", &config(false))), [2046, 64]);
+    let (mut json, special) = (tales("tokenizer.json"), |name: &str| json!({"SpecialToken": {"id": name, "type_id": 0}}));
+    let template = &mut json["post_processor"]["processors"][1];
+    template["single"] = json!([special("<|begin_of_text|>"), {"Sequence": {"id": "A", "type_id": 0}}, special("<|end_of_text|>")]);
+    template["special_tokens"]["<|end_of_text|>"] = json!({"id": "<|end_of_text|>", "ids": [2047], "tokens": ["<|end_of_text|>"]});
+    let both = Directory::new().with("tokenizer.json", &json).with("tokenizer_config.json", &config(true));
+    assert_eq!(both.open().unwrap().to_gguf().unwrap().add_eos, Some(true));
+    assert_eq!(ids(both), [2046, 64, 2047]);
+}
+
 #[test]
 fn gguf_knows_what_ends_a_turn() {
     let mut vocabulary = byte_level();

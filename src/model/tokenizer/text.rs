@@ -86,10 +86,10 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
-        let appended = eos_token.filter(|_| add_eos);
-        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended };
-        let begins = parts.encode("", true)?.first().copied();
-        parts.prepended = bos.filter(|bos| add_bos && begins != Some(*bos));
+        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended: None };
+        let around = parts.encode("", true)?;
+        parts.prepended = bos.filter(|bos| add_bos && around.first() != Some(bos));
+        parts.appended = eos_token.filter(|eos| add_eos && around.last() != Some(eos));
         Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), thinking: None }))
     }
 
@@ -103,8 +103,8 @@ impl Tokenizer {
         Ok(self.0.prepended.into_iter().chain(ids).collect())
     }
 
-    /// The tokens of a text that is not to be continued but to become a vector: those of [`Tokenizer::encode`], and EOS after them where a GGUF file has
-    /// `add_eos_token`. (In a `tokenizer.json` the post-processor adds it.)
+    /// The tokens of a text that is not to be continued but to become a vector: those of [`Tokenizer::encode`], and EOS after them where a GGUF file or a
+    /// tokenizer_config.json has `add_eos_token`, and the post-processor of a `tokenizer.json` does not add it.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
@@ -211,11 +211,11 @@ impl Settings {
         let mut seen = HashSet::new();
         eos.retain(|id| seen.insert(*id));
         let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
-        let add_bos = config["add_bos_token"].as_bool() == Some(true);
+        let [add_bos, add_eos] = ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool() == Some(true));
         let file = read_if_there(&directory.join("chat_template.jinja"))?;
         let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));
-        Ok(Self { bos, eos, eos_token, add_bos, add_eos: false, template })
+        Ok(Self { bos, eos, eos_token, add_bos, add_eos, template })
     }
 }
 
