@@ -2,7 +2,8 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind, Footprint, Tensor,
-    model::{BatchOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Offloaded, Sampling, SessionOptions},
+    formats::Pooling,
+    model::{BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Offloaded, Sampling, SessionOptions},
     wgpu,
 };
 use std::{path::Path, thread};
@@ -234,7 +235,7 @@ fn computed(model: &Model) -> Vec<Vec<u32>> {
 
 #[test]
 fn offloaded_layers_compute_the_same_bits() {
-    let context = fresh(ContextOptions::default());
+    let context = fresh(ContextOptions::default().offload(true));
     let load = |path: &Path, count| {
         let offload = if count == 0 { Offload::None } else { Offload::Layers(count) };
         let model = Model::load_with(Some(&context), path, LoadOptions::default().offload(offload)).unwrap();
@@ -261,6 +262,11 @@ fn offloaded_layers_compute_the_same_bits() {
         let both = [(); 2].map(|()| threads.spawn(|| (0..30).all(|_| long() == wanted[0])));
         assert!(both.into_iter().all(|thread| thread.join().unwrap()), "threads disturb one another");
     });
+    // Vectors of texts, and a text among others.
+    let resident = load(&path, 0);
+    let vectors =
+        |model: &Model| block_on(model.embed_ids(&[vec![3, 4, 5], vec![6]], &EmbedOptions::default().pooling(Pooling::Last))).unwrap();
+    assert_eq!(vectors(&model), vectors(&resident));
     // What is recorded may be timed, profiled, and run again.
     let recording = model.record_step(1, 4).unwrap();
     assert!(!block_on(recording.time(2)).unwrap().1.is_zero());
@@ -275,7 +281,7 @@ fn offloaded_layers_compute_the_same_bits() {
 
 #[test]
 fn a_model_that_is_larger_than_the_limit_runs_within_it() {
-    let context = fresh(ContextOptions::default());
+    let context = fresh(ContextOptions::default().offload(true));
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
     let load = |offload| Model::from_files(Some(&context), &files, LoadOptions::default().offload(offload));
     let need = |offload| files.footprint(&context, &LoadOptions::default().offload(offload));
@@ -320,7 +326,7 @@ fn a_model_that_is_larger_than_the_limit_runs_within_it() {
 
 #[test]
 fn what_cannot_be_offloaded_is_refused() {
-    let context = fresh(ContextOptions::default());
+    let context = fresh(ContextOptions::default().offload(true));
     let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
     let load = |context, offload| Model::from_files(context, &files, LoadOptions::default().offload(offload)).map(drop).unwrap_err();
     let more = Offload::Layers(files.config().layers + 1);
@@ -331,13 +337,15 @@ fn what_cannot_be_offloaded_is_refused() {
     assert!(matches!(load(Some(&context), Offload::Auto(SessionOptions::new(1, usize::MAX))), Error::Context { .. }));
     assert!(matches!(load(Some(&context), Offload::Auto(SessionOptions::new(0, 1))), Error::Invalid { op: "session", .. }));
     assert_eq!(live(&context, Footprint::WEIGHTS), 0);
-    // An app's own device, which cannot have tensors in host memory.
+    // One that was not opened for it, and an app's own.
+    let plain = fresh(ContextOptions::default());
+    assert!(matches!(load(Some(&plain), Offload::Layers(3)), Error::MissingFeature { .. }));
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
     let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
-    let (features, required_limits) = Context::device_needs(&adapter);
-    let required_features = features - wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+    let (required_features, required_limits) = Context::device_needs(&adapter);
     let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
     let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
     let own = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
     assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::MissingFeature { .. }));
+    assert_eq!((live(&own, Footprint::WEIGHTS), load(Some(&own), more).kind()), (0, ErrorKind::Invalid));
 }

@@ -1,7 +1,7 @@
 //! Opening and loading a model as the command line says.
 
 use crate::{hub, note};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bitnet_wgpu::{
     AdapterChoice, Context, ContextOptions, ShaderLanguage,
     formats::I2sLayout,
@@ -151,11 +151,15 @@ impl ModelArgs {
 
     /// The device; none for the CPU.
     pub fn context(&self) -> Result<Option<Context>> {
+        if matches!(self.offload, Some(Layers::Auto)) && self.memory_limit.is_none() {
+            bail!("--offload auto takes as few layers as --memory-limit BYTES says");
+        }
         if self.cpu {
             return Ok(None);
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
-        let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone()).memory_limit(self.memory_limit);
+        let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
+        options = options.memory_limit(self.memory_limit).offload(self.offload.is_some());
         if let Some(adapter) = &self.adapter {
             options = options.adapter(adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index));
         }
@@ -164,6 +168,9 @@ impl ModelArgs {
         } else {
             let (context, why) = pollster::block_on(Context::preferred(options))?;
             note(format!("computing on {why}"));
+            if context.is_none() && (self.offload.is_some() || self.memory_limit.is_some()) {
+                bail!("--offload and --memory-limit are for a GPU: --gpu takes one");
+            }
             context
         };
         Ok(match (context, self.language) {

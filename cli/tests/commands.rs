@@ -139,6 +139,7 @@ fn layers_that_do_not_fit_stay_in_host_memory() {
     assert!(errors(&output).contains("6 of 8 layers stay in host memory"), "{}", errors(&output));
     fails(&["run", TALES, "x", "--gpu", "--offload", "9"], "9 layers; the model has 8");
     fails(&["run", TALES, "x", "--offload", "some"], "a number of layers, or `auto`");
+    fails(&["run", TALES, "x", "--gpu", "--offload", "auto"], "as --memory-limit BYTES says");
     fails(&["run", TALES, "x", "--memory-limit", "99999999999G"], "a whole number of bytes");
 }
 
@@ -210,6 +211,7 @@ fn chat_talks() {
     assert_eq!(without, answer);
     fails(&["chat", TALES, "--thinking", "on"], "does not know `enable_thinking`");
     fails(&["run", TALES, "Hi", "--thinking", "off"], "--chat-template and --thinking are for --chat");
+    fails(&["run", TALES, "--ids", "1,2", "--thinking", "off"], "--chat-template and --thinking are for --chat");
 }
 
 #[test]

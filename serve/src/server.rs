@@ -256,9 +256,12 @@ impl Server {
         self.check_model(request.model.as_deref())?;
         let (field, n) = (request.field, request.n);
         let wrong = |error: Error| ApiError::library(field, &error);
+        let told = |thinking| self.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(thinking));
+        let unheeded = |error| ApiError::library("chat_template_kwargs.enable_thinking", &error);
+        let tokenizer = request.thinking.map(told).transpose().map_err(unheeded)?;
         let mut streams = Vec::new();
         for prompt in &request.prompts {
-            let (ids, parts) = self.prompt(prompt, request.thinking).map_err(wrong)?;
+            let (ids, parts) = self.prompt(prompt, tokenizer.as_ref()).map_err(wrong)?;
             for _ in 0..n {
                 let seed = request.options.sampling.seed.wrapping_add(streams.len() as u64);
                 let options = request.options.clone().sampling(request.options.sampling.seed(seed));
@@ -273,19 +276,20 @@ impl Server {
         Ok(self.prompt(prompt, None)?.0)
     }
 
-    /// Its tokens, and for a conversation what tells the parts of the answer.
-    fn prompt(&self, prompt: &Prompt, thinking: Option<bool>) -> bitnet_wgpu::Result<(Vec<u32>, Option<Reasoning>)> {
+    fn tokenizer(&self) -> bitnet_wgpu::Result<&Tokenizer> {
+        self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)
+    }
+
+    /// Its tokens, by another tokenizer than the server's where there is one, and for a conversation what tells the parts of the answer.
+    fn prompt(&self, prompt: &Prompt, tokenizer: Option<&Tokenizer>) -> bitnet_wgpu::Result<(Vec<u32>, Option<Reasoning>)> {
         let model = self.batch.model();
         let messages = match prompt {
             Prompt::Text(text) => return Ok((model.encode_prompt(text)?, None)),
             Prompt::Ids(ids) => return Ok((ids.clone(), None)),
             Prompt::Chat(messages) => messages,
         };
-        let tokenizer = self.options.tokenizer.as_ref().map_or_else(|| model.tokenizer(), Ok)?;
-        let ids = match thinking {
-            Some(thinking) => tokenizer.with_thinking(thinking)?.chat(messages)?,
-            None => tokenizer.chat(messages)?,
-        };
+        let tokenizer = tokenizer.map_or_else(|| self.tokenizer(), Ok)?;
+        let ids = tokenizer.chat(messages)?;
         let parts = Reasoning::after(tokenizer, &ids)?;
         Ok((ids, Some(parts)))
     }

@@ -257,15 +257,17 @@ fn reasoning_is_told_from_the_answer() {
     let refused = |server: &Served, body: Value, words: &str| {
         let answer = post(&server.address, "/v1/chat/completions", &body);
         assert_eq!(answer.status, 400);
-        let message = answer.json()["error"]["message"].to_string();
-        assert!(message.contains(words), "{message}");
+        let error = answer.json()["error"].clone();
+        // Begins with the field's name.
+        let named = error["message"].as_str().unwrap().starts_with(error["param"].as_str().unwrap());
+        assert!(named && error["message"].to_string().contains(words), "{error}");
     };
     let plain = Served::new(&model, 1, 1, |options| options);
     for thinking in [true, false] {
         refused(
             &plain,
             with(body.clone(), &[("chat_template_kwargs", json!({ "enable_thinking": thinking }))]),
-            "does not know `enable_thinking`",
+            "chat_template_kwargs.enable_thinking: ",
         );
     }
     refused(&server, with(body.clone(), &[("chat_template_kwargs", json!({ "thinking": true }))]), "chat_template_kwargs.thinking");

@@ -13,8 +13,6 @@ pub const WANTED: wgpu::Features = NEEDED
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::TIMESTAMP_QUERY)
-    // For layers in host memory: see `hosted`.
-    .union(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
     .union(wgpu::Features::PASSTHROUGH_SHADERS);
 
 /// What a device must offer: see [`Context::REQUIRED`](super::context::Context::REQUIRED).
@@ -213,6 +211,8 @@ pub struct ContextOptions {
     pub wait_limit: Option<Duration>,
     /// A folder where compiled kernels are kept for the next time: see [`ContextOptions::cache`]. Unless it is set, none is written or read.
     pub cache: Option<PathBuf>,
+    /// Are a model's layers to be kept in host memory ([`LoadOptions::offload`](crate::model::LoadOptions::offload))? See [`ContextOptions::offload`].
+    pub offload: bool,
 }
 
 impl ContextOptions {
@@ -267,6 +267,13 @@ impl ContextOptions {
     #[must_use]
     pub fn memory_limit(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { memory_limit: bytes.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::offload`]: the device is asked for wgpu's `MAPPABLE_PRIMARY_BUFFERS`, where it has that, which offloaded layers need. wgpu
+    /// warns of it on GPUs with memory of their own, for whoever keeps buffers that kernels use in host memory; here only copies read them.
+    #[must_use]
+    pub fn offload(self, offload: bool) -> Self {
+        Self { offload, ..self }
     }
 
     /// Sets [`ContextOptions::wait_limit`].

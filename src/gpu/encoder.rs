@@ -142,10 +142,12 @@ impl Encoder {
         }
     }
 
-    /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded.
+    /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded. Copies before the next dispatch stay before it.
     #[cfg(feature = "models")]
     pub(crate) fn flush(&mut self) -> Result<()> {
-        let begun = std::mem::replace(self, self.context.encoder(self.label));
+        let mut begun = std::mem::replace(self, self.context.encoder(self.label));
+        let next = begun.uploads.partition_point(|&(at, _)| at < begun.steps.len());
+        self.uploads = begun.uploads.drain(next..).map(|(_, upload)| (0, upload)).collect();
         begun.submit().map(drop)
     }
 

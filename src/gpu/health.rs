@@ -19,7 +19,7 @@ pub struct Reading<T> {
 /// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is `None` where it does not say it.
 ///
 /// It is read on Linux, where a driver tells it by files: amdgpu all of it, other drivers some. NVIDIA's own driver tells none so: the feature `nvml` asks the library
-/// that comes with it. Elsewhere all is `None`, and so for software adapters. An app may throttle itself by it: smaller batches, pauses between tokens.
+/// that comes with it, on other systems too, and each time anew, which takes some milliseconds or more. Elsewhere all is `None`, and so for software adapters. An app may throttle itself by it: smaller batches, pauses between tokens.
 ///
 /// ```no_run
 /// # fn throttled(context: &bitnet_wgpu::Context, slots: usize) -> usize {
@@ -105,7 +105,10 @@ impl Health {
             utilization: read(device.join("gpu_busy_percent"), |percent| (0.0..=100.0).contains(&percent).then_some(percent / 100.0)),
             memory_used: read(device.join("mem_info_vram_used"), whole),
             memory_total: read(device.join("mem_info_vram_total"), whole),
-            temperature: sensors.iter().find_map(|sensors| read(sensors.join("temp1_input"), |n| Some(n / 1e3))),
+            // Intel's newer driver (xe) begins with the second.
+            temperature: ["temp1_input", "temp2_input"]
+                .iter()
+                .find_map(|name| sensors.iter().find_map(|sensors| read(sensors.join(name), |n| Some(n / 1e3)))),
             power: ["power1_average", "power1_input"].iter().find_map(|name| {
                 let watts = |n: f64| (n >= 0.0).then_some(n / 1e6);
                 sensors.iter().find_map(|sensors| read(sensors.join(name), watts))
@@ -180,6 +183,8 @@ mod tests {
         let root =
             recorded(&[("hwmon/hwmon1/name", "other\n"), ("hwmon/hwmon2/temp1_input", "-4000\n"), ("hwmon/hwmon2/power1_input", "25\n")]);
         assert_eq!(values(Health::below(root.path(), ADDRESS)), (None, None, None, Some(-4.0), Some(25e-6)));
+        let root = recorded(&[("hwmon/hwmon3/temp2_input", "41000\n"), ("hwmon/hwmon3/temp3_input", "50000\n")]);
+        assert_eq!(values(Health::below(root.path(), ADDRESS)).3, Some(41.0));
     }
 
     #[cfg(feature = "nvml")]

@@ -19,17 +19,20 @@ pub struct Upload {
     pub copies: Arc<Vec<Hosted>>,
 }
 
+/// Refuses a device that cannot have them.
+pub fn check(context: &Context) -> Result<()> {
+    let feature = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+    if context.device().features().contains(feature) { Ok(()) } else { Err(Error::MissingFeature { what: "offloading layers", feature }) }
+}
+
 impl Hosted {
     /// Copies `data` to host memory that the device reaches; the device will copy it to the beginning of `to`.
     ///
     /// # Errors
-    /// [`Error::MissingFeature`] for a device that was opened without wgpu's `MAPPABLE_PRIMARY_BUFFERS`; [`Error::Length`] for more than `to` has room for,
+    /// [`Error::MissingFeature`] for a device that was not opened for it, by wgpu's `MAPPABLE_PRIMARY_BUFFERS`; [`Error::Length`] for more than `to` has room for,
     /// or what is not whole words; [`Error::OutOfMemory`].
     pub fn new(context: &Context, data: &[u8], to: &dyn Bind) -> Result<Self> {
-        let feature = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
-        if !context.device().features().contains(feature) {
-            return Err(Error::MissingFeature { what: "offloading layers", feature });
-        }
+        check(context)?;
         let (bytes, to) = (data.len() as u64, to.bound());
         if bytes > to.bytes || !bytes.is_multiple_of(4) {
             return Err(Error::Length { shape: [to.bytes as usize].into(), found: data.len() });

@@ -41,6 +41,9 @@ impl Context {
         if options.experimental.is_enabled() {
             required_features |= raw.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
         }
+        if options.offload {
+            required_features |= raw.features() & wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+        }
         let caches = raw.features() & wgpu::Features::PIPELINE_CACHE;
         let folder = options.cache.clone().filter(|_| !caches.is_empty());
         if folder.is_some() {
@@ -107,7 +110,8 @@ impl Context {
     }
 
     /// The features and limits to request for a device that is to be handed to [`Context::from_wgpu`]: all that this crate
-    /// can use of what `adapter` offers, but for wgpu's experimental features, which an app asks for itself.
+    /// can use of what `adapter` offers, but for wgpu's experimental features, and `MAPPABLE_PRIMARY_BUFFERS` for offloaded layers
+    /// ([`ContextOptions::offload`]), which an app asks for itself.
     pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {
         (adapter.features() & WANTED, adapter.limits())
     }

@@ -55,7 +55,7 @@ impl fmt::Display for Profile {
 
 impl Recording {
     /// Runs it once with every step in a pass of its own, and times each; what is copied between them, where a model's layers are offloaded, is in no step's
-    /// time. GPUs that time only pass bounds (Apple's) can do no
+    /// time by the GPU's clock, and in the next step's by the host's. GPUs that time only pass bounds (Apple's) can do no
     /// finer; where timestamps are missing or read zero (macOS 26, gfx-rs/wgpu #9414; seen when a context is made), each step is submitted
     /// and waited for alone, which blocks, and [`Profile::clock`] says so.
     pub async fn profile(&self) -> Result<Profile> {

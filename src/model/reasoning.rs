@@ -58,13 +58,20 @@ impl std::ops::AddAssign for Said {
 }
 
 impl Reasoning {
-    /// For the answer to a prompt, which may end with `<think>`, as some chat templates have it.
+    /// For the answer to a prompt, which may end with `<think>`, as some chat templates have it. Where a tokenizer has the marks as special tokens, whose
+    /// text is left out of answers, all is the answer.
     ///
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer) for an id that is not a token.
     pub fn after(tokenizer: &Tokenizer, prompt: &[u32]) -> Result<Self> {
         let end = tokenizer.decode_with_special(&prompt[prompt.len().saturating_sub(END)..])?;
-        let state = if end.trim_end().ends_with(OPEN) { State::Opened } else { State::Begin };
+        // Special tokens have no text: nothing would end the reasoning.
+        let unseen = [OPEN, CLOSE].iter().any(|mark| tokenizer.token(mark).is_some_and(|id| tokenizer.is_special(id)));
+        let state = match end.trim_end().ends_with(OPEN) {
+            _ if unseen => State::Answer,
+            true => State::Opened,
+            false => State::Begin,
+        };
         Ok(Self { state, held: String::new() })
     }
 

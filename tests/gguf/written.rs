@@ -190,6 +190,16 @@ fn what_gguf_cannot_say_is_refused() {
     refuses(json!({"hidden_act": "silu", "tie_word_embeddings": false}), "a tied head");
     refuses(json!({"hidden_act": "relu2", "model_type": "llama"}), "no architecture");
     refuses(json!({"num_hidden_layers": 2}), "no tensor `model.layers.1.");
+    refuses(json!({"eos_token_id": [2, 3, 4]}), "by the tokens [2, 3, 4], of which GGUF files name two");
+    let from = directory(json!({}), None, halves);
+    let module = |class: &str, path: &str| json!({"type": format!("sentence_transformers.models.{class}"), "path": path});
+    let all = [module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize"), module("Dense", "3_Dense")];
+    fs::create_dir(from.0.join("1_Pooling")).unwrap();
+    fs::write(from.0.join("1_Pooling/config.json"), r#"{"pooling_mode_mean_tokens": true}"#).unwrap();
+    for (modules, words) in [(&all[..2], "does not divide the vectors"), (&all[..], "makes vectors of texts in a way")] {
+        fs::write(from.0.join("modules.json"), serde_json::to_vec(modules).unwrap()).unwrap();
+        refused(write(&from, GgufType::Q2_0, false), words);
+    }
     let from = directory(json!({}), None, halves);
     for other in [GgufType::Tq1_0, GgufType::F16, GgufType::Other(7)] {
         refused(write(&from, other, false), "Tq2_0 and Q2_0 are supported");

@@ -96,6 +96,16 @@ fn an_answer_may_begin_within_reasoning() {
     assert!(parts("a<think>").is_open() && parts(&format!("{}<think>\n", "x ".repeat(500))).is_open());
     assert!(!parts("").is_open() && !parts("<think>\n\n</think>\n\n").is_open() && !parts("<think> a").is_open());
     assert!(Reasoning::after(&TOKENIZER, &[5000]).is_err());
+    // As special tokens, marks have no text that could end the reasoning: all is the answer.
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(std::path::Path::new(TALES).join("tokenizer.json")).unwrap()).unwrap();
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    let mut mark = added[0].clone();
+    (mark["id"], mark["content"], mark["special"]) = (2048.into(), "<think>".into(), true.into());
+    added.push(mark);
+    let tokenizer = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    let mut parts = Reasoning::after(&tokenizer, &tokenizer.encode("a<think>").unwrap()).unwrap();
+    assert!(!parts.is_open() && parts.push("so").answer == "so");
 }
 
 #[test]

@@ -114,6 +114,7 @@ fn tokenizers_become_gguf_vocabularies() {
     refused(&[("/pre_tokenizer", spaced)], "has no name");
     refused(&[("/normalizer", json!({"type": "Lowercase"}))], "its normalizer is \"Lowercase\"");
     refused(&[("/model/byte_fallback", json!(true))], "as SentencePiece does");
+    refused(&[("/added_tokens/0/rstrip", json!(true))], "takes the spaces around it");
     // Without its merge, a token is made by nothing, and yet the rule's name has it taken as it is.
     let merges = tales("tokenizer.json")["model"]["merges"].as_array().unwrap().clone();
     refused(&[("/model/merges", json!(merges[..merges.len() - 1]))], "is not made by its merges");

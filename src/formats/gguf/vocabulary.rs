@@ -2,6 +2,9 @@
 
 use super::{config::show, file::GgufFile, value::GgufValue};
 
+/// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF names a single EOS.
+pub(crate) const ENDS: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>"];
+
 /// A tokenizer as a GGUF file's metadata describes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufVocabulary {

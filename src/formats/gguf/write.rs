@@ -5,7 +5,7 @@ use super::{
     config::RotaryOrder,
     model::{Gguf, paired, stored},
     value::Kind,
-    vocabulary::GgufVocabulary,
+    vocabulary::{ENDS, GgufVocabulary},
 };
 use crate::{
     error::Result,
@@ -31,6 +31,7 @@ use crate::{
 use half::f16;
 use rayon::prelude::*;
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io::{self, BufWriter, Write},
     path::Path,
@@ -100,6 +101,15 @@ fn same_model(file: &Gguf, wanted: &ModelConfig) -> Result<(), Problem> {
 
 /// The architecture that has the model's graph, and the order of its query and key rows.
 fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
+    let found = graph_of(c)?;
+    match (c.quantized_activations, !matches!(found.0, "qwen3" | "minicpm") || c.projection_norms) {
+        (true, false) => unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.0)),
+        (false, true) => unsupported(format!("has its activations in floats; they are quantised where GGUF says `{}`", found.0)),
+        _ => Ok(found),
+    }
+}
+
+fn graph_of(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
     match (c.activation, c.sub_norms, c.qk_norms) {
         _ if c.architecture == "minicpm" => Ok(("minicpm", RotaryOrder::Pairs)),
         (Activation::Relu2, true, false) => Ok(("bitnet-b1.58", RotaryOrder::Halves)),
@@ -404,6 +414,12 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
         let scales = [("embedding_scale", c.embedding_scale), ("residual_scale", c.residual_scale), ("logit_scale", 1.0 / c.logit_scale)];
         scales.into_iter().for_each(|(name, scale)| metadata.float(&key(name), scale));
     }
+    if let Some(what) = &c.embedding.unsupported {
+        return unsupported(format!("makes vectors of texts in a way that GGUF files cannot say: {what}"));
+    }
+    if c.embedding.normalize == Some(false) {
+        return unsupported("does not divide the vectors of texts by their length, which GGUF files cannot say");
+    }
     match c.embedding.pooling {
         Some(Pooling::Mean) => metadata.number(&key("pooling_type"), 1u32),
         Some(Pooling::Cls) => metadata.number(&key("pooling_type"), 2u32),
@@ -431,7 +447,14 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
 fn tokens(metadata: &mut Metadata, c: &ModelConfig, vocabulary: Option<&GgufVocabulary>) -> Result<(), Problem> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let eos = vocabulary.and_then(|vocabulary| vocabulary.eos).or(c.eos.first().copied());
-    let eot = c.eos.iter().copied().find(|&id| Some(id) != eos);
+    // Some are known by their names.
+    let named = |id: u32| vocabulary.and_then(|v| v.tokens.get(id as usize)).is_some_and(|token| ENDS.contains(&token.as_str()));
+    let others: Vec<u32> = c.eos.iter().copied().filter(|&id| Some(id) != eos).collect();
+    let nameless: Vec<u32> = others.iter().copied().filter(|&id| !named(id)).collect();
+    if nameless.len() > 1 {
+        return unsupported(format!("ends its texts by the tokens {:?}, of which GGUF files name two", c.eos));
+    }
+    let eot = nameless.first().or(others.first()).copied();
     let ids = [("bos", vocabulary.and_then(|vocabulary| vocabulary.bos).or(c.bos)), ("eos", eos), ("eot", eot)];
     for (name, id) in ids {
         if let Some(id) = id {
@@ -451,6 +474,10 @@ fn tokens(metadata: &mut Metadata, c: &ModelConfig, vocabulary: Option<&GgufVoca
     }
     // As many as the embedding has rows, which llama.cpp needs.
     let added = v.tokens.len()..c.vocab;
+    let unused: HashSet<String> = added.clone().map(unused_token).collect();
+    if let Some(token) = v.tokens.iter().find(|token| unused.contains(*token)) {
+        return unsupported(format!("has the token {token:?}, whose name is for one that does not occur"));
+    }
     let texts: Vec<String> = v.tokens.iter().cloned().chain(added.clone().map(unused_token)).collect();
     let kinds = (0..v.tokens.len()).map(|id| v.token_types.get(id).copied().unwrap_or(NORMAL)).chain(added.clone().map(|_| UNUSED));
     metadata.list(&key("tokens"), Kind::String, &texts, |bytes, text| put_text(bytes, text));

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::Result,
     formats::ModelConfig,
-    gpu::context::Context,
+    gpu::{context::Context, hosted},
     memory::Footprint,
     model::{
         engine::{Engine, SessionOptions},
@@ -120,6 +120,9 @@ impl GpuModel {
                 }
             }
         };
+        if count > 0 {
+            hosted::check(context)?;
+        }
         Ok((count, bytes.with(count)))
     }
 

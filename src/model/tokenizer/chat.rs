@@ -36,7 +36,7 @@ impl Tokenizer {
         self.1.template.is_some()
     }
 
-    /// The same tokenizer with another chat template, in Jinja.
+    /// The same tokenizer with another chat template, in Jinja, which is asked anew whether it knows [`Self::with_thinking`].
     #[must_use]
     pub fn with_chat_template(&self, template: &str) -> Self {
         Self(self.0.clone(), Chat { template: Some(template.into()), thinking: None })

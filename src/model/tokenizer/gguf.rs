@@ -3,7 +3,7 @@
 use super::text::{Settings, Tokenizer, parse};
 use crate::{
     error::{Error, Result},
-    formats::gguf::vocabulary::GgufVocabulary,
+    formats::gguf::vocabulary::{ENDS, GgufVocabulary},
     limits::tokenizer::MOST_CONTENT,
 };
 use serde_json::{Value, json};
@@ -15,9 +15,6 @@ pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 pub(super) const BYTE: i32 = 6;
-
-/// Tokens that end a turn of a chat, and one that ends a text where EOS is that of a turn. GGUF names a single EOS.
-const ENDS: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>"];
 
 /// How a text is split into pieces before BPE merges within them.
 pub(super) struct Split {

@@ -87,7 +87,8 @@ impl Tokenizer {
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
         let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended: None };
-        let around = parts.encode("", true)?;
+        // A text, since what is put before one is what is put behind one where BOS and EOS are the same.
+        let around = parts.encode("a", true).or_else(|_| parts.encode("", true))?;
         parts.prepended = bos.filter(|bos| add_bos && around.first() != Some(bos));
         parts.appended = eos_token.filter(|eos| add_eos && around.last() != Some(eos));
         Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), thinking: None }))
@@ -212,6 +213,9 @@ impl Settings {
         eos.retain(|id| seen.insert(*id));
         let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
         let [add_bos, add_eos] = ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool() == Some(true));
+        if add_eos && eos_token.is_none() {
+            return Err(Error::Tokenizer { message: "EOS is wanted by add_eos_token, but eos_token names no token".into() });
+        }
         let file = read_if_there(&directory.join("chat_template.jinja"))?;
         let template = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let template = template.or_else(|| default_template(&config["chat_template"]).map(str::to_owned));

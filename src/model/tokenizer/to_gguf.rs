@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     formats::gguf::{vocabulary::GgufVocabulary, write::unused_token},
-    limits::tokenizer::MOST_ID,
+    limits::tokenizer::{MOST_CONTENT, MOST_ID},
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -53,12 +53,20 @@ impl Tokenizer {
     /// The text of every token, and what it is.
     fn tokens(&self, unknown: Option<&str>) -> Result<(Vec<String>, Vec<i32>)> {
         let (vocabulary, added) = (self.0.inner.get_vocab(true), self.0.inner.get_added_tokens_decoder());
+        // A file says of no token how it is met in a text.
+        if let Some(token) = added.values().find(|token| token.lstrip || token.rstrip || token.single_word) {
+            return Err(refuse(format!("its token {:?} takes the spaces around it, or whole words only", token.content)));
+        }
         let count = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
         if count as u64 > MOST_ID {
             return Err(refuse(format!("it has the token {}", count - 1)));
         }
         let mut tokens: Vec<(String, i32)> = (0..count).map(|id| (unused_token(id), UNUSED)).collect();
         for (token, id) in vocabulary {
+            // The reader of files does not take longer ones: all their cuts are tried.
+            if token.len() > MOST_CONTENT {
+                return Err(refuse(format!("token {id} has {} bytes; at most {MOST_CONTENT} are supported", token.len())));
+            }
             let kind = match added.get(&id) {
                 _ if Some(token.as_str()) == unknown => UNKNOWN,
                 Some(added) if added.special => CONTROL,
@@ -67,6 +75,10 @@ impl Tokenizer {
                 None => NORMAL,
             };
             tokens[id as usize] = (token, kind);
+        }
+        let unused: HashSet<String> = tokens.iter().filter(|(_, kind)| *kind == UNUSED).map(|(token, _)| token.clone()).collect();
+        if let Some((token, _)) = tokens.iter().find(|(token, kind)| *kind != UNUSED && unused.contains(token)) {
+            return Err(refuse(format!("its token {token:?} has the name of one that does not occur")));
         }
         Ok(tokens.into_iter().unzip())
     }
@@ -142,6 +154,10 @@ fn rule(pre_tokenizer: &Value) -> Option<&str> {
 }
 
 fn sentence_piece(mut vocabulary: GgufVocabulary, json: &Value, merges: &[(String, String)]) -> Result<GgufVocabulary> {
+    let normalized = |token: &Value| token["normalized"] == true;
+    if let Some(token) = json["added_tokens"].as_array().and_then(|tokens| tokens.iter().find(|token| normalized(token))) {
+        return Err(refuse(format!("its token {} is met in normalised text, which GGUF files cannot say", token["content"])));
+    }
     let prefix =
         space_prefix(json).ok_or_else(|| refuse("it has bytes as tokens, and does not split texts as SentencePiece does".into()))?;
     // A token's score is the higher the earlier it is made.
@@ -177,10 +193,11 @@ fn space_prefix(json: &Value) -> Option<bool> {
             [a] if replaces(a) => Some(false),
             _ => None,
         },
-        (false, true) if pre_tokenizer["type"] == "Metaspace" && pre_tokenizer["split"] == false && pre_tokenizer["replacement"] == "▁" => {
+        (false, true) if pre_tokenizer["type"] == "Metaspace" && pre_tokenizer["split"] == false && pre_tokenizer["replacement"] == "▁" =>
+        {
             match pre_tokenizer["prepend_scheme"].as_str() {
                 Some("never") => Some(false),
-                Some("first" | "always") => Some(true),
+                // None is put before a text that begins with one, nor, by one of both, behind special tokens: files cannot say that.
                 _ => None,
             }
         }
