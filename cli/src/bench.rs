@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element,
+    Element, Error,
     formats::ModelConfig,
     measure::Roof,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
@@ -190,14 +190,14 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     for _ in 0..3 {
         time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
     }
-    let roof = match &context {
-        Some(context) => {
-            let roof = pollster::block_on(Roof::measure(context))?;
-            object["roof_bytes_per_second"] = roof.bytes_per_second.into();
-            Some(roof)
-        }
-        None => None,
+    let roof = match context.as_ref().map(|context| pollster::block_on(Roof::measure(context))).transpose() {
+        // It reads a tensor that is larger than caches, and may be larger than the limit.
+        Err(Error::MemoryLimit { .. }) => None,
+        roof => roof?,
     };
+    if let Some(roof) = &roof {
+        object["roof_bytes_per_second"] = roof.bytes_per_second.into();
+    }
     let mut prefills = Vec::new();
     for &prompt in &args.prefill {
         if prompt > limit {
