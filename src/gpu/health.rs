@@ -18,8 +18,9 @@ pub struct Reading<T> {
 
 /// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is `None` where it does not say it.
 ///
-/// It is read on Linux, where a driver tells it by files: amdgpu all of it, other drivers some. NVIDIA's own driver tells none so: the feature `nvml` asks the library
-/// that comes with it, on other systems too, and each time anew, which takes some milliseconds or more. Elsewhere all is `None`, and so for software adapters. An app may throttle itself by it: smaller batches, pauses between tokens.
+/// On Linux, drivers tell it by files: amdgpu all of it, others some, NVIDIA's own none. With the feature `nvml`, the library that comes with NVIDIA's
+/// driver is asked, on other systems too; it is loaded anew each time, so that this is not for every token. Elsewhere, and for software adapters, all is
+/// `None`. An app may throttle itself by it: smaller batches, pauses between tokens.
 ///
 /// ```no_run
 /// # fn throttled(context: &bitnet_wgpu::Context, slots: usize) -> usize {
