@@ -8,7 +8,7 @@ use bitnet_wgpu::{
 };
 use std::{path::Path, thread};
 use support::{
-    block_on,
+    App, block_on,
     models::{TernaryTables, directory},
     real_model,
 };
@@ -87,12 +87,7 @@ fn a_device_without_memory_is_a_typed_error() {
     // wgpu refuses every allocation, where the driver tells how much memory there is.
     let memory_budget_thresholds = wgpu::MemoryBudgetThresholds { for_resource_creation: Some(0), for_device_loss: None };
     let descriptor = wgpu::InstanceDescriptor { memory_budget_thresholds, ..wgpu::InstanceDescriptor::new_without_display_handle() };
-    let instance = wgpu::Instance::new(descriptor.with_env());
-    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
-    let (required_features, required_limits) = Context::device_needs(&adapter);
-    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-    let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
-    match block_on(Context::from_wgpu(&adapter, device, queue)) {
+    match App::of(descriptor).open(|_| ()) {
         Err(error @ Error::OutOfMemory { .. }) => assert!(error.to_string().contains("nothing is live"), "{error}"),
         Err(error) => panic!("{error}"),
         Ok(_) => eprintln!("this driver does not tell how much memory there is"),
@@ -340,12 +335,7 @@ fn what_cannot_be_offloaded_is_refused() {
     // One that was not opened for it, and an app's own.
     let plain = fresh(ContextOptions::default());
     assert!(matches!(load(Some(&plain), Offload::Layers(3)), Error::MissingFeature { .. }));
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
-    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
-    let (required_features, required_limits) = Context::device_needs(&adapter);
-    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-    let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
-    let own = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
+    let own = App::default().open(|_| ()).unwrap();
     assert!(matches!(load(Some(&own), Offload::Layers(3)), Error::MissingFeature { .. }));
     assert_eq!((live(&own, Footprint::WEIGHTS), load(Some(&own), more).kind()), (0, ErrorKind::Invalid));
 }

@@ -21,7 +21,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use support::{block_on, context, files::Directory, real_model, rng};
+use support::{App, block_on, context, files::Directory, real_model, rng};
 
 /// The model on a device of its own.
 fn fresh() -> Model {
@@ -170,12 +170,7 @@ fn a_context_is_opened_again_as_it_was() {
     assert_eq!(again.capabilities(), opened.capabilities());
     assert!(block_on(opened.labelled("lost").recover()).is_ok() && block_on(again.recover()).is_ok(), "as often as is wanted");
     // An app's own device is the app's to open.
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
-    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
-    let (required_features, required_limits) = Context::device_needs(&adapter);
-    let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-    let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
-    let own = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
+    let own = App::default().open(|_| ()).unwrap();
     assert!(matches!(block_on(own.recover()), Err(Error::Invalid { op: "recover", .. })));
 }
 

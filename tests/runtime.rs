@@ -13,7 +13,7 @@ use std::{
     future::{Future, IntoFuture as _},
     thread,
 };
-use support::{block_on, context, rng, ternary, with_matrix_units};
+use support::{App, block_on, context, rng, ternary, with_matrix_units};
 
 params! { struct AddParams { length: u32, addend: u32 } }
 
@@ -252,15 +252,8 @@ fn a_read_outlives_its_tensor_and_moves_to_another_thread() {
 
 #[test]
 fn an_apps_own_device_will_do() {
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
-    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
-    let (features, limits) = Context::device_needs(&adapter);
-    let open = |required_features, required_limits| {
-        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-        block_on(adapter.request_device(&descriptor)).unwrap()
-    };
-    let (device, queue) = open(features, limits.clone());
-    let own = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
+    let app = App::default();
+    let own = app.open(|_| ()).unwrap();
     let x = own.upload(&[1u32, 2], [2]).unwrap();
     let y = Tensor::zeros(&own, [2]).unwrap();
     let mut encoder = own.encoder("own");
@@ -271,9 +264,11 @@ fn an_apps_own_device_will_do() {
     let foreign = context().upload(&[1u32, 2], [2]).unwrap();
     assert!(matches!(add(&mut own.encoder("mixed"), &foreign, &y, 1).unwrap_err(), Error::OtherDevice { binding: "x", .. }));
     // A device without what we need is refused, by name.
-    let limits = wgpu::Limits { max_immediate_size: 0, ..limits };
-    let (device, queue) = open(features - wgpu::Features::IMMEDIATES, limits);
-    let error = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap_err();
+    let without = app.open(|device| {
+        device.required_features.remove(wgpu::Features::IMMEDIATES);
+        device.required_limits.max_immediate_size = 0;
+    });
+    let error = without.unwrap_err();
     assert!(matches!(error, Error::MissingFeature { feature: wgpu::Features::IMMEDIATES, .. }), "{error}");
 }
 
@@ -337,14 +332,8 @@ fn buffers_that_will_not_do_are_refused() {
     assert!(matches!(block_on(closed.read()), Err(Error::Gpu { .. })));
     assert!(matches!(closed.write(&[1; 4]), Err(Error::Gpu { .. })));
     // Two devices of one instance.
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle().with_env());
-    let adapter = block_on(instance.request_adapter(&Default::default())).unwrap();
-    let (required_features, required_limits) = Context::device_needs(&adapter);
-    let open = || {
-        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits: required_limits.clone(), ..Default::default() };
-        let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
-        block_on(Context::from_wgpu(&adapter, device, queue)).unwrap()
-    };
+    let app = App::default();
+    let open = || app.open(|_| ()).unwrap();
     let (one, other) = (open(), open());
     let foreign = Tensor::<u32>::from_buffer(&one, app_buffer(&other, 16, SHARED), [4]).map(drop);
     assert!(matches!(&foreign, Err(Error::Gpu { .. })), "{foreign:?}");

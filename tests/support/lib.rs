@@ -26,11 +26,41 @@ pub use matrix::{Matrix, hilbert, of_rank, roundings};
 pub use pollster::block_on;
 pub use random::*;
 
-use bitnet_wgpu::{Capabilities, Context, ContextOptions, ShaderLanguage, wgpu};
+use bitnet_wgpu::{Capabilities, Context, ContextOptions, Error, ShaderLanguage, wgpu};
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
 };
+
+/// An app that opens devices itself.
+pub struct App {
+    pub adapter: wgpu::Adapter,
+}
+
+impl Default for App {
+    fn default() -> Self {
+        Self::of(wgpu::InstanceDescriptor::new_without_display_handle())
+    }
+}
+
+impl App {
+    pub fn of(descriptor: wgpu::InstanceDescriptor) -> Self {
+        Self { adapter: block_on(wgpu::Instance::new(descriptor.with_env()).request_adapter(&Default::default())).unwrap() }
+    }
+
+    /// A context on a device of the app's, with what the crate needs as `change` has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::from_wgpu`].
+    pub fn open(&self, change: impl FnOnce(&mut wgpu::DeviceDescriptor)) -> Result<Context, Error> {
+        let (required_features, required_limits) = Context::device_needs(&self.adapter);
+        let mut descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
+        change(&mut descriptor);
+        let (device, queue) = block_on(self.adapter.request_device(&descriptor)).unwrap();
+        block_on(Context::from_wgpu(&self.adapter, device, queue))
+    }
+}
 
 /// The device under test, opened once for a test binary.
 pub fn context() -> &'static Context {

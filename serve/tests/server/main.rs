@@ -1,0 +1,116 @@
+//! The server on a socket, with the shipped model on both engines.
+
+mod answers;
+#[path = "../client/mod.rs"]
+mod client;
+mod embeddings;
+mod life;
+mod requests;
+
+use bitnet_serve::{Options, Server};
+use bitnet_wgpu::{
+    Context,
+    model::{BatchOptions, GenerateOptions, Model},
+};
+use client::{get, post};
+use serde_json::{Value, json};
+use std::{
+    sync::LazyLock,
+    thread::{JoinHandle, sleep, spawn},
+    time::{Duration, Instant},
+};
+use tokio::{net::TcpListener, sync::oneshot};
+
+const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
+
+/// The shipped model on each engine.
+fn models() -> [(&'static str, Model); 2] {
+    static MODELS: LazyLock<[Model; 2]> =
+        LazyLock::new(|| [Model::load_cpu(TALES).unwrap(), Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap()]);
+    let [cpu, gpu] = &*MODELS;
+    [("CPU", cpu.clone()), ("GPU", gpu.clone())]
+}
+
+fn cpu() -> Model {
+    models()[0].1.clone()
+}
+
+/// A server that ends when it is dropped, or told to.
+struct Served {
+    address: String,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    fn new(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
+        let batch = model.batch(BatchOptions::new(slots, 500).queue(queue)).unwrap();
+        let server = Server::new(batch, options(Options::new("tales")));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let (address, (end, ended)) = (listener.local_addr().unwrap().to_string(), oneshot::channel());
+        let thread = spawn(move || {
+            runtime.block_on(server.run(listener, async { ended.await.unwrap_or(()) })).unwrap();
+        });
+        Self { address, end: Some(end), thread: Some(thread) }
+    }
+
+    /// Its texts do not end by themselves.
+    fn endless(model: &Model, slots: usize, queue: usize) -> Self {
+        Self::new(model, slots, queue, |options| options.defaults(GenerateOptions::default().ignore_eos(true)))
+    }
+
+    fn end(&mut self) {
+        self.end.take().unwrap().send(()).unwrap();
+    }
+
+    fn load(&self) -> (Value, Value) {
+        let health = get(&self.address, "/health").json();
+        (health["running"].clone(), health["waiting"].clone())
+    }
+
+    fn wait_for_load(&self, running: u64, waiting: u64) {
+        let start = Instant::now();
+        while self.load() != (running.into(), waiting.into()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}, not {running} and {waiting}", self.load());
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn complete(&self, body: &Value) -> Value {
+        let answer = post(&self.address, "/v1/completions", body);
+        assert_eq!(answer.status, 200);
+        answer.json()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            let _ = end.send(());
+        }
+        let joined = self.thread.take().unwrap().join();
+        assert!(joined.is_ok() || std::thread::panicking());
+    }
+}
+
+/// A request that takes seconds.
+fn long() -> Value {
+    json!({ "prompt": "Once", "max_tokens": 500, "stream": true })
+}
+
+fn with(mut body: Value, more: &[(&str, Value)]) -> Value {
+    more.iter().for_each(|(field, value)| body[*field] = value.clone());
+    body
+}
+
+/// The text of a choice in chunks, and why it ended.
+fn joined(chunks: &[Value], choice: u64) -> (String, String) {
+    let (mut text, mut reason) = (String::new(), String::new());
+    for part in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)).filter(|part| part["index"] == choice) {
+        assert!(reason.is_empty(), "{part} after the end");
+        text += part["text"].as_str().or(part["delta"]["content"].as_str()).unwrap_or("");
+        reason += part["finish_reason"].as_str().unwrap_or("");
+    }
+    (text, reason)
+}
