@@ -38,8 +38,11 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Shape::BitNet2B4T)]
     pub shape: Shape,
     /// Store keys and values in 32 bits [default: in 16 where the GPU has them]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "f16_cache")]
     pub f32_cache: bool,
+    /// Store keys and values in 16 bits, on the CPU too
+    #[arg(long)]
+    pub f16_cache: bool,
     /// Tokens to decode per measurement
     #[arg(long, default_value_t = 64)]
     pub tokens: usize,
@@ -162,7 +165,8 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         }
     });
     let model = model?;
-    let halves = !args.f32_cache && context.as_ref().is_some_and(|context| context.capabilities().f16);
+    let usual = context.as_ref().is_some_and(|context| context.capabilities().f16);
+    let halves = args.f16_cache || usual && !args.f32_cache;
     let cache = if halves { Element::F16 } else { Element::F32 };
     let limit = model.config().context;
 

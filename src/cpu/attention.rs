@@ -1,5 +1,6 @@
-//! Attention on a processor: the bits of [`attention_cpu`](crate::transformer::attention_cpu), from a cache that is laid out for vectors.
+//! Attention on a processor: the bits of [`attention_cpu`](crate::transformer::attention_cpu), from a cache that is laid out for vectors, in 32 bits or in 16.
 
+use super::{halves, near::bring_near_after};
 use crate::{
     error::Result,
     ops::{
@@ -7,28 +8,113 @@ use crate::{
         transformer::{AttentionShape, HostKvCache},
     },
 };
+use half::{f16, slice::HalfFloatSliceExt};
 use rayon::prelude::*;
+use std::borrow::Cow;
 
 /// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of them.
 const BLOCK: usize = 64;
 
+/// Bytes ahead that memory is asked for: the processor's own prefetcher ends at every page.
+const PAGE: usize = 4096;
+
 /// Running sums of a score, as the twin has them.
 const SUMS: usize = 8;
 
-/// The keys and values of one sequence in one layer, by key head.
+/// The keys and values of one sequence in one layer.
 #[derive(Clone)]
 pub struct KvCache {
     shape: AttentionShape,
     len: usize,
-    heads: Vec<KeyHead>,
+    heads: Heads,
+}
+
+/// By key head, in the type that they are kept in.
+#[derive(Clone)]
+enum Heads {
+    F32(Vec<KeyHead<f32>>),
+    F16(Vec<KeyHead<f16>>),
+}
+
+/// Does the same with the heads of either type.
+macro_rules! each_type {
+    ($heads:expr, $bound:ident => $what:expr) => {
+        match $heads {
+            Heads::F32($bound) => $what,
+            Heads::F16($bound) => $what,
+        }
+    };
 }
 
 /// Keys `[position / 64, head_dim, 64]`, the dimensions in the order of [`place`], so that a vector has positions side by side, each with its own sum, and nothing is added up across a vector; values
 /// `[position, head_dim]`.
-#[derive(Clone, Default)]
-struct KeyHead {
-    keys: Vec<[f32; BLOCK]>,
-    values: Vec<f32>,
+#[derive(Clone)]
+struct KeyHead<T> {
+    keys: Vec<[T; BLOCK]>,
+    values: Vec<T>,
+}
+
+impl<T: Number> KeyHead<T> {
+    fn none() -> Self {
+        Self { keys: Vec::new(), values: Vec::new() }
+    }
+
+    fn truncate(&mut self, tokens: usize, dim: usize) {
+        self.keys.truncate(tokens.div_ceil(BLOCK) * dim);
+        self.values.truncate(tokens * dim);
+    }
+
+    /// Appends keys and values `[head_dim]` as token `at`.
+    fn push(&mut self, at: usize, keys: &[T], values: &[T]) {
+        let (dim, lane) = (keys.len(), at % BLOCK);
+        if lane == 0 {
+            self.keys.resize(self.keys.len() + dim, [T::default(); BLOCK]);
+        }
+        let first = self.keys.len() - dim;
+        let block = &mut self.keys[first..];
+        keys.iter().enumerate().for_each(|(d, &key)| block[place(d, dim)][lane] = key);
+        self.values.extend_from_slice(values);
+    }
+}
+
+/// A type that keys and values are kept in.
+trait Number: Copy + Default + Send + Sync {
+    /// The nearest numbers of this type.
+    fn narrow(from: &[f32]) -> Cow<'_, [Self]>;
+
+    /// The same numbers in `f32`: `from` itself, or written to the beginning of `room`.
+    fn widen<'a>(from: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32];
+}
+
+impl Number for f32 {
+    fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
+        from.into()
+    }
+
+    #[inline(always)]
+    fn widen<'a>(from: &'a [Self], _: &'a mut Vec<f32>) -> &'a [f32] {
+        // Numbers of 16 bits, of which a page has twice as many, gain nothing by it.
+        bring_near_after(from, PAGE);
+        from
+    }
+}
+
+impl Number for f16 {
+    fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
+        let mut halves = vec![Self::ZERO; from.len()];
+        halves.convert_from_f32_slice(from);
+        halves.into()
+    }
+
+    #[inline(always)]
+    fn widen<'a>(from: &'a [Self], room: &'a mut Vec<f32>) -> &'a [f32] {
+        if room.len() < from.len() {
+            room.resize(from.len(), 0.0);
+        }
+        let room = &mut room[..from.len()];
+        halves::widen(from, room);
+        room
+    }
 }
 
 /// Where dimension d lies in a block of keys: those of one running sum after another, so that keys are read in their order.
@@ -39,10 +125,12 @@ fn place(d: usize, dim: usize) -> usize {
 }
 
 impl KvCache {
-    /// An empty cache; refused where the kernels for GPUs refuse one.
-    pub fn new(shape: AttentionShape) -> Result<Self> {
+    /// An empty cache, of numbers in 16 bits or in 32; refused where the kernels for GPUs refuse one.
+    pub fn new(shape: AttentionShape, halves: bool) -> Result<Self> {
         shape.check("key-value cache")?;
-        Ok(Self { shape, len: 0, heads: vec![KeyHead::default(); shape.kv_heads] })
+        let count = shape.kv_heads;
+        let heads = if halves { Heads::F16(vec![KeyHead::none(); count]) } else { Heads::F32(vec![KeyHead::none(); count]) };
+        Ok(Self { shape, len: 0, heads })
     }
 
     /// Tokens in it.
@@ -52,46 +140,42 @@ impl KvCache {
 
     /// Forgets all but the first `tokens`.
     pub fn truncate(&mut self, tokens: usize) {
-        let dim = self.shape.head_dim;
         self.len = self.len.min(tokens);
-        for head in &mut self.heads {
-            head.keys.truncate(self.len.div_ceil(BLOCK) * dim);
-            head.values.truncate(self.len * dim);
-        }
+        each_type!(&mut self.heads, heads => heads.iter_mut().for_each(|head| head.truncate(self.len, self.shape.head_dim)));
     }
 
     /// Appends a token's keys and values, `[kv_heads, head_dim]` both.
     fn push(&mut self, keys: &[f32], values: &[f32]) {
-        let (dim, lane) = (self.shape.head_dim, self.len % BLOCK);
-        for ((head, keys), values) in self.heads.iter_mut().zip(keys.chunks_exact(dim)).zip(values.chunks_exact(dim)) {
-            if lane == 0 {
-                head.keys.resize(head.keys.len() + dim, [0.0; BLOCK]);
-            }
-            let first = head.keys.len() - dim;
-            let block = &mut head.keys[first..];
-            keys.iter().enumerate().for_each(|(d, &key)| block[place(d, dim)][lane] = key);
-            head.values.extend_from_slice(values);
+        fn push<T: Number>(heads: &mut [KeyHead<T>], at: usize, dim: usize, keys: &[f32], values: &[f32]) {
+            let (keys, values) = (T::narrow(keys), T::narrow(values));
+            let rows = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
+            heads.iter_mut().zip(rows).for_each(|(head, (keys, values))| head.push(at, keys, values));
         }
+        each_type!(&mut self.heads, heads => push(heads, self.len, self.shape.head_dim, keys, values));
         self.len += 1;
     }
 
     /// A copy in the order of a [`HostKvCache`].
     pub fn to_host(&self) -> Result<HostKvCache> {
-        let dim = self.shape.head_dim;
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for position in 0..self.len {
-            for head in &self.heads {
-                let block = &head.keys[position / BLOCK * dim..][..dim];
-                keys.extend((0..dim).map(|d| block[place(d, dim)][position % BLOCK]));
-                values.extend_from_slice(&head.values[position * dim..][..dim]);
+        fn copy<T: Number>(heads: &[KeyHead<T>], len: usize, dim: usize) -> (Vec<f32>, Vec<f32>) {
+            let (mut keys, mut values, mut room) = (Vec::new(), Vec::new(), Vec::new());
+            for position in 0..len {
+                for head in heads {
+                    let block = &head.keys[position / BLOCK * dim..][..dim];
+                    let row: Vec<T> = (0..dim).map(|d| block[place(d, dim)][position % BLOCK]).collect();
+                    keys.extend_from_slice(T::widen(&row, &mut room));
+                    values.extend_from_slice(T::widen(&head.values[position * dim..][..dim], &mut room));
+                }
             }
+            (keys, values)
         }
+        let (keys, values) = each_type!(&self.heads, heads => copy(heads, self.len, self.shape.head_dim));
         HostKvCache::from_parts(self.shape, keys, values)
     }
 
-    /// The inverse of [`KvCache::to_host`].
-    pub fn from_host(host: &HostKvCache) -> Result<Self> {
-        let mut cache = Self::new(host.shape())?;
+    /// The inverse of [`KvCache::to_host`], in the type of this one.
+    pub fn copied(&self, host: &HostKvCache) -> Result<Self> {
+        let mut cache = Self::new(host.shape(), matches!(self.heads, Heads::F16(_)))?;
         let row = cache.shape.kv_heads * cache.shape.head_dim;
         host.keys().chunks_exact(row).zip(host.values().chunks_exact(row)).for_each(|(keys, values)| cache.push(keys, values));
         Ok(cache)
@@ -132,7 +216,10 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
     let group = |(i, y): (usize, &mut [f32])| {
         let (token, head) = (i / shape.kv_heads, i % shape.kv_heads);
         let q = &qkv[token * row + head * sharing * dim..][..sharing * dim];
-        attend(q, &cache.heads[head], past + token + 1, dim, y);
+        match &cache.heads {
+            Heads::F32(heads) => attend(q, &heads[head], past + token + 1, dim, y),
+            Heads::F16(heads) => attend_halves(q, &heads[head], past + token + 1, dim, y),
+        }
     };
     let products = cache.len * sharing * dim;
     let groups = y.par_chunks_exact_mut(sharing * dim).with_min_len((WORTH_THREADS / products.max(1)).max(1));
@@ -140,46 +227,63 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
     y
 }
 
-/// The heads that share a key head, of one token that sees `seen` positions.
 #[multiversion::multiversion(targets = "simd")]
-fn attend(q: &[f32], head: &KeyHead, seen: usize, dim: usize, y: &mut [f32]) {
-    let scale = (dim as f32).sqrt().recip();
-    let mut weights = vec![[0f32; BLOCK]; seen.div_ceil(BLOCK)];
-    for (q, y) in q.chunks_exact(dim).zip(y.chunks_exact_mut(dim)) {
-        let mut scaled = [0f32; AttentionShape::MAX_DIM];
-        scaled.iter_mut().zip(q).for_each(|(to, q)| *to = q * scale);
-        let q = &scaled[..dim];
-        for (weights, keys) in weights.iter_mut().zip(head.keys.chunks_exact(dim)) {
-            *weights = scores(q, keys);
-        }
+fn attend(q: &[f32], head: &KeyHead<f32>, seen: usize, dim: usize, y: &mut [f32]) {
+    attend_as(q, head, seen, dim, y);
+}
+
+#[multiversion::multiversion(targets = "simd")]
+fn attend_halves(q: &[f32], head: &KeyHead<f16>, seen: usize, dim: usize, y: &mut [f32]) {
+    attend_as(q, head, seen, dim, y);
+}
+
+/// The heads that share a key head, of one token that sees `seen` positions.
+#[inline(always)]
+fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: usize, dim: usize, y: &mut [f32]) {
+    let (scale, blocks) = ((dim as f32).sqrt().recip(), seen.div_ceil(BLOCK));
+    // In the order of the keys.
+    let mut scaled = vec![0f32; q.len()];
+    for (scaled, q) in scaled.chunks_exact_mut(dim).zip(q.chunks_exact(dim)) {
+        q.iter().enumerate().for_each(|(d, q)| scaled[place(d, dim)] = q * scale);
+    }
+    // A sum of no numbers is -0.
+    let (mut scores, mut room) = (vec![[-0.0; BLOCK]; q.len() / dim * blocks], Vec::new());
+    for (block, keys) in head.keys.chunks_exact(dim).take(blocks).enumerate() {
+        add_scores(&scaled, keys, &mut room, &mut scores[block..], blocks);
+    }
+    let total = |weights: &mut [[f32; BLOCK]]| {
         let weights = &mut weights.as_flattened_mut()[..seen];
         let largest = largest(weights);
         weights.iter_mut().for_each(|weight| *weight = exp(*weight - largest));
-        let total: f32 = weights.iter().sum();
-        blend(weights, &head.values, dim, y);
-        y.iter_mut().for_each(|y| *y /= total);
+        weights.iter().sum::<f32>()
+    };
+    let totals: Vec<_> = scores.chunks_exact_mut(blocks).map(total).collect();
+    for (block, values) in head.values[..seen * dim].chunks(BLOCK * dim).enumerate() {
+        let values = T::widen(values, &mut room);
+        for (weights, y) in scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)) {
+            blend(weights, values, dim, y);
+        }
     }
+    y.chunks_exact_mut(dim).zip(totals).for_each(|(y, total)| y.iter_mut().for_each(|y| *y /= total));
 }
 
-/// The scores of a block of positions. As in the twin, product i goes to running sum i % 8 where there are eight more, and the rest is added at the end.
+/// Adds the scores of a block of positions to every `stride`-th of `scores`, one for each head of `q`. As in the twin, product i goes to running sum i % 8 where
+/// there are eight more, and the rest is added at the end.
 #[inline(always)]
-fn scores(q: &[f32], keys: &[[f32; BLOCK]]) -> [f32; BLOCK] {
-    let (whole, rest) = q.as_chunks::<SUMS>();
-    let (whole_keys, rest_keys) = keys.split_at(whole.len() * SUMS);
-    // A sum of no numbers is -0.
-    let (mut all, mut tail) = ([-0.0; BLOCK], [-0.0; BLOCK]);
+fn add_scores<T: Number>(q: &[f32], keys: &[[T; BLOCK]], room: &mut Vec<f32>, scores: &mut [[f32; BLOCK]], stride: usize) {
+    let (dim, whole) = (keys.len(), keys.len() / SUMS);
     // One sum after another: compilers keep one vector in a register, but not eight.
-    for i in 0..SUMS {
-        let mut sum = [0f32; BLOCK];
-        for (q, keys) in whole.iter().zip(&whole_keys[i * whole.len()..]) {
-            (0..BLOCK).for_each(|p| sum[p] += q[i] * keys[p]);
+    for part in 0..=SUMS {
+        let rows = if part < SUMS { part * whole..(part + 1) * whole } else { SUMS * whole..dim };
+        let (keys, _) = T::widen(keys[rows.clone()].as_flattened(), room).as_chunks::<BLOCK>();
+        for (q, scores) in q.chunks_exact(dim).zip(scores.iter_mut().step_by(stride)) {
+            let mut sum = [if part < SUMS { 0.0 } else { -0.0 }; BLOCK];
+            for (q, keys) in q[rows.clone()].iter().zip(keys) {
+                (0..BLOCK).for_each(|p| sum[p] += q * keys[p]);
+            }
+            (0..BLOCK).for_each(|p| scores[p] += sum[p]);
         }
-        (0..BLOCK).for_each(|p| all[p] += sum[p]);
     }
-    for (q, keys) in rest.iter().zip(rest_keys) {
-        (0..BLOCK).for_each(|p| tail[p] += q * keys[p]);
-    }
-    std::array::from_fn(|p| all[p] + tail[p])
 }
 
 /// The largest, of running ones side by side.
@@ -193,24 +297,29 @@ fn largest(weights: &[f32]) -> f32 {
     all.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Σ weight · value, a position after another, into `y`, which is zeros.
+/// Adds Σ weight · value, a position after another, to `y`. Its sums stay in registers, as many of them as there are registers for.
 #[inline(always)]
 fn blend(weights: &[f32], values: &[f32], dim: usize, y: &mut [f32]) {
-    /// Numbers whose sums stay in registers.
-    const WIDTH: usize = 64;
-    let (wide, rest) = y.as_chunks_mut::<WIDTH>();
-    for (i, y) in wide.iter_mut().enumerate() {
-        let mut sums = *y;
-        for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
-            let Some(values) = values[i * WIDTH..].first_chunk::<WIDTH>() else { continue };
-            (0..WIDTH).for_each(|d| sums[d] += weight * values[d]);
-        }
-        *y = sums;
-    }
+    let (wide, rest) = y.as_chunks_mut::<64>();
+    wide.iter_mut().enumerate().for_each(|(i, y)| blend_columns(weights, values, dim, 64 * i, y));
+    let (narrow, rest) = (dim - rest.len(), rest);
+    let (pieces, rest) = rest.as_chunks_mut::<16>();
+    pieces.iter_mut().enumerate().for_each(|(i, y)| blend_columns(weights, values, dim, narrow + 16 * i, y));
     let first = dim - rest.len();
     for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
         rest.iter_mut().zip(&values[first..]).for_each(|(y, v)| *y += weight * v);
     }
+}
+
+/// The same for the columns from `first` on.
+#[inline(always)]
+fn blend_columns<const N: usize>(weights: &[f32], values: &[f32], dim: usize, first: usize, y: &mut [f32; N]) {
+    let mut sums = *y;
+    for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
+        let Some(values) = values[first..].first_chunk::<N>() else { continue };
+        (0..N).for_each(|d| sums[d] += weight * values[d]);
+    }
+    *y = sums;
 }
 
 #[cfg(test)]
@@ -223,36 +332,46 @@ mod tests {
         x.iter().map(|v| v.to_bits()).collect()
     }
 
+    /// A cache as it is in 16 bits, and as `f32` has those.
+    fn halves(host: &HostKvCache) -> HostKvCache {
+        let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
+        HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values())).unwrap()
+    }
+
     #[test]
     fn it_gives_the_bits_of_the_twin() {
         let mut rng = StdRng::seed_from_u64(1);
-        for (heads, kv_heads, head_dim) in [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (20, 5, 128), (2, 1, 256)] {
+        for (heads, kv_heads, head_dim) in [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (2, 2, 96), (20, 5, 128), (2, 1, 256)] {
             let shape = AttentionShape { heads, kv_heads, head_dim };
             let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 1.0 / (i + 1) as f32).collect();
             let angles = rope_angles(&frequencies, 200);
-            let (mut host, mut cache) = (HostKvCache::new(shape).unwrap(), KvCache::new(shape).unwrap());
-            for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
-                let mut qkv: Vec<f32> = (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
-                let mut same = qkv.clone();
-                rope_cpu(&mut qkv, &angles, &mut host).unwrap();
-                rope(&mut same, &angles, &mut cache);
-                assert_eq!(bits(&same), bits(&qkv));
-                assert_eq!(bits(&attention(&same, &cache)), bits(&attention_cpu(&qkv, &host).unwrap()), "{shape:?}, {tokens} tokens");
-                let copy = cache.to_host().unwrap();
-                assert_eq!((copy.keys(), copy.values()), (host.keys(), host.values()));
-            }
-            // What is forgotten leaves nothing behind, and a copy goes on as the original.
-            for keep in [150, 33, 32, 31] {
-                host.truncate(keep);
-                cache.truncate(keep);
-                let mut copy = KvCache::from_host(&host).unwrap();
-                let mut qkv: Vec<f32> = (0..2 * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
-                let (mut same, mut copied) = (qkv.clone(), qkv.clone());
-                rope_cpu(&mut qkv, &angles, &mut host).unwrap();
-                rope(&mut same, &angles, &mut cache);
-                rope(&mut copied, &angles, &mut copy);
-                let expected = bits(&attention_cpu(&qkv, &host).unwrap());
-                assert_eq!((bits(&attention(&same, &cache)), bits(&attention(&copied, &copy))), (expected.clone(), expected));
+            for in_halves in [false, true] {
+                let kept = |host: &HostKvCache| if in_halves { halves(host) } else { host.clone() };
+                let (mut host, mut cache) = (HostKvCache::new(shape).unwrap(), KvCache::new(shape, in_halves).unwrap());
+                for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
+                    let mut qkv: Vec<f32> = (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
+                    let mut same = qkv.clone();
+                    rope_cpu(&mut qkv, &angles, &mut host).unwrap();
+                    rope(&mut same, &angles, &mut cache);
+                    assert_eq!(bits(&same), bits(&qkv));
+                    let host = kept(&host);
+                    assert_eq!(bits(&attention(&same, &cache)), bits(&attention_cpu(&qkv, &host).unwrap()), "{shape:?}, {tokens} tokens");
+                    let copy = cache.to_host().unwrap();
+                    assert_eq!((copy.keys(), copy.values()), (host.keys(), host.values()));
+                }
+                // What is forgotten leaves nothing behind, and a copy goes on as the original.
+                for keep in [150, 33, 32, 31] {
+                    host.truncate(keep);
+                    cache.truncate(keep);
+                    let mut copy = cache.copied(&host).unwrap();
+                    let mut qkv: Vec<f32> = (0..2 * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
+                    let (mut same, mut copied) = (qkv.clone(), qkv.clone());
+                    rope_cpu(&mut qkv, &angles, &mut host).unwrap();
+                    rope(&mut same, &angles, &mut cache);
+                    rope(&mut copied, &angles, &mut copy);
+                    let expected = bits(&attention_cpu(&qkv, &kept(&host)).unwrap());
+                    assert_eq!((bits(&attention(&same, &cache)), bits(&attention(&copied, &copy))), (expected.clone(), expected));
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Dense matrices times activations: the bits of [`dense_gemv_cpu`](crate::transformer::dense_gemv_cpu), whose sums have eight running parts. A vector has the
 //! eight of one row and token; several rows share the activations that are loaded, several tokens the weights.
 
-use super::isa::Isa;
+use super::{halves::half_to_f32, isa::Isa, near::bring_near};
 use crate::{
     error::{Error, Result},
     weights::dense::{DenseElement, PackedDense},
@@ -61,8 +61,7 @@ fn multiply(isa: Isa, element: DenseElement, rows: &[u32], x: &[f32], k: usize, 
     }
 }
 
-/// What every instruction set does around its vectors: `zero`, `floats`, `halves`, `bf16s` and `codes`, which load eight numbers, `add_product`, `numbers` and
-/// `prefetch`.
+/// What every instruction set does around its vectors: `zero`, `floats`, `halves`, `bf16s` and `codes`, which load eight numbers, `add_product` and `numbers`.
 macro_rules! multiply {
     ($($attribute:meta)?) => {
         $(#[$attribute])?
@@ -124,7 +123,7 @@ macro_rules! by_element {
                     // As many bytes of the rows after these.
                     for line in (0..R * size_of::<[$element; SUMS]>()).step_by(64) {
                         let next = row_parts[0].as_ptr().cast::<$element>().wrapping_add(R * stride);
-                        prefetch(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
+                        bring_near(next.wrapping_add(c * R * SUMS).wrapping_byte_add(line).cast());
                     }
                     let x: [_; T] = std::array::from_fn(|t| floats(&x_parts[t][c]));
                     for r in 0..R {
@@ -178,8 +177,6 @@ mod portable {
     fn numbers(sum: [f32; SUMS]) -> [f32; SUMS] {
         sum
     }
-
-    fn prefetch(_: *const u8) {}
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -230,14 +227,6 @@ mod avx2 {
     #[target_feature(enable = "avx2,f16c")]
     fn numbers(sum: __m256) -> [f32; SUMS] {
         bytemuck::cast(sum)
-    }
-
-    #[allow(unsafe_code, unused_unsafe)]
-    #[inline]
-    #[target_feature(enable = "avx2,f16c")]
-    fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later compilers know that it is safe.)
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 }
 
@@ -307,20 +296,6 @@ mod neon {
     fn numbers(sum: Eight) -> [f32; SUMS] {
         bytemuck::cast(sum)
     }
-
-    fn prefetch(_: *const u8) {}
-}
-
-/// The bits of a half as a float, in a form that compilers turn into vectors: its exponent is moved by a product, which is right for subnormals too.
-#[inline(always)]
-fn half_to_f32(bits: u16) -> f32 {
-    const TO_112: f32 = f32::from_bits((127 + 112) << 23);
-    let magnitude = u32::from(bits & 0x7fff);
-    let finite = f32::from_bits(magnitude << 13) * TO_112;
-    // Infinities and NaN have the largest exponent in either type.
-    let special = f32::from_bits(0x7f80_0000 | magnitude << 13);
-    let value = if magnitude >= 0x7c00 { special } else { finite };
-    f32::from_bits(value.to_bits() | u32::from(bits & 0x8000) << 16)
 }
 
 #[cfg(test)]
@@ -328,14 +303,6 @@ mod tests {
     use super::*;
     use crate::ops::transformer::dense_gemv_cpu;
     use half::{bf16, f16};
-
-    #[test]
-    fn halves_are_widened_exactly() {
-        for bits in 0..=u16::MAX {
-            let (found, expected) = (half_to_f32(bits), f16::from_bits(bits).to_f32());
-            assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(), "{bits:#x}: {found}, not {expected}");
-        }
-    }
 
     #[test]
     fn every_instruction_set_gives_the_bits_of_the_twin() {

@@ -3,6 +3,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod dense;
+mod halves;
 pub(crate) mod isa;
+mod near;
 pub(crate) mod ternary;
 pub(crate) mod ternary_float;

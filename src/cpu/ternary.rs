@@ -3,7 +3,7 @@
 //! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is a code a byte, and meets four activations that
 //! are the same for all rows. Codes are value + 1, so the sum of the activations is taken off at the end. Several tokens share what is loaded.
 
-use super::isa::Isa;
+use super::{isa::Isa, near};
 use crate::{
     error::Result,
     ops::bitnet::HostActivations,
@@ -235,19 +235,6 @@ mod avx512_vnni {
         acc.map(bytemuck::cast)
     }
 
-    /// Has the two vectors a page further on brought near: the processor's own prefetcher ends at every page. (A token alone waits for nothing but
-    /// memory.)
-    #[allow(unsafe_code, unused_unsafe)]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    fn prefetch(words: &[Lanes; 2]) {
-        let ahead = words.as_ptr().wrapping_byte_add(4096).cast();
-        // SAFETY: a prefetch may name any address, and reads nothing that the program sees. (Later compilers know that it is safe.)
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(ahead);
-            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_byte_add(64));
-        }
-    }
-
     /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
@@ -262,7 +249,8 @@ mod avx512_vnni {
         let (pairs, last) = words.as_chunks::<2>();
         let (x_pairs, x_last) = x.as_chunks::<2>();
         for (words, x) in pairs.iter().zip(x_pairs) {
-            prefetch(words);
+            // A page ahead, since the processor's own prefetcher ends at every page. (A token alone waits for nothing but memory.)
+            near::bring_near_after(words, 4096);
             step(&mut acc[0], &words[0], &x[0]);
             step(&mut acc[1], &words[1], &x[1]);
         }

@@ -40,7 +40,7 @@ pub struct BatchOptions {
     /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU (1024 on its
     /// matrix units) and 16 on the CPU, unless fewer are set: those that run wait less then, and prompts more.
     pub piece: Option<usize>,
-    /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
+    /// The type of cached keys and values; see [`SessionOptions::cache`].
     pub cache: Option<Element>,
 }
 

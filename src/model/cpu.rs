@@ -6,6 +6,7 @@ use super::{
     worker::on_all_cores,
 };
 use crate::{
+    Element,
     cpu::{self, attention::KvCache},
     error::{Error, Result},
     formats::{
@@ -66,7 +67,7 @@ impl Engine for CpuModel {
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let cache = KvCache::new(self.config.attention())?;
+        let cache = KvCache::new(self.config.attention(), options.cache == Some(Element::F16))?;
         let caches = vec![vec![cache; self.config.layers]; options.sequences];
         Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), choice: None, next: Vec::new() }))
     }
@@ -265,7 +266,7 @@ impl EngineSession for CpuSession {
     fn write(&mut self, layers: Vec<Vec<HostKvCache>>) -> Result<()> {
         for (l, layer) in layers.into_iter().enumerate() {
             for (sequence, host) in self.caches.iter_mut().zip(layer) {
-                sequence[l] = KvCache::from_host(&host)?;
+                sequence[l] = sequence[l].copied(&host)?;
             }
         }
         Ok(())
@@ -309,7 +310,7 @@ impl EngineSession for CpuSession {
 
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
-        let mut cache = KvCache::new(self.model.config.attention())?;
+        let mut cache = KvCache::new(self.model.config.attention(), false)?;
         self.prepare(hidden.len() / self.model.config.hidden);
         on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut [&mut cache]))?;
         done(x)

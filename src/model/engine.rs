@@ -49,8 +49,8 @@ pub struct SessionOptions {
     pub sequences: usize,
     /// Tokens that each may have; at most the model's context.
     pub capacity: usize,
-    /// The type of cached keys and values on a GPU: [`Element::F32`], or [`Element::F16`] for half the memory and traffic. Unless it is set, the latter
-    /// where the device has it. (On the CPU, they are in 32 bits.)
+    /// The type of cached keys and values: [`Element::F32`], or [`Element::F16`] for half the memory and traffic. Unless it is set, the latter where a GPU
+    /// has it, and the former on the CPU.
     pub cache: Option<Element>,
 }
 

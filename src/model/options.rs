@@ -41,7 +41,7 @@ pub struct GenerateOptions {
     pub logit_bias: Vec<(u32, f32)>,
     /// Changes the logits before a token is chosen.
     pub logits: Option<LogitsHook>,
-    /// The type of cached keys and values on a GPU; see [`SessionOptions::cache`].
+    /// The type of cached keys and values; see [`SessionOptions::cache`].
     pub cache: Option<Element>,
     /// Guess tokens ahead: the same text in less time, where guesses are good. A batch refuses it.
     pub speculate: Option<Speculation>,

@@ -115,7 +115,7 @@ impl Session {
     /// [`Error::Io`]; what the device reports.
     pub async fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let layers = self.state.read()?.await?;
-        let half = self.options.cache == Some(Element::F16) && self.engine.context().is_some();
+        let half = self.options.cache == Some(Element::F16);
         Saved { tokens: self.tokens.clone(), layers }.write(path.as_ref(), self.print, half)
     }
 
