@@ -138,6 +138,7 @@ impl ModelConfig {
             "llama" => &LLAMA,
             "qwen3" => &QWEN3,
             "minicpm" => &MINICPM,
+            "gemma3" | "gemma3_text" => return unsupported(format!("model_type `{architecture}` is not supported: {GEMMA3}")),
             other => return unsupported(format!("model_type `{other}` is not supported; `bitnet`, `llama`, `qwen3` and `minicpm` are")),
         };
         check_graph(json)?;
@@ -274,6 +275,10 @@ impl RopeScaling {
         }
     }
 }
+
+/// What is not done of Gemma 3, of which there are ternary models that embed texts.
+pub(super) const GEMMA3: &str =
+    "Gemma 3 has norms behind each half of a block, gates of GELU, and layers that see a window only, by another rotary base";
 
 /// The defaults of transformers for missing keys.
 struct Defaults {

@@ -211,6 +211,7 @@ fn impossible_configurations_are_refused() {
     }
     for (keys, words) in [
         (json!({"model_type": "qwen2"}), "`qwen2`"),
+        (json!({"model_type": "gemma3_text"}), "`gemma3_text` is not supported: Gemma 3 has norms behind"),
         (json!({"model_type": "qwen3", "use_sliding_window": true}), "use_sliding_window"),
         (json!({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}), "sliding_attention"),
         (json!({"model_type": null}), "model_type"),
@@ -247,6 +248,7 @@ fn impossible_configurations_are_refused() {
 fn sound_models_that_cannot_run_are_unsupported() {
     for keys in [
         json!({"model_type": "qwen2"}),
+        json!({"model_type": "gemma3_text"}),
         json!({"quantization": {"bits": 4, "group_size": 64}}),
         json!({"hidden_act": "gelu"}),
         json!({"attention_bias": true}),
