@@ -179,7 +179,11 @@ static WRITTEN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let cases = [
         (json!({"vocab_size": 2048, "eos_token_id": 2047}), None, Some(&merges)),
         (json!({"hidden_act": "silu"}), None, Some(&pieces)),
-        (json!({"model_type": "llama", "tie_word_embeddings": false, "rope_scaling": {"type": "linear", "factor": 3.0}}), None, Some(&pieces)),
+        (
+            json!({"model_type": "llama", "tie_word_embeddings": false, "rope_scaling": {"type": "linear", "factor": 3.0}}),
+            None,
+            Some(&pieces),
+        ),
         (json!({"model_type": "qwen3", "quantization_config": null, "rope_scaling": yarn}), Some(128), None),
         (json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3}), Some(128), Some(&pieces)),
     ];
