@@ -14,7 +14,7 @@ use support::{
     models::{LongContext, TernaryTables, directory, engines, golden, session},
 };
 
-const MODELS: [&str; 8] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm"];
+const MODELS: [&str; 9] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm"];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());

@@ -97,20 +97,17 @@ impl Chat {
                 continue;
             }
             let mut answer = model.generate_in(session, &prompt, &options)?;
-            let (mut parts, mut said, mut reasoning_tokens, mut ids) =
-                (Reasoning::after(&tokenizer, &prompt)?, Said::default(), 0, Vec::new());
+            let (mut parts, mut said, mut ids) = (Reasoning::after(&tokenizer, &prompt)?, Said::default(), Vec::new());
             for token in &mut answer {
                 let token = token?;
-                let was_open = parts.is_open();
                 let more = parts.push(&token.text);
-                reasoning_tokens += usize::from(was_open || parts.is_open());
                 if !self.json {
                     say(if self.hide_thinking { &more.answer } else { &token.text })?;
                 }
                 said += more;
                 ids.push(token.id);
             }
-            let last = parts.finish();
+            let (last, reasoning_tokens) = (parts.finish(), parts.pieces());
             if self.hide_thinking && !self.json {
                 say(&last.answer)?;
             }

@@ -26,12 +26,21 @@ pub enum I2s {
     Rows,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Activations {
+    Int8,
+    Floats,
+}
+
 /// How a model's files are read.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
     /// Quantise float weights, though nothing says that the model was trained for it
     #[arg(long)]
     pub quantize: bool,
+    /// How linear layers take their activations, whatever the files say
+    #[arg(long)]
+    pub activations: Option<Activations>,
     /// How I2_S tensors of a GGUF file lie
     #[arg(long, default_value = "x86")]
     pub i2s: I2s,
@@ -109,7 +118,9 @@ impl FileArgs {
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
         };
-        LoadOptions::default().quantize(self.quantize).i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
+        let quantized = self.activations.map(|activations| matches!(activations, Activations::Int8));
+        let options = LoadOptions::default().quantize(self.quantize).quantized_activations(quantized);
+        options.i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
     }
 }
 

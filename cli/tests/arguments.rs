@@ -10,7 +10,7 @@ const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
 /// An option with an odd value, or an odd word.
 fn argument() -> impl Strategy<Value = Vec<String>> {
-    const OPTIONS: [&str; 27] = [
+    const OPTIONS: [&str; 28] = [
         "--temperature",
         "--top-k",
         "--top-p",
@@ -31,6 +31,7 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--window",
         "--language",
         "--i2s",
+        "--activations",
         "--session",
         "--chat-template",
         "--config",

@@ -87,12 +87,10 @@ impl Choices {
     fn said(&mut self, choice: usize, text: String) -> Said {
         self.used.completion += 1;
         let Some(parts) = &mut self.parts[choice] else { return Said { answer: text, ..Said::default() } };
-        let was_open = parts.is_open();
+        let before = parts.pieces();
         let said = parts.push(&text);
-        // Its marks belong to it.
-        if was_open || parts.is_open() {
-            self.used.reasoning = self.used.reasoning.map(|count| count + 1);
-        }
+        let more = parts.pieces() - before;
+        self.used.reasoning = self.used.reasoning.map(|count| count + more);
         self.given(said)
     }
 

@@ -5,7 +5,7 @@ use super::{
     embedding::EmbeddingDefaults,
     generation::GenerationDefaults,
     json::{read_json, token_ids},
-    masters::Masters,
+    masters::{self, Masters},
     mlx::{Affine, AffineMatrix},
     model_file::ModelFile,
     problem::{Problem, unsupported},
@@ -59,6 +59,8 @@ pub struct Checkpoint {
     masters: Masters,
     /// In what MLX has written.
     affine: Option<Affine>,
+    /// Does nothing say how activations are computed?
+    unsaid: bool,
     said: Once,
 }
 
@@ -78,7 +80,7 @@ impl Checkpoint {
         let json = read_json(&path)?;
         let rule = scale_rule(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
-        let masters = masters(&json);
+        let masters = trained(&json);
         let affine = Affine::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
         config.embedding = EmbeddingDefaults::read(&directory)?;
@@ -88,7 +90,7 @@ impl Checkpoint {
             return Err(Problem::Unsupported(problem.into()).at(directory.join("hadamard.json")));
         }
         let shards = Shards::open(&directory)?;
-        let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, said: Once::new() };
+        let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, unsaid: false, said: Once::new() };
         // A model that was saved without a head has its config from one with a head; and MiniCPM's config need not say that it has none.
         let unsaid = checkpoint.config.architecture == "minicpm" && checkpoint.json.get("tie_word_embeddings").is_none();
         checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
@@ -103,13 +105,42 @@ impl Checkpoint {
             (config.projection_norms, config.quantized_activations) = (true, true);
             checkpoint.masters = checkpoint.masters.or_quantize(true);
         }
+        checkpoint.guess_activations();
         Ok(checkpoint)
+    }
+
+    /// Files of a ternary Llama in floats are those of any Llama: nothing says whether activations are quantised, as Falcon-E's are, or floats, as TriLM's.
+    /// Only TriLM has several scales a matrix, which BitNet's definition does not have, and only TriLM is published in f16.
+    fn guess_activations(&mut self) {
+        let c = &self.config;
+        if c.architecture != "llama" || c.sub_norms || !c.quantized_activations || self.masters != Masters::Refuse {
+            return;
+        }
+        let read = || {
+            let weight = self.tensor("model.layers.0.self_attn.q_proj.weight").ok()?;
+            let (rows, columns) = weight.matrix().ok()?;
+            let matrix = masters::ternary(&weight.to_f32().ok()?, rows, columns).ok()?;
+            Some((masters::has_several_scales(&matrix), weight.dtype == Dtype::F16))
+        };
+        if let Some((several, half)) = read() {
+            (self.unsaid, self.config.quantized_activations) = (!several, !several && !half);
+        }
     }
 
     /// The same checkpoint, with linear layers quantised that are in floats, though nothing says that the model was trained for it.
     #[must_use]
     pub fn with_quantize(self, quantize: bool) -> Self {
         Self { masters: self.masters.or_quantize(quantize), ..self }
+    }
+
+    /// The same checkpoint, with linear layers that quantise their activations, or do not, whatever its files say; none leaves it to them. Of a
+    /// ternary Llama in floats, such as TriLM's or Falcon-E's, nothing says it: there they are floats where a matrix has several scales, or where it is in f16.
+    #[must_use]
+    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
+        if let Some(quantized) = quantized {
+            (self.unsaid, self.config.quantized_activations) = (false, quantized);
+        }
+        self
     }
 
     /// The directory.
@@ -164,8 +195,8 @@ impl Checkpoint {
 
     /// The weights of the linear layer `name` (for example `model.layers.0.mlp.down_proj`). Packed weights are taken as they are, and so are
     /// floats with only the values -a, 0 and a (but for `quantization_mode` `online`), and, where nothing says that others are to be quantised, floats that
-    /// are so in groups of 128 columns. Integers of MLX are taken where they are ternary. Other floats are quantised by their absmean, in a model that was
-    /// trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as 1bitLLM's say it.
+    /// are so in every row, or in groups of 128 columns. Integers of MLX are taken where they are ternary. Other floats are quantised by their absmean, in a
+    /// model that was trained so: one of `model_type` `bitnet`, with a BitNet `quantization_config`, or as 1bitLLM's say it.
     ///
     /// Four rows are packed into one, so rows are padded to a multiple of 4: see [`Checkpoint::linear_with_rows`].
     ///
@@ -237,7 +268,9 @@ impl Checkpoint {
             return Err(weight.error("is in floats and has a weight_scale too; what that scale would mean is not defined"));
         }
         let matrix = self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))?;
-        self.masters.warn(&self.said, &self.directory, self.config.quantized_activations);
+        if self.unsaid {
+            self.masters.warn(&self.said, &self.directory, self.config.quantized_activations);
+        }
         Ok(matrix)
     }
 
@@ -339,7 +372,7 @@ impl ModelFile for Checkpoint {
 }
 
 /// Does config.json say that the model was trained for ternary weights?
-fn masters(json: &Value) -> Masters {
+fn trained(json: &Value) -> Masters {
     match json["quantization_config"]["quantization_mode"].as_str() {
         Some("online") => Masters::Online,
         _ if is_bitnet(json) => Masters::Quantize,

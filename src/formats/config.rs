@@ -138,6 +138,7 @@ impl ModelConfig {
             "llama" => &LLAMA,
             "qwen3" => &QWEN3,
             "minicpm" => &MINICPM,
+            "gemma3" | "gemma3_text" => return unsupported(format!("model_type `{architecture}` is not supported: {GEMMA3}")),
             other => return unsupported(format!("model_type `{other}` is not supported; `bitnet`, `llama`, `qwen3` and `minicpm` are")),
         };
         check_graph(json)?;
@@ -274,6 +275,10 @@ impl RopeScaling {
         }
     }
 }
+
+/// What is not done of Gemma 3, of which there are ternary models that embed texts.
+pub(super) const GEMMA3: &str =
+    "Gemma 3 has norms behind each half of a block, gates of GELU, and layers that see a window only, by another rotary base";
 
 /// The defaults of transformers for missing keys.
 struct Defaults {
@@ -482,7 +487,14 @@ impl Rope {
         if numbers(json, "short_factor")? != numbers(json, "long_factor")? && context > original {
             return unsupported(format!("longrope with other factors beyond {original} tokens is not supported"));
         }
-        let factor = json.float("factor", context / original)?;
+        let ratio = context / original;
+        let factor = json.float("factor", ratio)?;
+        // MiniCPM's own code and older transformers take the contexts, newer transformers the factor.
+        if json.get("attention_factor").is_none() && (factor - ratio).abs() > 1e-4 * ratio {
+            return unsupported(format!(
+                "longrope has the factor {factor} and contexts of {original} and {context} tokens, by which readers differ"
+            ));
+        }
         let usual = if factor <= 1.0 { 1.0 } else { (1.0 + f64::from(factor).ln() / f64::from(original).ln()).sqrt() as f32 };
         Ok(RopeScaling::LongRope { attention: json.float("attention_factor", usual)? })
     }

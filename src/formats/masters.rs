@@ -14,13 +14,15 @@ pub(super) enum Masters {
     Online,
     /// They are taken as they are where they are ternary already, and else quantised: the model was trained so, or the caller wants it.
     Quantize,
-    /// They are taken as they are where they are ternary already, with one scale or with one for every [`GROUP`] columns, and else refused.
+    /// They are taken as they are where they are ternary already, with one scale, with one for every row or with one for every [`GROUP`] columns, and else
+    /// refused.
     Refuse,
     /// As `Refuse`, but that the caller wants others quantised.
     Allow,
 }
 
-/// Columns that share a scale where float weights are ternary in groups: Ternary-Bonsai's.
+/// Columns that share a scale where float weights are ternary in groups: Ternary-Bonsai's. Those of TriLM, which has a scale for each part of a matrix that
+/// was on another device, are whole numbers of them.
 const GROUP: usize = 128;
 
 const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
@@ -32,29 +34,25 @@ impl Masters {
         if allowed && self == Self::Refuse { Self::Allow } else { self }
     }
 
-    /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is.
+    /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is though nothing says how activations are computed.
     pub fn warn(self, said: &Once, path: &Path, quantized_activations: bool) {
-        if self == Self::Refuse && quantized_activations {
-            let path = path.display();
+        if self == Self::Refuse {
+            let (path, how) = (path.display(), if quantized_activations { "in 8 bits" } else { "in floats" });
             said.call_once(|| {
-                log::warn!("{path}: the weights are ternary, in floats, and nothing says how activations are computed: here in 8 bits")
+                log::warn!(
+                    "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
+                     LoadOptions::quantized_activations says it (--activations on the command line)"
+                )
             });
         }
     }
 
     /// The ternary matrix of `weights`.
     pub fn matrix(self, weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, Problem> {
-        if self != Self::Online
-            && let Some(matrix) = ternary(weights, rows, columns)
-        {
-            return Ok(matrix);
-        }
-        let grouped = match self {
-            Self::Refuse | Self::Allow => ternary_groups(weights, rows, columns),
-            Self::Online | Self::Quantize => Err(String::new()),
-        };
-        let misfit = match grouped {
-            Ok(matrix) => return Ok(matrix),
+        let found = if self == Self::Online { Err(String::new()) } else { ternary(weights, rows, columns) };
+        let misfit = match found {
+            Ok(matrix) if matches!(self, Self::Refuse | Self::Allow) || !has_several_scales(&matrix) => return Ok(matrix),
+            Ok(_) => String::new(),
             Err(misfit) => misfit,
         };
         // Before they are refused, so that weights that are not finite are named as such.
@@ -69,46 +67,63 @@ impl Masters {
     }
 }
 
-/// The matrix of floats with only the values -a, 0 and a. Some converters write ternary weights as floats; quantising those again by
-/// their absmean would give a wrong scale.
-fn ternary(weights: &[f32], rows: usize, columns: usize) -> Option<PackedTernary> {
-    let scale = weights.iter().find(|&&w| w != 0.0).map_or(1.0, |w| w.abs());
-    if !weights.iter().all(|&w| w == 0.0 || w.abs() == scale) {
-        return None;
-    }
-    let code = |row: usize, column: usize| match weights[row * columns + column] {
-        0.0 => 1,
-        w if w < 0.0 => 0,
-        _ => 2,
-    };
-    PackedTernary::from_codes(rows, columns, Scales::Tensor(scale), code).ok()
-}
-
-/// The matrix of floats with only the values -a, 0 and a in every [`GROUP`] columns of a row.
+/// The matrix of floats with only the values -a, 0 and a, in all of it, in every row or in every [`GROUP`] columns of a row. Some converters write ternary
+/// weights as floats; quantising those again by their absmean would give a wrong scale.
 ///
 /// # Errors
 /// What does not fit.
-fn ternary_groups(weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, String> {
-    let groups = columns.div_ceil(GROUP).max(1);
-    let of = |i: usize| {
-        let (row, first) = (i / groups, i % groups * GROUP);
-        &weights[row * columns + first..row * columns + columns.min(first + GROUP)]
-    };
-    let scale = |i: usize| of(i).iter().find(|&&w| w != 0.0).map_or(0.0, |w| w.abs());
-    let other = |i: usize| of(i).iter().find(|&&w| w != 0.0 && w.abs() != scale(i)).copied();
-    let count = if columns == 0 { 0 } else { rows * groups };
-    if let Some((i, other)) = (0..count).find_map(|i| Some((i, other(i)?))) {
-        let (row, first) = (i / groups, i % groups * GROUP);
-        let last = columns.min(first + GROUP) - 1;
-        return Err(format!("also in groups of {GROUP} columns (row {row} has {} and {other} in columns {first} to {last})", scale(i)));
-    }
+pub(super) fn ternary(weights: &[f32], rows: usize, columns: usize) -> Result<PackedTernary, String> {
     let code = |row: usize, column: usize| match weights[row * columns + column] {
         0.0 => 1,
         w if w < 0.0 => 0,
         _ => 2,
     };
-    let scales = Scales::Groups { size: GROUP, scales: (0..count).map(scale).collect() };
-    PackedTernary::from_codes(rows, columns, scales, code).map_err(|e| format!("{e}"))
+    let scales = match scales(weights, rows, columns, columns) {
+        Ok(scales) => Scales::compress(None, with_neighbours(scales)),
+        Err(_) => Scales::Groups { size: GROUP, scales: scales(weights, rows, columns, GROUP)? },
+    };
+    PackedTernary::from_codes(rows, columns, scales, code).map_err(|e| e.to_string())
+}
+
+/// The magnitude that all weights but zeros have in every `size` columns of a row, the last of which may be fewer; 0 where there are zeros only.
+///
+/// # Errors
+/// The first of them that has two, and how many have.
+fn scales(weights: &[f32], rows: usize, columns: usize, size: usize) -> Result<Vec<f32>, String> {
+    let groups = columns.div_ceil(size.max(1));
+    let of = |i: usize| {
+        let (row, first) = (i / groups, i % groups * size);
+        &weights[row * columns + first..row * columns + columns.min(first + size)]
+    };
+    let scale = |i: usize| of(i).iter().find(|&&w| w != 0.0).map_or(0.0, |w| w.abs());
+    let other = |i: usize, scale: f32| of(i).iter().find(|&&w| w != 0.0 && w.abs() != scale).copied();
+    let count = rows * groups;
+    let scales: Vec<f32> = (0..count).map(scale).collect();
+    let mut misfits = scales.iter().enumerate().filter_map(|(i, &scale)| Some((i, scale, other(i, scale)?)));
+    let Some((i, scale, other)) = misfits.next() else { return Ok(scales) };
+    let share = 100.0 * (1 + misfits.count()) as f64 / count as f64;
+    let (row, first) = (i / groups, i % groups * size);
+    let last = columns.min(first + size) - 1;
+    Err(format!(
+        "also in rows and in groups of {size} columns ({share:.1} % of these are not ternary; row {row} has {scale} and {other} in columns {first} to {last})"
+    ))
+}
+
+/// Scales of rows, where a row of zeros has that of its neighbour, so that rows of one scale stay together.
+fn with_neighbours(mut scales: Vec<f32>) -> Vec<f32> {
+    let mut last = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
+    for scale in &mut scales {
+        if *scale == 0.0 {
+            *scale = last;
+        }
+        last = *scale;
+    }
+    scales
+}
+
+/// Have the weights more than one scale? BitNet's have one a matrix, by its definition.
+pub(super) fn has_several_scales(matrix: &PackedTernary) -> bool {
+    !matches!(matrix.scales(), Scales::Tensor(_))
 }
 
 /// ‖W - βWq‖ / ‖W‖, and 0 for a matrix of zeros: what quantising `weights` to `matrix`, with one scale, moves of them.

@@ -207,8 +207,8 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut
     Ok(())
 }
 
-/// What quantising the floats of a matrix has moved; none where they were integers, or ternary by groups already.
+/// What quantising the floats of a matrix has moved; none where they were integers, or ternary with several scales already.
 pub(super) fn quantisation_error(stored: &TensorBytes<'_>, matrix: &PackedTernary) -> Result<Option<f64>> {
-    let was_packed = matches!(stored.dtype, Dtype::U8 | Dtype::U32) || matrix.group().is_some();
+    let was_packed = matches!(stored.dtype, Dtype::U8 | Dtype::U32) || masters::has_several_scales(matrix);
     Ok(if was_packed { None } else { Some(masters::relative_error(&stored.to_f32()?, matrix)) })
 }

@@ -29,6 +29,9 @@ pub struct LoadOptions<'a> {
     /// Quantise linear layers that are in floats, though nothing in the files says that the model was trained for ternary weights. It writes
     /// gibberish then, unless it was. Without, such a model is refused.
     pub quantize: bool,
+    /// Do linear layers quantise their activations? Unless it is set, the files say it. Those of a ternary Llama do not, and then it is guessed: see
+    /// [`Checkpoint::with_quantized_activations`] and [`Gguf::with_quantized_activations`].
+    pub quantized_activations: Option<bool>,
     /// How I2_S tensors of a GGUF file lie; see [`I2sLayout`].
     pub i2s_layout: I2sLayout,
     /// Load a model though its files have tensors that are not used, of more layers than its configuration has for example. Without, it is refused.
@@ -58,6 +61,12 @@ impl<'a> LoadOptions<'a> {
         Self { quantize, ..self }
     }
 
+    /// Sets [`LoadOptions::quantized_activations`].
+    #[must_use]
+    pub fn quantized_activations(self, quantized: impl Into<Option<bool>>) -> Self {
+        Self { quantized_activations: quantized.into(), ..self }
+    }
+
     /// Sets [`LoadOptions::i2s_layout`].
     #[must_use]
     pub fn i2s_layout(self, i2s_layout: I2sLayout) -> Self {
@@ -78,11 +87,12 @@ impl<'a> LoadOptions<'a> {
 
     /// The same, for another attempt.
     pub(super) fn again(&mut self) -> LoadOptions<'_> {
-        let Self { int8_head, half_attention, quantize, i2s_layout, ignore_unused, offload, progress } = self;
+        let Self { int8_head, half_attention, quantize, quantized_activations, i2s_layout, ignore_unused, offload, progress } = self;
         LoadOptions {
             int8_head: *int8_head,
             half_attention: *half_attention,
             quantize: *quantize,
+            quantized_activations: *quantized_activations,
             i2s_layout: *i2s_layout,
             ignore_unused: *ignore_unused,
             offload: *offload,
@@ -124,6 +134,7 @@ pub struct ModelFiles {
 pub(super) struct Origin {
     pub path: PathBuf,
     quantize: bool,
+    quantized_activations: Option<bool>,
     i2s_layout: I2sLayout,
     int8_head: bool,
     half_attention: bool,
@@ -133,19 +144,20 @@ pub(super) struct Origin {
 
 impl Origin {
     fn new(path: PathBuf, options: &LoadOptions<'_>) -> Self {
-        let &LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: _ } = options;
-        Self { path, quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload }
+        let &LoadOptions { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: _ } =
+            options;
+        Self { path, quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload }
     }
 
     /// The same files, read as they were opened, and loaded so.
     pub fn loaded(&self, options: &LoadOptions<'_>) -> Self {
-        let Self { quantize, i2s_layout, .. } = *self;
-        Self { quantize, i2s_layout, ..Self::new(self.path.clone(), options) }
+        let Self { quantize, quantized_activations, i2s_layout, .. } = *self;
+        Self { quantize, quantized_activations, i2s_layout, ..Self::new(self.path.clone(), options) }
     }
 
     pub fn options(&self) -> LoadOptions<'static> {
-        let Self { quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = *self;
-        LoadOptions { quantize, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: None }
+        let Self { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = *self;
+        LoadOptions { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: None }
     }
 }
 
@@ -153,7 +165,7 @@ impl Origin {
 pub(super) type MaybeTokenizer = std::result::Result<Tokenizer, String>;
 
 impl ModelFiles {
-    /// Opens a model directory or a .gguf file. Of the options, it takes `quantize` and `i2s_layout`.
+    /// Opens a model directory or a .gguf file. Of the options, it takes `quantize`, `quantized_activations` and `i2s_layout`.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is an error where text is used.
@@ -166,10 +178,12 @@ impl ModelFiles {
             formats::Kind::Directory(directory) => {
                 let tokenizer = directory.join("tokenizer.json").exists().then(|| Tokenizer::from_directory(&directory));
                 let file = Checkpoint::open(&directory)?.with_quantize(options.quantize);
+                let file = file.with_quantized_activations(options.quantized_activations);
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
             formats::Kind::Gguf => {
                 let file = Gguf::open(path)?.with_i2s_layout(options.i2s_layout).with_quantize(options.quantize);
+                let file = file.with_quantized_activations(options.quantized_activations);
                 let named = file.file().get("tokenizer.ggml.model").is_some_and(|model| model.as_str() != Some(NO_VOCABULARY));
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }

@@ -26,6 +26,10 @@ pub struct Reasoning {
     state: State,
     /// Text that may be a part of a mark, or the spaces at the end of a part.
     held: String,
+    /// Pieces before it was known what they are.
+    open: usize,
+    /// Pieces of the reasoning.
+    pieces: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -72,7 +76,7 @@ impl Reasoning {
             true => State::Opened,
             false => State::Begin,
         };
-        Ok(Self { state, held: String::new() })
+        Ok(Self { state, ..Self::default() })
     }
 
     /// Is what comes next reasoning, by what has come so far?
@@ -80,8 +84,20 @@ impl Reasoning {
         matches!(self.state, State::Opened | State::Reasoning)
     }
 
+    /// How many pieces so far were reasoning, those of its marks among them: where each is of a token, so many tokens. A mark that is several pieces
+    /// counts when it is whole.
+    pub fn pieces(&self) -> usize {
+        self.pieces
+    }
+
     /// Takes the next piece of the text, and gives what is certain by now.
     pub fn push(&mut self, text: &str) -> Said {
+        self.pieces += usize::from(self.is_open());
+        self.open += usize::from(self.state == State::Begin);
+        self.read(text)
+    }
+
+    fn read(&mut self, text: &str) -> Said {
         let mut said = Said::default();
         if self.state == State::Answer {
             said.answer += text;
@@ -93,7 +109,7 @@ impl Reasoning {
                 State::Begin => {
                     let begun = self.held.trim_start();
                     if let Some(rest) = begun.strip_prefix(OPEN) {
-                        (self.held, self.state) = (rest.to_owned(), State::Opened);
+                        (self.held, self.state, self.pieces) = (rest.to_owned(), State::Opened, self.open);
                     } else if OPEN.starts_with(begun) {
                         return said;
                     } else {
@@ -194,6 +210,27 @@ mod tests {
                 assert_eq!(said(parts.clone(), &[&text[..at], &text[at..]]), wanted, "{text:?} cut at {at}");
             }
         }
+    }
+
+    #[test]
+    fn pieces_of_reasoning_are_counted_with_those_of_its_marks() {
+        let count = |pieces: &[&str]| {
+            let mut parts = Reasoning::default();
+            let counts = pieces.iter().map(|piece| {
+                parts.push(piece);
+                parts.pieces()
+            });
+            counts.collect::<Vec<_>>()
+        };
+        assert_eq!(count(&["<think>", "\n", "So", "</think>", "\n", "Yes"]), [1, 2, 3, 4, 4, 4]);
+        // Marks of several pieces, and spaces before; what ends a mark may begin an answer.
+        assert_eq!(count(&["\n", "<", "think", ">", "So", "</", "think", ">No", "!"]), [0, 0, 0, 4, 5, 6, 7, 8, 8]);
+        assert_eq!(count(&["<think>So</think>Yes", "!"]), [1, 1]);
+        // A beginning of a mark that is none.
+        assert_eq!(count(&["<", "thin", "ly>", "<think>"]), [0; 4]);
+        let mut opened = Reasoning { state: State::Opened, ..Reasoning::default() };
+        let counts = ["", "So", "</think>", "Yes"].map(|piece| (opened.push(piece), opened.pieces()).1);
+        assert_eq!(counts, [1, 2, 3, 3]);
     }
 
     #[test]

@@ -161,6 +161,21 @@ fn minicpm_has_its_factors() {
     };
     let both = minicpm(json!({"rope_scaling": within(64), "rope_parameters": within(64), "original_max_position_embeddings": 64})).unwrap();
     assert_eq!(both.rope_factors, beyond.rope_factors);
+    // The factor of attention follows from both contexts, and from nothing else that would say another.
+    let with = |key: &str, value: f64| {
+        let mut scaling = within(64);
+        scaling[key] = value.into();
+        scaling
+    };
+    let attention = |scaling: Value| match minicpm(json!({"rope_scaling": scaling})).unwrap().rope_scaling {
+        RopeScaling::LongRope { attention } => attention,
+        other => panic!("{other:?}"),
+    };
+    let usual = (1.0 + 64f64.ln() / 64f64.ln()).sqrt() as f32;
+    assert_eq!([attention(within(64)), attention(with("factor", 64.0))], [usual; 2]);
+    let mut both = with("factor", 8.0);
+    both["attention_factor"] = 1.5.into();
+    assert_eq!([attention(both), attention(with("attention_factor", 1.5))], [1.5; 2]);
     let mut other = within(64);
     other["short_factor"] = json!(ones);
     other["long_factor"] = json!(ones);
@@ -168,6 +183,7 @@ fn minicpm_has_its_factors() {
         (minicpm(json!({"rope_scaling": within(64), "original_max_position_embeddings": 128})), "is 128, and 64 in the rotary parameters"),
         (minicpm(json!({"rope_scaling": within(64), "rope_parameters": other})), "rope_scaling has the short_factor"),
         (longrope(&ones, &twos, 64), "other factors beyond 64"),
+        (minicpm(json!({"rope_scaling": with("factor", 8.0)})), "the factor 8 and contexts of 64 and 4096 tokens"),
         (longrope(&ones[1..].to_vec(), &twos, 4096), "7 rotary factors; 8 positive"),
         (longrope(&vec![0.0; 8], &twos, 4096), "8 rotary factors; 8 positive"),
         (
@@ -211,6 +227,7 @@ fn impossible_configurations_are_refused() {
     }
     for (keys, words) in [
         (json!({"model_type": "qwen2"}), "`qwen2`"),
+        (json!({"model_type": "gemma3_text"}), "`gemma3_text` is not supported: Gemma 3 has norms behind"),
         (json!({"model_type": "qwen3", "use_sliding_window": true}), "use_sliding_window"),
         (json!({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}), "sliding_attention"),
         (json!({"model_type": null}), "model_type"),
@@ -247,6 +264,7 @@ fn impossible_configurations_are_refused() {
 fn sound_models_that_cannot_run_are_unsupported() {
     for keys in [
         json!({"model_type": "qwen2"}),
+        json!({"model_type": "gemma3_text"}),
         json!({"quantization": {"bits": 4, "group_size": 64}}),
         json!({"hidden_act": "gelu"}),
         json!({"attention_bias": true}),

@@ -1,7 +1,7 @@
 //! Weights that are ternary, or binary, by groups of columns: in floats, and in MLX's words.
 
 use super::file::{ModelDirectory, bf16, config, file};
-use bitnet_wgpu::{DenseElement, Error, PackedTernary, Result, Scales, formats::ModelFile};
+use bitnet_wgpu::{DenseElement, Error, PackedTernary, Result, Scales, bitnet, formats::ModelFile};
 use half::{bf16 as Bf16, f16};
 use serde_json::{Value, json};
 use support::files::Directory;
@@ -46,7 +46,13 @@ fn floats_by_128_columns_are_taken_exactly() {
     for columns in [256, 300, 50] {
         let made = weights(columns, 128);
         let values = floats(columns, 128, &made);
-        let wanted = PackedTernary::from_values(ROWS, columns, &made.0, Scales::Groups { size: 128, scales: made.1 }).unwrap();
+        // A scale for every group; for every row where it is one group.
+        let scales = if columns > 128 {
+            Scales::Groups { size: 128, scales: made.1 }
+        } else {
+            Scales::Segments(made.1.iter().map(|&scale| (1, scale)).collect())
+        };
+        let wanted = PackedTernary::from_values(ROWS, columns, &made.0, scales).unwrap();
         let read = open(&plain, columns, &values);
         assert_eq!(ModelFile::linear(&read, "l", ROWS, columns).unwrap(), wanted);
         // They stay as they are where others may be quantised.
@@ -64,9 +70,89 @@ fn floats_by_128_columns_are_taken_exactly() {
     refused(open(&plain, 256, &floats(256, 64, &weights(256, 64))).linear("l"), "row 0 has 0.25 and");
     let mut values = floats(300, 128, &weights(300, 128));
     values[2 * 300 + 299] = 7.0;
-    refused(open(&plain, 300, &values).linear("l"), "and 7 in columns 256 to 299");
+    refused(open(&plain, 300, &values).linear("l"), "11.1 % of these are not ternary; row 2 has 0.5 and 7 in columns 256 to 299");
     values[2 * 300 + 299] = f32::NAN;
     refused(open(&plain, 300, &values).linear("l"), "finite");
+}
+
+/// TriLM's: parts of the rows, or of the columns, that were on other devices have a scale each.
+#[test]
+fn floats_by_parts_of_a_matrix_are_taken_exactly() {
+    let (rows, columns) = (8, 512);
+    let values: Vec<i8> = (0..rows * columns).map(|i| ((i * i * 7 + i / 5) % 3) as i8 - 1).collect();
+    let open = |keys: Value, floats: &[f32]| {
+        let bytes = floats.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect::<Vec<_>>();
+        Directory::model(&config(keys), &file(&[("l.weight", "F16", &[rows, columns], &bytes)])).open().unwrap()
+    };
+    let llama = || json!({"model_type": "llama"});
+    let made = |scale: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
+        (0..rows * columns).map(|i| f32::from(values[i]) * scale(i / columns, i % columns)).collect()
+    };
+    let by_rows = made(&|row, _| if row < 3 { 0.5 } else { 0.125 });
+    let wanted = PackedTernary::from_values(rows, columns, &values, Scales::Segments(vec![(3, 0.5), (5, 0.125)])).unwrap();
+    assert_eq!(open(llama(), &by_rows).linear("l").unwrap(), wanted);
+    let by_columns = made(&|_, column| if column < 256 { 0.5 } else { 0.125 });
+    let read = open(llama(), &by_columns).linear("l").unwrap();
+    assert_eq!((read.group(), read.dequantize()), (Some(128), by_columns.clone()));
+    // Rows of zeros, the first and one between, do not part those beside them, nor two scales.
+    let mut holes = by_rows.clone();
+    [0, 1, 3].into_iter().for_each(|row| holes[row * columns..][..columns].fill(0.0));
+    let read = open(llama(), &holes).linear("l").unwrap();
+    assert_eq!((read.scales(), read.dequantize()), (&Scales::Segments(vec![(4, 0.5), (4, 0.125)]), holes));
+    assert_eq!(open(llama(), &vec![0.0; rows * columns]).linear("l").unwrap().scales(), &Scales::Tensor(1.0));
+    // A row of two scales is one of groups.
+    let mut one = by_rows.clone();
+    one[5 * columns..][..128].iter_mut().for_each(|w| *w *= 2.0);
+    let read = open(llama(), &one).linear("l").unwrap();
+    assert_eq!((read.group(), read.dequantize()), (Some(128), one));
+    // A model that says that it is a BitNet has one scale a matrix: other floats are its masters.
+    for floats in [by_rows, by_columns] {
+        let read = open(json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}}), &floats).linear("l").unwrap();
+        assert_eq!(read, bitnet::quantize_weights_cpu(&floats, rows, columns).unwrap());
+    }
+}
+
+/// Of a plain Llama whose weights are ternary, nothing says how activations are computed.
+#[test]
+fn activations_of_a_ternary_llama_are_guessed_and_said() {
+    const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
+    let open = |keys: Value, element: &str, floats: &[f32]| {
+        let bytes = match element {
+            "F32" => floats.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            _ => halves(floats, element),
+        };
+        Directory::model(&config(keys), &file(&[(QUERY, element, &[2, 128], &bytes)])).open().unwrap()
+    };
+    let quantized = |keys: &Value, element: &str, floats: &[f32]| open(keys.clone(), element, floats).config().quantized_activations;
+    let one: Vec<f32> = (0..256).map(|i| (i % 3) as f32 / 4.0 - 0.25).collect();
+    let two: Vec<f32> = one.iter().enumerate().map(|(i, w)| if i < 128 { *w } else { 2.0 * w }).collect();
+    let dense: Vec<f32> = (0..256).map(|i| i as f32 / 256.0).collect();
+    let llama = json!({"model_type": "llama"});
+    for element in ["F32", "BF16", "F16"] {
+        assert_eq!(quantized(&llama, element, &one), element != "F16", "{element}");
+        assert!(!quantized(&llama, element, &two) && quantized(&llama, element, &dense), "{element}");
+        // Where it is said, nothing is guessed.
+        let bitnet = json!({"model_type": "llama", "quantization_config": {"quant_method": "bitnet"}});
+        assert!(quantized(&bitnet, element, &two) && quantized(&json!({"model_type": "llama", "weight_bits": 1}), element, &one));
+        for said in [true, false] {
+            for floats in [&one, &two, &dense] {
+                let config = open(llama.clone(), element, floats).with_quantized_activations(Some(said)).config().clone();
+                assert_eq!(config.quantized_activations, said);
+            }
+        }
+        assert_eq!(open(llama.clone(), element, &one).with_quantized_activations(None).config().quantized_activations, element != "F16");
+    }
+    // A guess is said once; what is certain is not.
+    let warned = |keys: &Value, element: &str, floats: &[f32], said: Option<bool>| {
+        let checkpoint = open(keys.clone(), element, floats).with_quantized_activations(said);
+        support::warnings(|| (0..2).for_each(|_| drop(ModelFile::linear(&checkpoint, QUERY.trim_end_matches(".weight"), 2, 128).unwrap())))
+    };
+    for (element, how) in [("BF16", "here in 8 bits"), ("F16", "here in floats")] {
+        let warnings = warned(&llama, element, &one, None);
+        assert!(warnings.len() == 1 && warnings[0].contains(how), "{warnings:?}");
+        assert!(warned(&llama, element, &two, None).is_empty() && warned(&llama, element, &one, Some(false)).is_empty());
+    }
+    assert!(warned(&json!({"model_type": "qwen3"}), "F16", &one, None).is_empty());
 }
 
 /// Words of MLX: an integer of so many bits for every weight, the first in the lowest.

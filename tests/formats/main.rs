@@ -5,3 +5,6 @@ mod file;
 mod groups;
 mod safetensors;
 mod written;
+
+#[global_allocator]
+static ALLOCATOR: support::memory::Bounded = support::memory::Bounded;

@@ -1,10 +1,14 @@
 //! Models that are written read back equal.
 
 use super::file::{ModelDirectory, bf16, config, file};
-use bitnet_wgpu::formats::{Checkpoint, ScaleRule};
+use bitnet_wgpu::{
+    formats::{Checkpoint, ScaleRule, write_packed},
+    model::{LoadOptions, ModelFiles},
+};
+use proptest::prelude::*;
 use serde_json::json;
-use std::fs;
-use support::files::Directory;
+use std::{fs, sync::LazyLock};
+use support::{files::Directory, models::directory};
 
 /// A model with masters of every linear layer, and a tied embedding.
 fn masters() -> Directory {
@@ -36,7 +40,6 @@ fn masters() -> Directory {
 
 #[test]
 fn packed_models_read_back_equal() {
-    use bitnet_wgpu::formats::write_packed;
     let (input, output, again) = (masters(), Directory::temporary(), Directory::temporary());
     let source = input.open().unwrap();
     let mut seen = Vec::new();
@@ -72,7 +75,7 @@ fn packed_models_read_back_equal() {
 
 #[test]
 fn the_pooling_goes_with_a_packed_model() {
-    use bitnet_wgpu::formats::{Pooling, write_packed};
+    use bitnet_wgpu::formats::Pooling;
     for folder in ["1_Pooling", "poolings/last"] {
         let (input, output) = (masters(), Directory::temporary());
         fs::create_dir_all(input.0.join(folder)).unwrap();
@@ -90,10 +93,59 @@ fn the_pooling_goes_with_a_packed_model() {
 
 #[test]
 fn models_that_cannot_be_packed_leave_nothing_behind() {
-    use bitnet_wgpu::formats::write_packed;
     let output = Directory::temporary();
     let model = Directory::model(&config(json!({})), &file(&[("model.norm.weight", "BF16", &[1], &bf16(&[1.0]))]));
     let error = write_packed(&model.open().unwrap(), &output.0, false, |_| {}).unwrap_err();
     assert!(error.to_string().contains("no tensor `model.layers.0.self_attn.q_proj.weight`"), "{error}");
     assert_eq!(fs::read_dir(&output.0).unwrap().count(), 0);
+}
+
+/// config.json and model.safetensors of small models as they were packed.
+static PACKED: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
+    let packed = |name| {
+        let output = Directory::temporary();
+        write_packed(&Checkpoint::open(directory(name)).unwrap(), &output.0, false, |_| {}).unwrap();
+        ["config.json", "model.safetensors"].map(|file| fs::read(output.0.join(file)).unwrap())
+    };
+    ["online", "llama", "normed"].map(packed).to_vec()
+});
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes of either file changed, cut out or put in anywhere: whatever comes of it is a model or an error.
+    #[test]
+    fn damaged_models_that_were_packed_do_not_panic(
+        which in any::<prop::sample::Index>(),
+        edits in proptest::collection::vec((0..4u8, any::<prop::sample::Index>(), any::<u8>(), 0..4u8), 1..5),
+        cut in any::<prop::sample::Index>(),
+        keep in 0..8u8,
+    ) {
+        let [mut config, mut tensors] = PACKED[which.index(PACKED.len())].clone();
+        let header = 8 + u64::from_le_bytes(*tensors.first_chunk().unwrap()) as usize;
+        for (part, at, value, kind) in edits {
+            let (bytes, end) = match part {
+                0 => (&mut config, usize::MAX),
+                1 => (&mut tensors, usize::MAX),
+                _ => (&mut tensors, header),
+            };
+            let at = at.index(bytes.len().min(end));
+            match kind {
+                0 => bytes[at] = value,
+                // Another digit, or a sign, is a number still.
+                1 => bytes[at] = b"0123456789-.e\"{}[]"[usize::from(value) % 18],
+                2 => bytes.insert(at, value),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        if keep == 0 {
+            tensors.truncate(cut.index(tensors.len()));
+        }
+        let model = Directory::temporary();
+        model.write("config.json", config);
+        model.write("model.safetensors", tensors);
+        if let Ok(files) = ModelFiles::open(&model.0, &LoadOptions::default()) {
+            let _ = files.problems().take(3).count();
+        }
+    }
 }

@@ -125,6 +125,33 @@ fn blocks_that_do_not_fit_are_refused() {
     }
 }
 
+/// TriLM has any Llama's architecture, and activations in floats.
+#[test]
+fn trilms_are_known() {
+    let quantized = |maker: Maker| open_bytes(&maker.bytes()).unwrap().config().quantized_activations;
+    let with = |kind: u32, bytes: &[u8]| Maker::of("llama").tensor("blk.0.attn_q.weight", &[2, 256], kind, bytes);
+    let one = || with(35, &tq2(&trits(1, 512), &[0.5, 0.5]));
+    assert!(quantized(Maker::of("llama")) && quantized(one()));
+    assert!(quantized(with(36, &i2s(I2sLayout::X86, 256, &trits(1, 512), 0.5))));
+    // A block of zeros has a scale of 0, and is no second one.
+    assert!(quantized(with(35, &tq2(&trits(1, 512), &[0.5, 0.0]))));
+    assert!(!quantized(with(35, &tq2(&trits(1, 512), &[0.5, 0.25]))));
+    assert!(!quantized(with(34, &tq1(&trits(1, 512), &[0.5, 0.25]))));
+    for (key, name, floats) in [
+        ("general.name", "TriLM 830M Unpacked", true),
+        ("general.basename", "trilm", true),
+        ("general.name", "Falcon3 1.58bit", false),
+        ("general.description", "TriLM", false),
+    ] {
+        assert_eq!(quantized(one().text(key, name)), !floats, "{key}: {name}");
+    }
+    assert!(quantized(Maker::model().text("general.name", "TriLM")), "of BitNet's own architectures");
+    for said in [true, false] {
+        let file = open_bytes(&one().text("general.name", "TriLM").bytes()).unwrap();
+        assert_eq!(file.with_quantized_activations(Some(said)).config().quantized_activations, said);
+    }
+}
+
 #[test]
 fn keys_of_qwen3_are_read() {
     let plain = Maker::of("qwen3").number("qwen3.attention.key_length", 6).number("qwen3.attention.value_length", 6);

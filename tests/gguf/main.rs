@@ -19,6 +19,9 @@ mod written;
 
 use file::*;
 
+#[global_allocator]
+static ALLOCATOR: support::memory::Bounded = support::memory::Bounded;
+
 fn data(name: &str) -> PathBuf {
     support::data("gguf").join(name)
 }

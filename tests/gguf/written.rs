@@ -1,12 +1,16 @@
 //! Files that are written: what a directory of transformers says, in the bytes of the format's description.
 
-use super::{file::*, hostile::refused, *};
+use super::{
+    file::*,
+    hostile::{read_everything, refused},
+    *,
+};
 use bitnet_wgpu::{
     formats::{Checkpoint, GgufVocabulary, WrittenTensor, write_gguf},
-    model::{LoadOptions, Model},
+    model::{LoadOptions, Model, ModelFiles, Tokenizer},
 };
 use serde_json::{Value, json};
-use std::fs;
+use std::{fs, sync::LazyLock};
 use support::files::Directory;
 
 const HIDDEN: usize = 256;
@@ -29,16 +33,16 @@ fn directory(keys: Value, group: Option<usize>, scale: impl Fn(u32) -> f32) -> D
     for (key, value) in keys.as_object().unwrap() {
         config[key] = value.clone();
     }
-    let kind = config["model_type"].as_str().unwrap();
+    let (kind, vocab) = (config["model_type"].as_str().unwrap(), config["vocab_size"].as_u64().unwrap() as usize);
     let mut tensors: Vec<Stored> = Vec::new();
     let mut floats = |name: &str, shape: &[usize]| {
         let len = shape.iter().product();
         tensors.push((format!("{name}.weight"), "F32", shape.to_vec(), f32s(&super::floats(tensors.len() as u32, len))));
     };
-    floats("model.embed_tokens", &[40, HIDDEN]);
+    floats("model.embed_tokens", &[vocab, HIDDEN]);
     floats("model.norm", &[HIDDEN]);
     if config["tie_word_embeddings"] == false {
-        floats("lm_head", &[40, HIDDEN]);
+        floats("lm_head", &[vocab, HIDDEN]);
     }
     let normed = config["quantization_config"]["use_rms_norm"] == true;
     let parts = [
@@ -133,6 +137,98 @@ fn what_is_written_is_what_was_read() {
             let logits = |model: &Model| pollster::block_on(model.logits(&[1, 17, 30, 4, 4, 39])).unwrap();
             let (a, b): (Vec<u32>, Vec<u32>) = logits(&a).iter().zip(logits(&b)).map(|(a, b)| (a.to_bits(), b.to_bits())).unzip();
             assert!(a == b && a.iter().any(|&bits| bits != a[0]), "{architecture} as {kind:?}");
+        }
+    }
+}
+
+/// What a model does with its activations is not lost where no architecture of GGUF does it.
+#[test]
+fn activations_that_gguf_cannot_say_are_refused() {
+    let floats = json!({"model_type": "llama", "quantization_config": null});
+    let cases = [
+        (json!({"model_type": "qwen3"}), None, "quantises its activations; GGUF's `qwen3` is for floats"),
+        (json!({"model_type": "minicpm"}), None, "quantises its activations; GGUF's `minicpm` is for floats"),
+        (floats, Some(128), "has its activations in floats; they are quantised where GGUF says `llama`"),
+    ];
+    for (keys, group, words) in cases {
+        let from = directory(keys, group, halves);
+        for kind in KINDS {
+            refused(write(&from, kind, false), words);
+        }
+        assert!(!from.0.join("written").exists(), "nothing is left");
+    }
+    // The same models as the others have them.
+    let path = Directory::temporary();
+    let from = directory(json!({"model_type": "qwen3"}), None, halves);
+    let said = |quantized| Checkpoint::open(&from.0).unwrap().with_quantized_activations(quantized);
+    write_gguf(&said(Some(false)), None, path.0.join("model.gguf"), GgufType::Q2_0, false, |_| {}).unwrap();
+}
+
+/// A model of each architecture as it was written, with a vocabulary that goes by merges or by scores.
+static WRITTEN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let merges = Tokenizer::from_directory(support::data("../../assets/tales-22m")).unwrap().to_gguf().unwrap();
+    let pieces = GgufVocabulary {
+        model: "llama".into(),
+        tokens: ["<unk>", "<s>", "</s>", "<0x41>", "▁", "a", "b", "ab", "▁a", "▁ab"].map(str::to_owned).to_vec(),
+        token_types: vec![2, 3, 3, 6, 1, 1, 1, 1, 1, 1],
+        scores: Some((0..10).map(|id| -(id as f32)).collect()),
+        add_space_prefix: Some(true),
+        ..GgufVocabulary::default()
+    };
+    let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
+    let cases = [
+        (json!({"vocab_size": 2048, "eos_token_id": 2047}), None, Some(&merges)),
+        (json!({"hidden_act": "silu"}), None, Some(&pieces)),
+        (
+            json!({"model_type": "llama", "tie_word_embeddings": false, "rope_scaling": {"type": "linear", "factor": 3.0}}),
+            None,
+            Some(&pieces),
+        ),
+        (json!({"model_type": "qwen3", "quantization_config": null, "rope_scaling": yarn}), Some(128), None),
+        (json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3}), Some(128), Some(&pieces)),
+    ];
+    let written = |(keys, group, vocabulary): (Value, Option<usize>, Option<&GgufVocabulary>)| {
+        let from = directory(keys, group, halves);
+        let path = from.0.join("model.gguf");
+        write_gguf(&Checkpoint::open(&from.0).unwrap(), vocabulary, &path, GgufType::Q2_0, false, |_| {}).unwrap();
+        fs::read(path).unwrap()
+    };
+    cases.into_iter().map(written).collect()
+});
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes changed anywhere, numbers of the header to any other, the file cut off: whatever comes of it is a model or an error.
+    #[test]
+    fn damaged_files_that_were_written_do_not_panic(
+        which in any::<prop::sample::Index>(),
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..64u32, 1..9usize, 0..4u8), 1..5),
+        cut in any::<prop::sample::Index>(),
+        keep in 0..8u8,
+    ) {
+        let mut bytes = WRITTEN[which.index(WRITTEN.len())].clone();
+        // The header ends where the embedding begins, and most that matters is before the vocabulary or behind it.
+        let end = bytes.windows(18).rposition(|name| name == b"output_norm.weight").unwrap() + 100;
+        for (at, value, shift, width, part) in edits {
+            let at = match part {
+                0 => at.index(bytes.len() - 8),
+                1 => at.index(end),
+                2 => end - 1 - at.index(1000),
+                _ => at.index(1500),
+            };
+            bytes[at..at + width].copy_from_slice(&(value >> shift).to_le_bytes()[..width]);
+        }
+        if keep == 0 {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        read_everything(&bytes);
+        let directory = Directory::temporary();
+        let path = directory.write("model.gguf", bytes);
+        if let Ok(files) = ModelFiles::open(&path, &LoadOptions::default()) {
+            let _ = files.tokenizer().and_then(|tokenizer| tokenizer.encode("ab A b"));
+            // As far as it would be loaded.
+            let _ = files.problems().take(3).count();
         }
     }
 }

@@ -11,6 +11,7 @@ mod layouts;
 mod log;
 pub mod machine;
 mod matrix;
+pub mod memory;
 pub mod models;
 mod random;
 

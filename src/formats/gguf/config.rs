@@ -3,7 +3,7 @@
 use super::{file::GgufFile, value::GgufValue};
 use crate::{
     formats::{
-        config::{Activation, ModelConfig, RopeScaling, yarn_attention},
+        config::{Activation, GEMMA3, ModelConfig, RopeScaling, yarn_attention},
         embedding::EmbeddingDefaults,
         generation::GenerationDefaults,
         problem::{Problem, unsupported},
@@ -35,6 +35,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
         "qwen3" => (Activation::Silu, false, RotaryOrder::Halves),
         "minicpm" => (Activation::Silu, false, RotaryOrder::Pairs),
+        "gemma3" | "gemma-embedding" => return unsupported(format!("architecture `{architecture}` is not supported: {GEMMA3}")),
         other => {
             let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3` and `minicpm`";
             return unsupported(format!("architecture `{other}` is not supported; {known} are"));

@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     formats::{
         config::ModelConfig,
-        masters::Masters,
+        masters::{Masters, has_several_scales},
         model_file::ModelFile,
         problem::Problem,
         tensors::{self, layer_tensors, tensor_names},
@@ -41,6 +41,8 @@ pub struct Gguf {
     layout: I2sLayout,
     rotary: RotaryOrder,
     masters: Masters,
+    /// Does nothing say how activations are computed?
+    unsaid: bool,
     said: Once,
 }
 
@@ -57,7 +59,11 @@ impl Gguf {
         config.hadamard = hadamard::read(&file, &config, &linears(&config)).map_err(|problem| file.error(problem))?;
         let trained = config.architecture.starts_with("bitnet") || config.projection_norms;
         let masters = if trained { Masters::Quantize } else { Masters::Refuse };
-        Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters, said: Once::new() })
+        if is_trilm(&file, &config) {
+            config.quantized_activations = false;
+        }
+        let unsaid = masters == Masters::Refuse && config.quantized_activations;
+        Ok(Self { file, config, layout: I2sLayout::default(), rotary, masters, unsaid, said: Once::new() })
     }
 
     /// The same file, with I2_S tensors read in another layout.
@@ -76,6 +82,16 @@ impl Gguf {
     #[must_use]
     pub fn with_quantize(self, quantize: bool) -> Self {
         Self { masters: self.masters.or_quantize(quantize), ..self }
+    }
+
+    /// The same file, with linear layers that quantise their activations, or do not, whatever it says; none leaves it to the file. Files of
+    /// `llama` do not say it: there they are quantised, but for TriLM, by its name or where a matrix has several scales.
+    #[must_use]
+    pub fn with_quantized_activations(mut self, quantized: Option<bool>) -> Self {
+        if let Some(quantized) = quantized {
+            (self.unsaid, self.config.quantized_activations) = (false, quantized);
+        }
+        self
     }
 
     /// The underlying file: metadata and tensors as stored.
@@ -175,7 +191,7 @@ impl ModelFile for Gguf {
             return Err(tensor.unsupported("has a bias; layers with biases are not supported"));
         }
         let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
-        if matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
+        if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
             self.masters.warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
         self.unpaired(name, matrix)
@@ -204,6 +220,15 @@ impl ModelFile for Gguf {
         // With code 3, it is none.
         Ok(is_ternary.then(|| tensor.ternary(self.layout).ok()).flatten())
     }
+}
+
+/// Is it a TriLM, whose activations are floats? Its architecture is any Llama's. The larger ones have several scales a matrix, as no BitNet has; the others
+/// are known by the name that converters take from the model's.
+fn is_trilm(file: &GgufFile, config: &ModelConfig) -> bool {
+    let named = |key| file.get(key).and_then(|value| value.as_str()).is_some_and(|name| name.to_lowercase().starts_with("trilm"));
+    let first = || file.tensor("blk.0.attn_q.weight").and_then(|tensor| tensor.linear(I2sLayout::default(), Masters::Refuse));
+    let plain = config.architecture == "llama" && !config.sub_norms && !config.projection_norms;
+    plain && (["general.basename", "general.name"].into_iter().any(named) || first().is_ok_and(|matrix| has_several_scales(&matrix)))
 }
 
 fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<()> {

@@ -74,12 +74,15 @@ impl PackedTernary {
         Ok(Self { scales, ..self })
     }
 
-    /// The matrix whose row `i` is this one's row `source(i)`, where all rows share their scale or have their own groups.
+    /// The matrix whose row `i` is this one's row `source(i)`.
     #[cfg(feature = "formats")]
     pub(crate) fn reorder_rows(&self, source: impl Fn(usize) -> usize + Sync) -> Result<Self> {
         let scales = match &self.scales {
             Scales::Tensor(scale) => Scales::Tensor(*scale),
-            Scales::Segments(_) => return Err(invalid("rows of fused matrices cannot be reordered".into())),
+            Scales::Segments(_) => {
+                let scales = self.row_scales();
+                Scales::compress(None, (0..self.rows).map(|row| scales[source(row)]).collect())
+            }
             Scales::Groups { size, scales } => {
                 let groups = groups(self.columns, Some(*size));
                 let scales = (0..self.rows).flat_map(|row| &scales[source(row) * groups..][..groups]).copied().collect();
@@ -290,6 +293,12 @@ mod tests {
         let fused = PackedTernary::concat(&[&part(3, 1, 2.0), &part(1, -1, 3.0), &part(2, 1, 5.0)]).unwrap();
         assert_eq!(fused.scales(), &Scales::Segments(vec![(3, 2.0), (1, 3.0), (2, 5.0)]));
         assert_eq!(fused.dequantize(), [2.0, 2.0, 2.0, -3.0, 5.0, 5.0]);
+        #[cfg(feature = "formats")]
+        {
+            let reordered = fused.reorder_rows(|row| 5 - row).unwrap();
+            assert_eq!(reordered.dequantize(), [5.0, 5.0, -3.0, 2.0, 2.0, 2.0]);
+            assert_eq!(reordered.scales(), &Scales::Segments(vec![(2, 5.0), (1, 3.0), (3, 2.0)]));
+        }
     }
 
     #[test]

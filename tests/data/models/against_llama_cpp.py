@@ -19,6 +19,7 @@ import numpy as np
 from llama_cpp import Llama, llama_cpp
 from tiny import BASE, LENGTH, OFFLINE, TALES, YARN, drawn, ours, perplexity, perturbed, put_section, tensors, write
 
+DATA = Path(__file__).parents[1]
 HEADING = "Written here, read by llama.cpp"
 # The root mean square of differences of logits over their standard deviation; and how far perplexities may be apart.
 NEAR, RATIO = 0.08, 0.05
@@ -72,19 +73,64 @@ def row(arguments, folder, case, seed):
     return good, files["model"], line
 
 
-def same_tokens(program, path):
+def write_pieces(directory):
+    """The tokenizer of a directory: the small SentencePiece model of tests/data/text, as transformers writes one."""
+    model = json.loads((DATA / "text/sentencepiece.json").read_text())
+    ids = {token: id for id, token in enumerate(model["tokens"])}
+    order = sorted(ids, key=lambda token: -model["scores"][ids[token]])
+    normal = [token for token in order if model["token_types"][ids[token]] == 1]
+    merges = [[token[:i], token[i:]] for token in normal for i in range(1, len(token)) if token[:i] in ids and token[i:] in ids]
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    begin, a, b = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "pre_tokenizer": None,
+        "added_tokens": [{"id": id, "content": token, **special} for token, id in ids.items() if model["token_types"][id] in (2, 3)],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replaced]},
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [begin, a], "pair": [begin, a, b],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [model["bos"]], "tokens": ["<s>"]}},
+        },
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]},
+        "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, "vocab": ids, "merges": merges},
+    }
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}))
+    return len(ids), model["vectors"]
+
+
+def same_pieces(arguments, folder):
+    """As `same_tokens`, of a file with the vocabulary of a SentencePiece model."""
+    config = BASE | OFFLINE | {"model_type": "llama", "vocab_size": 420, "bos_token_id": 1, "eos_token_id": 2}
+    write(folder / "pieces", config, tensors(config, 0, np.random.default_rng(0)))
+    size, vectors = write_pieces(folder / "pieces")
+    assert size == config["vocab_size"]
+    file = folder / "pieces.gguf"
+    subprocess.run([arguments.bitnet, "quantize", folder / "pieces", file, "--format", "gguf-q2_0"], check=True, stdout=subprocess.DEVNULL)
+    # What sentencepiece itself makes of them is known.
+    model, texts = load(file), [vector["text"] for vector in vectors]
+    right = [[1, *vector["ids"]] == model.tokenize(vector["text"].encode(), add_bos=True, special=False) for vector in vectors]
+    print(f"{sum(right)} of {len(vectors)} texts have the tokens of sentencepiece in llama.cpp")
+    same, count = same_tokens(arguments.program, file, texts + ["<s>", "a</s>b", "x <unk> y", "</s></s> z"])
+    return (same, count) if all(right) else (0, count)
+
+
+def same_tokens(program, path, more):
     """How many texts have the same tokens in both, of how many."""
     texts = (TALES / "golden/heldout_own.txt").read_text().split("\n\n")[:20]
-    texts += ["a  b\n\n c", "12345 6.7", "don't  WE'LL", "naïve café – 東京 🙂", "\t\ttab", " ", "<|end_of_text|>", "x<|begin_of_text|>y"]
+    texts += ["a  b\n\n c", "12345 6.7", "don't  WE'LL", "naïve café – 東京 🙂", "\t\ttab", " ", *more]
     arguments = [word for text in texts for word in ("--text", text)]
     own = json.loads(subprocess.run([program, path, "--cpu", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout)["tokens"]
     model = load(path)
-    count = sum(ids == model.tokenize(text.encode(), add_bos=True, special=True) for ids, text in zip(own, texts))
-    print(f"{count} of {len(texts)} texts have the same tokens")
-    return count, len(texts)
+    others = [text for ids, text in zip(own, texts) if ids != model.tokenize(text.encode(), add_bos=True, special=True)]
+    print(f"{len(texts) - len(others)} of {len(texts)} texts have the same tokens", *(f"not {text!r}" for text in others))
+    return len(texts) - len(others), len(texts)
 
 
-def section(lines, same, texts):
+def section(lines, same, texts, pieces):
     words = [
         f"Tiny random models (of {BASE['num_hidden_layers']} layers, {BASE['hidden_size']} wide, heads of {BASE['head_dim']}), written by `bitnet "
         f"quantize --format` and read by llama.cpp (llama-cpp-python {package.__version__}, from PyPI) on the CPU. To make this section again: "
@@ -94,7 +140,8 @@ def section(lines, same, texts):
         f"again. *Tokens* counts the most likely next tokens that are the same, after each of {LENGTH} tokens of a text that was drawn from the model's "
         "own logits; the perplexities are of that text. llama.cpp quantises activations in blocks of its own (256 values for TQ2_0, 32 for Q2_0), also "
         "where a model has 8-bit activations of whole tokens, or floats, so that its numbers are near these and not equal.",
-        f"Of {texts} texts (stories, numbers, spaces, emoji, names of special tokens), {same} have the same tokens in both.",
+        f"Of {texts} texts (stories, numbers, spaces, emoji, names of special tokens), {same} have the same tokens in both; with the vocabulary of a small "
+        f"SentencePiece model, {pieces[0]} of {pieces[1]}.",
     ]
     head = ["| model | format | same bits | off | scale changed | tokens | perplexity | llama.cpp's |", "| --- | --- | --- | --: | --: | --: | --: | --: |"]
     paragraphs = [textwrap.fill(paragraph, 150, break_long_words=False, break_on_hyphens=False) for paragraph in words]
@@ -111,9 +158,10 @@ def main():
         for seed, case in enumerate(CASES):
             (Path(folder) / str(seed)).mkdir()
             results.append(row(arguments, Path(folder) / str(seed), case, seed))
-        same, texts = same_tokens(arguments.program, results[0][1])
-    put_section(HEADING, section([line for *_, line in results], same, texts))
-    sys.exit(not (same == texts and all(good for good, *_ in results)))
+        same, texts = same_tokens(arguments.program, results[0][1], ["<|end_of_text|>", "x<|begin_of_text|>y"])
+        pieces = same_pieces(arguments, Path(folder))
+    put_section(HEADING, section([line for *_, line in results], same, texts, pieces))
+    sys.exit(not (same == texts and pieces[0] == pieces[1] and all(good for good, *_ in results)))
 
 
 if __name__ == "__main__":

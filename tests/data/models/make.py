@@ -140,6 +140,15 @@ CASES = {
         },
         "side": torch.bfloat16, "groups": 128, "seed": 8,
     },
+    # A plain Llama in f16 whose weights are -a, 0 and a in each of two parts of a matrix, which were on two devices: parts of the rows, or of the columns
+    # where these are the other's rows. TriLM's larger models.
+    "trilm": {
+        "config": LLAMA | shape(40, 256, 2, 8, 2, 32, 240) | {
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float16",
+            "bos_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 256,
+        },
+        "side": torch.float16, "parts": 2, "seed": 9,
+    },
 }
 
 
@@ -209,6 +218,13 @@ def make_tensors(case):
                 scales = beta * rng.uniform(0.5, 1.5, (rows, -(-columns // size)))
                 tensors[f"{prefix}{name}.weight"] = torch.from_numpy(codes * np.repeat(scales, size, 1)[:, :columns]).to(side)
                 continue
+            if parts := case.get("parts"):
+                scales = torch.from_numpy(beta * rng.uniform(0.5, 1.5, parts)).to(side)
+                axis = 1 if name.endswith(("o_proj", "down_proj")) else 0
+                pieces = np.split(codes, parts, axis)
+                pieces = [torch.from_numpy(piece).to(side) * scale for piece, scale in zip(pieces, scales)]
+                tensors[f"{prefix}{name}.weight"] = torch.cat(pieces, axis).contiguous()
+                continue
             scale = 1 / beta if case["reciprocal"] else beta
             tensors[f"{prefix}{name}.weight"] = pack(codes)
             tensors[f"{prefix}{name}.weight_scale"] = torch.tensor([scale], dtype=side)
@@ -259,7 +275,7 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantised.
-        self.floats = self.config["model_type"] in ("qwen3", "minicpm") and "quantization_config" not in self.config
+        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama") and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)

@@ -90,6 +90,11 @@ QWEN3 = {
     "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
     "use_sliding_window": False, "vocab_size": 304,
 }
+# Its keys are a guess: only sizes and the type are known.
+TRILM = LLAMA | {
+    "bos_token_id": 0, "eos_token_id": 0, "hidden_size": 64, "intermediate_size": 512, "max_position_embeddings": 2048, "num_attention_heads": 8,
+    "num_key_value_heads": 8, "head_dim": 32, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "torch_dtype": "float16",
+}
 MULTIPLY = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
 ONLINE = MULTIPLY | {"quantization_mode": "online"}
 # 1bitLLM's model as transformers' BitNet: sub-norms, but SiLU.
@@ -138,11 +143,11 @@ class Case:
 # --- weights
 
 
-def tensors(config, seed, side=torch.bfloat16, masters=False):
-    """Random weights; packed, unless they are float masters, with scales as `linear_class` takes them."""
+def tensors(config, seed, side=torch.bfloat16, masters=False, parts=None):
+    """Random weights; packed, unless they are float masters or ternary in floats by parts, with scales as `linear_class` takes them."""
     config = config | {"head_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]}
     reciprocal = (config.get("quantization_config") or {}).get("linear_class") != "autobitlinear"
-    return make.make_tensors({"config": config, "side": side, "seed": seed, "reciprocal": reciprocal, "masters": masters})
+    return make.make_tensors({"config": config, "side": side, "seed": seed, "reciprocal": reciprocal, "masters": masters, "parts": parts})
 
 
 def codes(packed):
@@ -281,11 +286,13 @@ def gguf_name(name):
     return f"blk.{layer}.{PARTS[part]}.weight"
 
 
-def write_gguf(path, config, own, architecture, kind, layout, quantized_ends=False):
+def write_gguf(path, config, own, architecture, kind, layout, quantized_ends=False, title=None):
     """Metadata as bitnet.cpp's and llama.cpp's converters write it; norms in F32, embedding and head in F16, or as llama-quantize makes them."""
     writer = GGUFWriter(path, architecture)
     heads, vocab = config["num_attention_heads"], config["vocab_size"]
     head_dim = config.get("head_dim") if architecture == "qwen3" else config["hidden_size"] // heads
+    if title:
+        writer.add_name(title)
     writer.add_vocab_size(vocab)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -323,10 +330,13 @@ def write_gguf(path, config, own, architecture, kind, layout, quantized_ends=Fal
         if quantized_ends and name in QUANTIZED_ENDS:
             writer.add_tensor(stored, k_blocks(QUANTIZED_ENDS[name], *tensor.shape), raw_dtype=QUANTIZED_ENDS[name])
             continue
-        if beta is None:
+        if beta is None and not (stored.startswith("blk.") and tensor.ndim == 2):
             writer.add_tensor(stored, tensor.float().numpy().astype(np.float32 if tensor.ndim == 1 else np.float16))
             continue
-        values, beta = codes(tensor).numpy().astype(np.int8), np.float32(beta.float().item())
+        if beta is None:
+            values, beta = tensor.float().numpy(), np.float32(1)
+        else:
+            values, beta = codes(tensor).numpy().astype(np.int8), np.float32(beta.float().item())
         if architecture == "llama" and stored.split(".")[2] in ("attn_q", "attn_k"):
             # llama.cpp's converter reorders rows from halves to pairs.
             values = values.reshape(-1, 2, head_dim // 2, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
@@ -377,6 +387,8 @@ def safetensors_cases():
     own = tensors(LLAMA_3_2, 9, masters=True)
     yield Case("meta-llama/Llama-3.2-1B (dense)", "floats, bf16", LLAMA_3_2, own, refused=True)
     yield Case("… the same, `LoadOptions::quantize`", "floats, bf16", LLAMA_3_2, own, flags=("--quantize",), compared=False)
+    yield Case("SpectraSuite/TriLM_3.9B_Unpacked", "-β, 0, β in f16, β by parts of a matrix", TRILM, tensors(TRILM, 14, torch.float16, parts=2))
+    yield Case("SpectraSuite/TriLM_830M_Unpacked", "-β, 0, β in f16", TRILM, tensors(TRILM, 15, torch.float16, parts=1))
     own = grouped(QWEN3, 10)
     file = "-β, 0, β in bf16 by 128 columns"
     yield Case("prism-ml/Ternary-Bonsai-1.7B-unpacked", file, QWEN3, in_floats(own, torch.bfloat16))
@@ -420,6 +432,12 @@ def gguf_cases():
     yield Case("Llama3-8B-1.58, convert_hf_to_gguf.py", "TQ2_0", llama, own, PACKED, gguf=("llama", "TQ2_0", None))
     gguf = ("llama", "TQ2_0", None, True)
     yield Case("… by llama-quantize", "TQ2_0; embedding Q4_K, head Q6_K", llama, with_k_ends(own), PACKED, gguf=gguf)
+    # A part of the columns is a whole number of blocks.
+    for kind, seed, parts, size, width in (("TQ2_0", 26, 2, "3.9B", 512), ("TQ1_0", 27, 1, "830M", 256)):
+        trilm, name = TRILM | {"hidden_size": width, "head_dim": width // 8}, f"TriLM_{size}_Unpacked"
+        own = tensors(trilm, seed, torch.float16, parts=parts)
+        gguf = ("llama", kind, None, False, name.replace("_", " "))
+        yield Case(f"SpectraSuite/{name}, convert_hf_to_gguf.py", kind, trilm, own, GROUPS, gguf=gguf)
     # As in the published model, a row of the down projection ends in the middle of a block of 128.
     one_bit = ONE_BIT_AS_BITNET | {"quantization_config": MULTIPLY, "hidden_size": 128, "intermediate_size": 192}
     own = tensors(one_bit, 23, torch.float16)
@@ -555,6 +573,13 @@ def details(rows):
             yield wrapped(f"{words}. Reference: {case.reference}{row.note}. First tokens: {ids}.", rest="    ")
 
 
+GUESSED = (
+    "A plain Llama whose weights are ternary in floats says nowhere how its activations are computed: Falcon-E's are quantised, TriLM's are floats. They are"
+    " floats here where a matrix has several scales, which no BitNet has, or where it is in f16, as only TriLM is published; else they have 8 bits. GGUF says no"
+    " more: there TriLM is known by its scales or its name. A guess is logged, and `LoadOptions::quantized_activations` decides otherwise."
+)
+
+
 def document(rows):
     devices = [result.get("device", "no GPU") for result in next(row for row in rows if row.reference).results]
     largest = sorted(row.largest for row in rows if row.reference)
@@ -571,7 +596,8 @@ def document(rows):
         f"are {largest[0]:.0f} to {largest[-1]:.0f}. *Tokens* counts the greedy tokens, {STEPS} after each prompt, that are those of the reference.",
         "All tokens agree because prompts were drawn until every token led the next by 0.25 or more and no activation lay near a boundary of its"
         " 8-bit code. Only there are correct implementations sure to agree. Elsewhere a flipped code can move a logit by a few tenths, and after"
-        " a near tie another token may follow. (`qwen3` has no such codes: its activations are floats, in the reference too.)",
+        " a near tie another token may follow. (`qwen3` and TriLM have no such codes: their activations are floats, in the reference too.)",
+        GUESSED,
         "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
         " ternary (MLX's words, the types of Ternary-Bonsai) is kept as it is packed, with the same numbers: Ternary-Bonsai-1.7B takes 0.09 GB for it, 0.6 in 16"
         " bits, and 8B, which has both, 0.35, 2.5 in 16. Where such a file has weights of other values, they are decoded to 16 bits.",
