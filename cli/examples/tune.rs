@@ -8,8 +8,9 @@
 use anyhow::{Context as _, Result, ensure};
 use bitnet_cli::{model::ModelArgs, say};
 use bitnet_wgpu::{
-    Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales, Tensor, TernaryMatrix, Tuning, bitnet,
-    formats::ModelConfig,
+    Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales, Tensor, TernaryMatrix, Tuning,
+    bitnet::{self, Gate},
+    formats::{Activation, ModelConfig},
     measure::Roof,
     transformer::{self, AttentionShape, KvCache, NewTokens},
 };
@@ -137,10 +138,14 @@ struct Candidate {
 /// A piece of work of which candidates differ.
 struct Compared {
     what: String,
+    /// Of all copies.
     bytes: usize,
-    /// What is dispatched, its recording, how often that runs in one measurement, and seconds of each round.
-    variants: Vec<(Dispatched, Recording, u32, Vec<f64>)>,
+    copies: usize,
+    variants: Vec<Variant>,
 }
+
+/// What is dispatched, its recording, how often that runs in one measurement, and seconds of each round.
+type Variant = (Dispatched, Recording, u32, Vec<f64>);
 
 struct Trial {
     /// The table's first.
@@ -176,7 +181,8 @@ impl Trial {
             if candidates.iter().all(|(.., all)| all[n] == candidates[0].2[n]) {
                 continue;
             }
-            let mut compared = Compared { what: work.what.clone(), bytes: work.bytes * work.copies, variants: Vec::new() };
+            let mut compared =
+                Compared { what: work.what.clone(), bytes: work.bytes * work.copies, copies: work.copies, variants: Vec::new() };
             let mut chosen = Vec::new();
             for (_, context, all) in &candidates {
                 let known = compared.variants.iter().position(|(other, ..)| *other == all[n]);
@@ -219,13 +225,13 @@ impl Trial {
     }
 
     fn figures(&self, roof: &Roof) -> String {
-        let variant = |bytes: usize, (dispatched, .., seconds): &(Dispatched, Recording, u32, Vec<f64>)| {
+        let variant = |compared: &Compared, (dispatched, .., seconds): &Variant| {
             let (seconds, kernel) = (median(seconds), dispatched.last().map_or("", |(name, ..)| name));
-            let share = roof.share(bytes, seconds).map_or("above the roof".into(), |share| format!("{:.1} %", 100.0 * share));
-            format!(" {kernel} ×{} {:.1} µs {share};", dispatched.len(), seconds * 1e6)
+            let share = roof.share(compared.bytes, seconds).map_or("above the roof".into(), |share| format!("{:.1} %", 100.0 * share));
+            format!(" {kernel} ×{} {:.1} µs {share};", dispatched.len(), seconds / compared.copies as f64 * 1e6)
         };
         let line = |compared: &Compared| {
-            let variants: String = compared.variants.iter().map(|found| variant(compared.bytes, found)).collect();
+            let variants: String = compared.variants.iter().map(|found| variant(compared, found)).collect();
             format!("    {}:{variants}\n", compared.what)
         };
         self.compared.iter().map(line).collect()
@@ -251,8 +257,9 @@ fn products(c: &ModelConfig) -> [[usize; 2]; 4] {
 fn works(context: &Context, c: &ModelConfig) -> Result<Vec<Work>> {
     let mut works = Vec::new();
     if c.quantized_activations {
-        for shape in products(c) {
-            of_product(context, shape, &mut works)?;
+        for (n, shape) in products(c).into_iter().enumerate() {
+            let gate = if c.activation == Activation::Relu2 { Gate::Relu2 } else { Gate::Silu };
+            of_product(context, shape, (n == 2).then_some(gate), &mut works)?;
         }
     }
     of_attention(context, AttentionShape { heads: c.heads, kv_heads: c.kv_heads, head_dim: c.head_dim }, &mut works)?;
@@ -270,7 +277,7 @@ fn copies(context: &Context, bytes: usize) -> usize {
     if context.capabilities().software { 2 } else { ((384 << 20) / bytes.max(1)).clamp(1, 2000) }
 }
 
-fn of_product(context: &Context, [rows, columns]: [usize; 2], works: &mut Vec<Work>) -> Result<()> {
+fn of_product(context: &Context, [rows, columns]: [usize; 2], gate: Option<Gate>, works: &mut Vec<Work>) -> Result<()> {
     let values: Vec<i8> = (0..rows * columns).map(|i| (i * 7919 % 1009 % 3) as i8 - 1).collect();
     let w = PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02))?;
     let copies = copies(context, 4 * w.words().len());
@@ -293,10 +300,14 @@ fn of_product(context: &Context, [rows, columns]: [usize; 2], works: &mut Vec<Wo
         if tokens > 16 {
             continue;
         }
-        let w = matrices.clone();
+        let (w, gated) = (matrices.clone(), Tensor::<f32>::zeros(context, [tokens, rows / 2])?);
         let record = move |context: &Context, copies: usize| {
             let mut encoder = context.encoder("norm and product");
-            w[..copies].iter().try_for_each(|w| bitnet::norm_bitlinear_into(&mut encoder, &x, Some((&gain, 1e-5)), w, &y))?;
+            let norm = Some((&gain, 1e-5));
+            w[..copies].iter().try_for_each(|w| match gate {
+                Some(gate) => bitnet::norm_bitlinear_gated_into(&mut encoder, &x, norm, w, gate, &gated),
+                None => bitnet::norm_bitlinear_into(&mut encoder, &x, norm, w, &y),
+            })?;
             Ok(encoder.finish())
         };
         works.push(Work { what: what + ", normalised", bytes, copies, record: Box::new(record) });
@@ -326,7 +337,7 @@ fn of_attention(context: &Context, shape: AttentionShape, works: &mut Vec<Work>)
         let copies = copies(context, bytes).min(30);
         let caches = (0..copies).map(|_| KvCache::new(context, shape, sequences, past + run, element));
         let caches: Rc<Vec<_>> = Rc::new(caches.collect::<bitnet_wgpu::Result<_>>()?);
-        for halves in [false, true] {
+        for halves in [false, true].into_iter().filter(|halves| !halves || !c.matrix_units.is_empty()) {
             let (qkv, runs, angles, y, caches) = (qkv.clone(), runs.clone(), angles.clone(), y.clone(), caches.clone());
             let record = move |context: &Context, copies: usize| {
                 let (mut encoder, new) = (context.encoder("attention"), NewTokens { run, runs: &runs });

@@ -137,3 +137,29 @@ pub fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     parts.into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, step)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_of_one_adapter_and_driver() {
+        let info = |change: fn(&mut wgpu::AdapterInfo)| {
+            let mut info = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, wgpu::Backend::Vulkan);
+            change(&mut info);
+            hash([identity(&info).as_bytes()])
+        };
+        let changes: [fn(&mut wgpu::AdapterInfo); 7] = [
+            |_| (),
+            |info| info.name.push('x'),
+            |info| info.vendor = 1,
+            |info| info.device = 1,
+            |info| info.driver.push('x'),
+            |info| info.driver_info.push('x'),
+            |info| info.backend = wgpu::Backend::Metal,
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            assert!(changes[..n].iter().all(|other| info(*other) != info(*change)), "change {n}");
+        }
+    }
+}
