@@ -40,6 +40,7 @@
 
 extern crate self as bitnet_wgpu;
 
+mod choices;
 #[cfg(feature = "models")]
 mod cpu;
 mod element;
@@ -61,6 +62,7 @@ mod written;
 
 #[doc(hidden)]
 pub use bytemuck;
+pub use choices::{Choice, Tuning};
 pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{

@@ -6,6 +6,8 @@ pub const MOST_EMPTY_ROWS: usize = 1 << 24;
 pub mod cache {
     /// The largest compiled kernel that is read: drivers make some 100 KB.
     pub const MOST_BYTES: u64 = 64 << 20;
+    /// The largest file of choices that is read: all of them take some 600 bytes.
+    pub const MOST_TUNING: u64 = 16 << 10;
 }
 
 #[cfg(feature = "formats")]

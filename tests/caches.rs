@@ -1,7 +1,8 @@
-//! Kernels that are compiled before they are needed, and kept in a folder for the next time.
+//! Kernels that are compiled before they are needed, and kept in a folder for the next time; and what was measured, which is kept there too.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Tensor,
+    Choice, Context, ContextOptions, ErrorKind, Tensor, Tuning,
+    bitnet::{self, Layout},
     model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor, wgpu,
 };
@@ -126,4 +127,105 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
 fn without_a_folder_the_device_is_as_it_was() {
     let context = open(None);
     assert!(!context.device().features().contains(wgpu::Features::PIPELINE_CACHE));
+}
+
+/// The folder's file of what was measured.
+fn tuning_file(folder: &Path) -> (PathBuf, Vec<u8>) {
+    let mut kept = files(folder).into_iter().filter(|(path, _)| path.extension().is_none_or(|extension| extension != "kernel"));
+    let found = kept.next().expect("there is one");
+    assert!(found.0.extension().is_some_and(|extension| extension == "tuning") && kept.next().is_none(), "and nothing else");
+    found
+}
+
+/// Every choice is another than the table's.
+fn another(context: &Context) -> Tuning {
+    let mut tuning = Tuning::default();
+    for &choice in Choice::ALL {
+        let now = context.capabilities().choice(choice) as u32;
+        tuning.set(choice, if now == *choice.range().start() { now + 1 } else { now - 1 }).unwrap();
+    }
+    tuning
+}
+
+#[test]
+fn what_was_measured_is_kept_and_chosen_by() {
+    let directory = Directory::temporary();
+    let folder = directory.0.join("kernels");
+    let context = open(folder.clone());
+    assert!(context.capabilities().tuning.is_empty());
+    let tuning = another(&context);
+    let path = context.keep_tuning(&tuning).unwrap();
+    assert_eq!(tuning_file(&folder).0, path);
+    assert!(context.capabilities().tuning.is_empty(), "a context stays as it is");
+
+    let told = warnings(|| {
+        let tuned = open(folder.clone());
+        assert_eq!(tuned.capabilities().tuning, tuning);
+        for &choice in Choice::ALL {
+            assert_eq!(Some(tuned.capabilities().choice(choice) as u32), tuning.get(choice), "{choice:?}");
+        }
+        assert_eq!(block_on(tuned.recover()).unwrap().capabilities().tuning, tuning);
+        // What is chosen, and what is dispatched.
+        let (most, layout) = (context.capabilities().choice(Choice::GemvTokens), Layout::Half);
+        let plan = |context: &Context| bitnet::plan(most, 64, 64, layout, false, context.capabilities()).name;
+        assert_ne!(plan(&tuned), plan(&context));
+        let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
+        let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();
+        let mut encoder = tuned.encoder("tuned");
+        let w = bitnet::quantize_weights(&mut encoder, &w).unwrap();
+        let xq = support::quantize_as(&mut encoder, &x, layout).unwrap();
+        let y: Tensor<f32> = bitnet::bitlinear_quantized(&mut encoder, &xq, &w).unwrap();
+        let recording = encoder.finish();
+        assert_eq!(recording.kernels().last().unwrap().name, plan(&tuned));
+        drop(y);
+    });
+    assert!(told.is_empty(), "{told:?}");
+    assert!(open(None).capabilities().tuning.is_empty() && open(directory.0.join("other")).capabilities().tuning.is_empty());
+
+    // A new one takes its place, and one of nothing is that of the table.
+    context.keep_tuning(&Tuning::default()).unwrap();
+    assert!(tuning_file(&folder).1.len() < 40 && open(folder.clone()).capabilities().tuning.is_empty());
+}
+
+#[test]
+fn what_was_not_measured_here_is_ignored_with_one_line() {
+    let directory = Directory::temporary();
+    let folder = directory.0.join("kernels");
+    let context = open(folder.clone());
+    let (path, tuning) = (context.keep_tuning(&another(&context)).unwrap(), another(&context));
+    let sound = fs::read(&path).unwrap();
+    let changed = |at: usize| sound.iter().enumerate().map(|(i, &byte)| if i == at { byte ^ 1 } else { byte }).collect::<Vec<u8>>();
+    // As it is written, with another text.
+    let lying = |text: &[u8]| [&sound[..29], &hash(text), text].concat();
+    let mut wrong: Vec<(String, Vec<u8>)> = vec![
+        ("longer".into(), [&sound[..], b"x"].concat()),
+        ("oversized".into(), lying(&b"tall_rows 5\n".repeat(10_000))),
+        ("of another device, driver or version".into(), changed(25)),
+        ("a compiled kernel".into(), [b"bitnet-wgpu kernel 1\n", &sound[21..]].concat()),
+        ("no text".into(), lying(&[0xff, 0xfe, b'\n'])),
+        ("twice".into(), lying(b"tall_rows 5\ntall_rows 5\n")),
+        ("no number".into(), lying(b"tall_rows\n")),
+        ("an unknown choice".into(), lying(b"tall_columns 5\n")),
+    ];
+    wrong.extend((0..sound.len()).step_by(7).map(|at| (format!("cut off at {at}"), sound[..at].to_vec())));
+    wrong.extend((0..sound.len()).step_by(11).map(|at| (format!("a bit in {at}"), changed(at))));
+    let values = ["NaN", "-1", "1e3", "0x10", "inf", "0.5", "4294967296", "99999999999999999999", "", " 5", "\u{663}"];
+    wrong.extend(values.map(|value| (format!("`{value}`"), lying(format!("gemv_tokens {value}\n").as_bytes()))));
+    wrong.extend([0, 4097].map(|value| (format!("out of its range: {value}"), lying(format!("gemv_tokens {value}\n").as_bytes()))));
+    for (what, bytes) in wrong {
+        fs::write(&path, bytes).unwrap();
+        let told = warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty(), "{what}"));
+        let one = told.len() == 1 && told[0].contains(&path.display().to_string()) && told[0].contains("chosen as without it");
+        assert!(one, "{what}: {told:?}");
+    }
+    // No file at all.
+    fs::remove_file(&path).unwrap();
+    assert!(warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty())).is_empty());
+    fs::create_dir(&path).unwrap();
+    assert_eq!(warnings(|| assert!(open(folder.clone()).capabilities().tuning.is_empty())).len(), 1);
+    assert_eq!(context.keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
+
+    assert_eq!(open(None).keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Invalid);
+    let beyond = open(directory.write("file", "no folder").join("kernels"));
+    assert_eq!(beyond.keep_tuning(&tuning).unwrap_err().kind(), ErrorKind::Io);
 }

@@ -1,8 +1,8 @@
 //! The same bits in any company: a sequence's logits do not depend on how its text was cut into pieces, on what else is in the batch, or on how many
-//! tokens a step takes. In every engine.
+//! tokens a step takes. In every engine. Nor do they depend on the numbers that kernels are chosen by.
 
 use bitnet_wgpu::{
-    Context,
+    Choice, Context, Tuning,
     model::{LoadOptions, Model, Session, SessionOptions},
 };
 use support::{block_on, context, models::TernaryTables, prompts_on_matrix_units, real_model};
@@ -137,6 +137,62 @@ fn among_others(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
             let token_of = |sequence: usize| if sequence == place { id } else { ((token * 37 + sequence) % vocab) as u32 };
             let logits = block_on(session.decode(&(0..=others).map(token_of).collect::<Vec<_>>())).unwrap();
             assert_eq!(bits(&logits[place * vocab..][..vocab]), alone[token], "{engine}: token {token} among {others}");
+        }
+    }
+}
+
+/// Tables of choices as far from the usual ones as may be: all at one end, at the other, and in turn at both.
+fn extremes() -> [Tuning; 4] {
+    [|_| false, |_| true, |n| n % 2 == 0, |n| n % 4 < 2].map(|at_end: fn(usize) -> bool| {
+        let mut tuning = Tuning::default();
+        for (n, &choice) in Choice::ALL.iter().enumerate() {
+            let range = choice.range();
+            tuning.set(choice, if at_end(n) { *range.end() } else { *range.start() }).unwrap();
+        }
+        tuning
+    })
+}
+
+/// Logits of a prompt in one piece and of few tokens after it, and of sequences side by side.
+fn everything(model: &Model) -> Vec<Vec<u32>> {
+    const SEQUENCES: usize = 7;
+    let ids = text(model, 1, 100);
+    let (mut alone, mut at, mut all) = (session(model, 1), 0, Vec::new());
+    for piece in [70, 1, 2, 3, 5] {
+        all.push(bits(&block_on(alone.prefill(0, &ids[at..at + piece])).unwrap()));
+        at += piece;
+    }
+    let mut together = session(model, SEQUENCES);
+    for sequence in 0..SEQUENCES {
+        let ids = text(model, sequence as u32, 3 + 5 * sequence);
+        all.push(bits(&block_on(together.prefill(sequence, &ids)).unwrap()));
+    }
+    all.push(bits(&block_on(together.decode(&text(model, 2, SEQUENCES))).unwrap()));
+    all
+}
+
+#[test]
+fn no_choice_changes_a_bit_of_logits() {
+    let packed = context().restricted(|c| c.fast_packed_dot = true);
+    let plain = context().restricted(|c| (c.subgroups, c.device_barriers) = (false, false));
+    let units = prompts_on_matrix_units();
+    let small = |name: &str| support::data("models").join(name);
+    let mut all = vec![
+        ("as it is", context(), real_model()),
+        ("as it is", context(), small("llama")),
+        ("as it is", context(), small("qwen3")),
+        ("int8", &packed, small("llama")),
+        ("int8", &packed, small("odd")),
+        ("plain", &plain, small("odd")),
+    ];
+    all.extend(units.as_ref().map(|context| ("matrix units", context, real_model())));
+    for (device, context, path) in all {
+        let logits = |context: &Context| everything(&Model::load(context, &path).unwrap());
+        let usual = logits(context);
+        for (n, tuning) in extremes().into_iter().enumerate() {
+            let tuned = logits(&context.restricted(|c| c.tuning = tuning));
+            let other = tuned.iter().zip(&usual).position(|(tuned, usual)| tuned != usual);
+            assert_eq!(other, None, "{device}, {}, table {n}", path.display());
         }
     }
 }

@@ -14,7 +14,7 @@ use syn::{
 /// Top-level modules, from the lowest layer up. A layer may import from those before it; the modules of one layer may import from each other as
 /// long as there is no cycle.
 const LAYERS: [&[&str]; 9] = [
-    &["shape", "element", "language", "error", "limits", "memory", "spans", "written"],
+    &["shape", "element", "language", "error", "limits", "memory", "spans", "written", "choices"],
     &["kernel"],
     &["gpu"],
     &["weights"],

@@ -188,6 +188,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         object["offloaded"] = json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
         object["matrix_units"] = (!context.capabilities().matrix_units.is_empty()).into();
         object["gpu_bytes_of_weights"] = bytes.into();
+        object["tuned"] = (!context.capabilities().tuning.is_empty()).into();
         object["driver"] = context.capabilities().driver.clone().into();
     }
     // Warm-up: an idle device runs at a low clock, and kernels are compiled at their first use.

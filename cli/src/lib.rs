@@ -1,5 +1,5 @@
 //! The commands of `bitnet`: each is a module with its arguments and what it does. The examples `generate`, `perplexity` and `bench_model` call them
-//! too.
+//! too, and `tune` takes their options.
 
 pub mod adapters;
 pub mod bench;

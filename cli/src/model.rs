@@ -95,7 +95,7 @@ pub struct ModelArgs {
     /// Compute the attention of prompts on them too, in 16 bits: faster, but logits differ in their last bits by how a prompt is cut
     #[arg(long, conflicts_with_all = ["no_matrix_units", "cpu"])]
     pub half_attention: bool,
-    /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is sooner
+    /// Keep compiled kernels in this folder, and take them from there (Vulkan): the next start is sooner; and choose kernels by what the example `tune` measured
     #[arg(long, value_name = "DIR", conflicts_with = "cpu")]
     pub cache: Option<PathBuf>,
     /// The most GPU memory that the model and its work may take: bytes, or with K, M or G for 2^10, 2^20 or 2^30 of them
@@ -184,6 +184,9 @@ impl ModelArgs {
             }
             context
         };
+        if context.as_ref().is_some_and(|context| !context.capabilities().tuning.is_empty()) {
+            note("kernels are chosen by what was measured on this device");
+        }
         Ok(match (context, self.language) {
             (Some(context), Some(Language::Wgsl)) => Some(context.with_language(ShaderLanguage::Wgsl)?),
             (Some(context), Some(Language::Msl)) => Some(context.with_language(ShaderLanguage::Msl)?),

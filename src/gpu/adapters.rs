@@ -209,7 +209,8 @@ pub struct ContextOptions {
     /// The most time that a wait for the device may take: [`Context::limit_waits`](crate::Context::limit_waits). Unless it is set, waits have no end but the
     /// device's.
     pub wait_limit: Option<Duration>,
-    /// A folder where compiled kernels are kept for the next time: see [`ContextOptions::cache`]. Unless it is set, none is written or read.
+    /// A folder where compiled kernels are kept for the next time, and what was measured on a device: see [`ContextOptions::cache`]. Unless it is set, none
+    /// is written or read.
     pub cache: Option<PathBuf>,
     /// Are a model's layers to be kept in host memory ([`LoadOptions::offload`](crate::model::LoadOptions::offload))? See [`ContextOptions::offload`].
     pub offload: bool,
@@ -285,6 +286,9 @@ impl ContextOptions {
     /// Sets [`ContextOptions::cache`]: kernels that were compiled before, on the same adapter by the same driver, are read from the folder, and others are
     /// written there, so that a program begins sooner. Only Vulkan gives them (Metal keeps its own); with other backends nothing is written. Drivers, too,
     /// keep their own, unless they are told not to.
+    ///
+    /// What was measured on the device by the example `tune`, and written by [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder
+    /// with any backend, and kernels are chosen by it: [`Capabilities::tuning`].
     ///
     /// Let nobody write to the folder whom the program does not trust: a driver does not check what it is given. A folder that is not there is made for its
     /// owner alone. A file that is damaged or of something else

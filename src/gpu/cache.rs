@@ -1,8 +1,10 @@
 //! Compiled kernels in a folder: what a driver made of a kernel, in a file of its own, by the name of all that it depends on. A file that is not what was
-//! written there is not used, and neither that nor a folder that cannot be written to is more than a line in the log.
+//! written there is not used, and neither that nor a folder that cannot be written to is more than a line in the log. (`tuning.rs` keeps what was
+//! measured in files of the same form.)
 
 use super::scopes::guarded;
 use crate::{
+    error::Result,
     limits::cache::MOST_BYTES,
     written::{at, written},
 };
@@ -12,9 +14,11 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// What a file begins with; the hash of its name's origin and that of what follows come next.
-const MAGIC: &[u8] = b"bitnet-wgpu kernel 1\n";
-const HEADER: usize = MAGIC.len() + 16;
+/// A file begins with its kind; the hash of its name's origin and that of what follows come next.
+pub type Kind = [u8; 21];
+const HEADER: usize = size_of::<Kind>() + 16;
+
+const KERNEL: &Kind = b"bitnet-wgpu kernel 1\n";
 
 /// The folder, and which device it is for.
 pub struct KernelCache {
@@ -37,18 +41,14 @@ pub struct Cached<'a> {
 
 impl KernelCache {
     pub fn new(folder: PathBuf, info: &wgpu::AdapterInfo) -> Self {
-        let wgpu::AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
-        // In debug builds, kernels have bounds checks.
-        let (version, checked) = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
-        let device = format!("{version} {checked}\n{backend:?}\n{name}\n{vendor:x} {device:x}\n{driver}\n{driver_info}\n");
-        Self { folder, device, told: AtomicBool::new(false) }
+        Self { folder, device: identity(info), told: AtomicBool::new(false) }
     }
 
     /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where the driver makes none.
     pub fn open(&self, device: &wgpu::Device, kernel: &'static str, text: &[u8]) -> Option<Cached<'_>> {
         let key = hash([self.device.as_bytes(), kernel.as_bytes(), b"\n", text]);
         let path = self.folder.join(format!("{key:016x}.kernel"));
-        let data = read(&path, key).unwrap_or_else(|why| {
+        let data = read(&path, KERNEL, key, MOST_BYTES).unwrap_or_else(|why| {
             log::warn!("{}: {why}: the kernel is compiled anew", path.display());
             None
         });
@@ -74,14 +74,27 @@ impl Cached<'_> {
     pub fn keep(self) {
         let fits = |data: &Vec<u8>| (HEADER + data.len()) as u64 <= MOST_BYTES;
         let Some(data) = self.raw.get_data().filter(|data| data.len() > self.found && fits(data)) else { return };
-        let write = |partial: &Path| at(&self.path, fs::write(partial, [&header(self.key, &data)[..], &data].concat()));
-        let made = at(&self.cache.folder, make_folder(&self.cache.folder));
-        if let Err(error) = made.and_then(|()| written(&self.path, write))
+        if let Err(error) = write(&self.path, KERNEL, self.key, &data)
             && !self.cache.told.swap(true, Ordering::Relaxed)
         {
             log::warn!("compiled kernels are not kept: {error}");
         }
     }
+}
+
+/// What files rest on: an adapter, its driver, and this crate.
+pub fn identity(info: &wgpu::AdapterInfo) -> String {
+    let wgpu::AdapterInfo { name, vendor, device, driver, driver_info, backend, .. } = info;
+    // In debug builds, kernels have bounds checks.
+    let (version, checked) = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
+    format!("{version} {checked}\n{backend:?}\n{name}\n{vendor:x} {device:x}\n{driver}\n{driver_info}\n")
+}
+
+/// Writes a file that [`read`] takes, in a folder that is made where it is not there.
+pub fn write(path: &Path, kind: &Kind, key: u64, data: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    at(folder, make_folder(folder))?;
+    written(path, |partial| at(path, fs::write(partial, [&header(kind, key, data)[..], data].concat())))
 }
 
 /// A folder that nobody else may write to, unless it is there: a driver runs what is in it.
@@ -93,7 +106,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 #[allow(unsafe_code)]
-fn create(device: &wgpu::Device, kernel: &'static str, data: Option<&[u8]>) -> crate::error::Result<wgpu::PipelineCache> {
+fn create(device: &wgpu::Device, kernel: &'static str, data: Option<&[u8]>) -> Result<wgpu::PipelineCache> {
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some(kernel), data, fallback: false };
     // SAFETY: `read` has seen that the data is what `keep` wrote, which wgpu gave it; whoever named the folder lets nobody else write there. wgpu itself
     // compares device and driver.
@@ -101,26 +114,52 @@ fn create(device: &wgpu::Device, kernel: &'static str, data: Option<&[u8]>) -> c
 }
 
 /// What was written to a file under this key; `None` where there is no file.
-fn read(path: &Path, key: u64) -> Result<Option<Vec<u8>>, String> {
+pub fn read(path: &Path, kind: &Kind, key: u64, most_bytes: u64) -> Result<Option<Vec<u8>>, String> {
     let text = |error: io::Error| error.to_string();
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(found) if found.len() > MOST_BYTES => return Err(format!("has {} bytes, more than {MOST_BYTES}", found.len())),
+        Ok(found) if found.len() > most_bytes => return Err(format!("has {} bytes, more than {most_bytes}", found.len())),
         found => found.map_err(text)?,
     };
     let mut bytes = fs::read(path).map_err(text)?;
     match bytes.split_at_checked(HEADER) {
-        Some((found, data)) if found == header(key, data) => Ok(Some(bytes.split_off(HEADER))),
-        _ => Err("is damaged, or no kernel of this device".into()),
+        Some((found, data)) if found == header(kind, key, data) => Ok(Some(bytes.split_off(HEADER))),
+        _ => Err("is damaged, or not of this device".into()),
     }
 }
 
-fn header(key: u64, data: &[u8]) -> Vec<u8> {
-    [MAGIC, &key.to_le_bytes(), &hash([data]).to_le_bytes()].concat()
+fn header(kind: &Kind, key: u64, data: &[u8]) -> Vec<u8> {
+    [&kind[..], &key.to_le_bytes(), &hash([data]).to_le_bytes()].concat()
 }
 
 /// FNV-1a: the same in every build.
-fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+pub fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     parts.into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_of_one_adapter_and_driver() {
+        let info = |change: fn(&mut wgpu::AdapterInfo)| {
+            let mut info = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, wgpu::Backend::Vulkan);
+            change(&mut info);
+            hash([identity(&info).as_bytes()])
+        };
+        let changes: [fn(&mut wgpu::AdapterInfo); 7] = [
+            |_| (),
+            |info| info.name.push('x'),
+            |info| info.vendor = 1,
+            |info| info.device = 1,
+            |info| info.driver.push('x'),
+            |info| info.driver_info.push('x'),
+            |info| info.backend = wgpu::Backend::Metal,
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            assert!(changes[..n].iter().all(|other| info(*other) != info(*change)), "change {n}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! What a device offers, as plain data: kernel choice is a pure function of it.
 
 use crate::{
+    choices::{Choice, Family, Tuning},
     kernel::needs::{MatrixUnit, WGSL_LANES},
     language::ShaderLanguage,
 };
@@ -42,6 +43,9 @@ pub struct Capabilities {
     pub max_binding_bytes: u64,
     /// The most workgroups in one dimension of a dispatch.
     pub max_workgroups: u32,
+    /// What was measured on this device, in place of the numbers of its family; nothing unless the folder of
+    /// [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or [`Context::restricted`](crate::Context::restricted) sets it.
+    pub tuning: Tuning,
 }
 
 impl Capabilities {
@@ -71,6 +75,7 @@ impl Capabilities {
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
+            tuning: Tuning::default(),
         }
     }
 
@@ -93,7 +98,18 @@ impl Capabilities {
             timestamps: true,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,
+            tuning: Tuning::default(),
         }
+    }
+
+    /// A number that kernels are chosen by: the device's own where it was measured, else that of its family.
+    pub fn choice(&self, choice: Choice) -> usize {
+        let family = match (self.software, self.apple) {
+            (true, _) => Family::Software,
+            (false, true) => Family::Apple,
+            (false, false) => Family::Gpu,
+        };
+        self.tuning.get(choice).unwrap_or_else(|| choice.on(family)) as usize
     }
 }
 

@@ -21,5 +21,6 @@ pub(crate) mod recording;
 pub(crate) mod scopes;
 pub(crate) mod tensor;
 pub(crate) mod trace;
+pub(crate) mod tuning;
 #[cfg(feature = "models")]
 pub(crate) mod warm_up;

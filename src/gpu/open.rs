@@ -63,7 +63,7 @@ impl Context {
         let cache = folder.map(|folder| KernelCache::new(folder, &raw.get_info()));
         let context = Self::probed(raw, device, queue, options.wait_limit, cache).await?.opened_by(options);
         context.limit_memory(options.memory_limit);
-        Ok(context)
+        Ok(context.tuned())
     }
 
     /// Another device, opened as this one was, in place of one that was lost ([`Error::DeviceLost`]): by the same options, with the limits of memory and

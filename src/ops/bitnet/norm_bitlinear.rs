@@ -11,6 +11,7 @@ use super::{
     rms_norm_quantize::{rms_norm_quantize_cpu, rms_norm_quantize_into},
 };
 use crate::{
+    choices::Choice,
     error::{Error, Result},
     gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
@@ -143,11 +144,7 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// A kernel, and the rows of the matrix that a workgroup takes.
 type Plan = (&'static Kernel, usize);
 
-/// Up to this many tokens a workgroup's preparation of a row, which it shares with nobody, costs less than a dispatch of its own.
-const FEW_TOKENS: usize = 2;
-
 /// The kernel for so many tokens of `features` times a matrix of `rows`; none where one dispatch after another is better, or where the row does not fit.
-/// Measured as docs/performance.md tells.
 fn plan(
     family: &'static Family,
     tokens: usize,
@@ -156,22 +153,22 @@ fn plan(
     capabilities: &Capabilities,
     language: ShaderLanguage,
 ) -> Option<Plan> {
-    if tokens > FEW_TOKENS || rows == 0 || features == 0 || !features.is_multiple_of(4) {
+    if tokens > capabilities.choice(Choice::FusedTokens) || rows == 0 || features == 0 || !features.is_multiple_of(4) {
         return None;
     }
     let (kernels, smallest): (&[Kernel], _) = match layout(features, capabilities, language) {
         Layout::Int8 => (&family.int8, 32),
         Layout::Half if !capabilities.half_subnormals => return None,
-        Layout::Half if capabilities.software => (&family.software, 64),
+        Layout::Half if rows >= capabilities.choice(Choice::FusedNarrowRows) => (&family.software, 64),
         Layout::Half => (&family.half, 64),
     };
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
     let kernel = kernels.iter().find(fits)?;
     // As many workgroups as keep a large GPU busy, but no more: each prepares the row once again.
-    const BUSY: usize = 256;
+    let busy = capabilities.choice(Choice::FusedWorkgroups);
     let most = kernel.sources()[0].threads() as usize;
     let mut tile = smallest;
-    while tile < most && rows.div_ceil(tile) > BUSY {
+    while tile < most && rows.div_ceil(tile) > busy {
         tile *= 2;
     }
     Some((kernel, tile))

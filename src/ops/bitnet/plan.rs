@@ -1,6 +1,4 @@
-//! Which kernel computes a BitLinear: a pure function of the problem and the device.
-//!
-//! Constants were measured as docs/performance.md tells.
+//! Which kernel computes a BitLinear: a pure function of the problem and the device. The numbers that decide are in `choices.rs`.
 
 use super::{
     activations::Layout,
@@ -11,44 +9,11 @@ use super::{
     },
 };
 use crate::{
+    choices::Choice,
     gpu::{capabilities::Capabilities, context::Context},
     kernel::{declaration::Kernel, needs::MatrixUnit},
     language::ShaderLanguage,
 };
-
-/// Up to so many tokens, passes of a GEMV over the weights, each for eight tokens, cost less than the tiles of a GEMM.
-const GEMV_TOKENS_INT8: usize = 256;
-
-/// The same of halves, each pass for four tokens. On Apple GPUs a pass takes 5.4 cycles a weight, and a tile of 32 tokens, empty or not, 34.
-const GEMV_TOKENS_HALF: usize = 24;
-
-/// Up to so many tokens a narrow tile is enough.
-const NARROW_TOKENS: usize = 32;
-
-/// From so many rows on, a GEMV of one token keeps a large GPU busy with four rows per team; fewer are better spread thin.
-const TALL_ROWS: usize = 16_384;
-
-/// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer rows and tokens, four teams share four rows.
-const BUSY_TEAMS: usize = 2048;
-
-/// From so many outputs on, of more than [`NARROW_TOKENS`], the tiles of a matrix unit cost less than passes of a GEMV. A tile takes as long for its
-/// columns, whatever else there is, and few of them leave a large GPU idle.
-const UNIT_OUTPUTS: usize = 300_000;
-
-/// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones are made.
-const LARGE_TILES: usize = 96;
-
-/// The same on a unit for int8, which passes of a GEMV beat for less.
-const INT8_UNIT_OUTPUTS: usize = 120_000;
-
-/// Up to so many tokens, a GEMV's two passes are as fast as the tiles of a unit for int8.
-const INT8_UNIT_TOKENS: usize = 16;
-
-/// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times as many of 64 × 64.
-const INT8_LARGE_TILES: usize = 64;
-
-/// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself.
-const LONELY_TILES: usize = 132;
 
 /// The fewest rows that a workgroup of a GEMV of several tokens has; a dimension of a grid has only so many workgroups.
 const LEAST_TILE_ROWS: usize = 4;
@@ -77,10 +42,10 @@ pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped
     match layout {
         _ if grouped && tokens == 1 => &GROUPED,
         _ if grouped => &GROUPED_SEVERAL,
-        Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => int8_expanded(tokens, rows),
-        Layout::Int8 if gemv_fits => int8(tokens, rows),
+        Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => int8_expanded(tokens, rows, capabilities),
+        Layout::Int8 if gemv_fits => int8(tokens, rows, capabilities),
         Layout::Int8 => &GEMM_INT8,
-        Layout::Half if gemv_fits => half(tokens, capabilities),
+        Layout::Half if gemv_fits => half(tokens, rows, capabilities),
         Layout::Half => &GEMM_HALF,
     }
 }
@@ -88,64 +53,68 @@ pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped
 /// The kernel on a matrix unit, where there is one, and where it is exact and the best.
 fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static Kernel> {
     let has = |unit: Option<MatrixUnit>| unit.is_some_and(|unit| capabilities.matrix_units.contains(&unit));
-    let many = |tokens_from: usize, outputs_from: usize| {
-        tokens > GEMV_TOKENS_INT8 || tokens > tokens_from && tokens.saturating_mul(rows) >= outputs_from
+    let many = |tokens_from, outputs_from| {
+        let [tokens_from, outputs_from] = [tokens_from, outputs_from].map(|choice| capabilities.choice(choice));
+        tokens > capabilities.choice(Choice::PackedGemvTokens) || tokens > tokens_from && tokens.saturating_mul(rows) >= outputs_from
     };
     let tiles = |side: usize| rows.div_ceil(side).saturating_mul(tokens.div_ceil(side));
     // Up to 64 tokens, half of a large tile would be empty.
-    let large = |tiles_from: usize| tokens > 64 && tiles(128) >= tiles_from;
+    let large = |tiles_from| tokens > 64 && tiles(128) >= capabilities.choice(tiles_from);
     if features == 0 {
         return None;
     }
     if let Some(on) = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit())) {
-        return many(INT8_UNIT_TOKENS, INT8_UNIT_OUTPUTS).then(|| match tiles(64) {
-            _ if large(INT8_LARGE_TILES) => &on.large,
-            0..=LONELY_TILES => &on.deep,
+        return many(Choice::Int8UnitTokens, Choice::Int8UnitOutputs).then(|| match tiles(64) {
+            _ if large(Choice::Int8UnitLargeTiles) => &on.large,
+            tiles if tiles <= capabilities.choice(Choice::LonelyTiles) => &on.deep,
             _ => &on.small,
         });
     }
-    if !many(NARROW_TOKENS, UNIT_OUTPUTS) || features > OnUnit::MAX_FEATURES {
+    if !many(Choice::UnitTokens, Choice::UnitOutputs) || features > OnUnit::MAX_FEATURES {
         return None;
     }
     let on = [&UNITS_16, &UNITS_8].into_iter().find(|on| has(on.unit()))?;
-    Some(if large(LARGE_TILES) { &on.large } else { &on.small })
+    Some(if large(Choice::UnitLargeTiles) { &on.large } else { &on.small })
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
-fn int8(tokens: usize, rows: usize) -> &'static Kernel {
-    let busy = |in_a_pass| rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass)) >= BUSY_TEAMS;
+fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Kernel {
+    let busy = |in_a_pass| rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass)) >= capabilities.choice(Choice::BusyTeams);
     match tokens {
-        0..=1 if rows >= TALL_ROWS => &GEMV_INT8_TALL,
+        0..=1 if rows >= capabilities.choice(Choice::TallRows) => &GEMV_INT8_TALL,
         0..=1 => &GEMV_INT8,
+        _ if tokens > capabilities.choice(Choice::PackedGemvTokens) => &GEMM_INT8,
         2 => &GEMV_INT8_2,
         3..=4 if busy(4) => &GEMV_INT8_4_BUSY,
         3..=4 => &GEMV_INT8_4,
-        5..=GEMV_TOKENS_INT8 if busy(8) => &GEMV_INT8_8_BUSY,
-        5..=GEMV_TOKENS_INT8 => &GEMV_INT8_8,
-        _ => &GEMM_INT8,
+        _ if busy(8) => &GEMV_INT8_8_BUSY,
+        _ => &GEMV_INT8_8,
     }
 }
 
 /// Where a packed product is expanded to sixteen instructions: what fits an Apple GPU's registers.
-fn int8_expanded(tokens: usize, rows: usize) -> &'static Kernel {
+fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Kernel {
     match tokens {
-        0..=2 => int8(tokens, rows),
-        _ if tokens <= GEMV_TOKENS_HALF => &GEMV_INT8_4,
-        _ => &GEMM_INT8,
+        0..=1 => int8(tokens, rows, capabilities),
+        _ if tokens > capabilities.choice(Choice::GemvTokens) => &GEMM_INT8,
+        2 => &GEMV_INT8_2,
+        _ => &GEMV_INT8_4,
     }
 }
 
 /// The GEMV whose pass has room for the tokens, at most four of them.
-fn half(tokens: usize, capabilities: &Capabilities) -> &'static Kernel {
+fn half(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Kernel {
     match tokens {
         0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
-        0..=1 if capabilities.software => &GEMV_HALF_SOFTWARE,
+        0..=1 if rows >= capabilities.choice(Choice::WideRows) => &GEMV_HALF_SOFTWARE,
         0..=1 => &GEMV_HALF,
-        2..=GEMV_TOKENS_HALF if !capabilities.half_subnormals => &GEMV_BIASED_4,
+        _ if tokens > capabilities.choice(Choice::GemvTokens) => match tokens <= capabilities.choice(Choice::NarrowTokens) {
+            true => &GEMM_HALF_NARROW,
+            false => &GEMM_HALF,
+        },
+        _ if !capabilities.half_subnormals => &GEMV_BIASED_4,
         2 => &GEMV_HALF_2,
-        3..=GEMV_TOKENS_HALF => &GEMV_HALF_4,
-        _ if tokens <= NARROW_TOKENS => &GEMM_HALF_NARROW,
-        _ => &GEMM_HALF,
+        _ => &GEMV_HALF_4,
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 use crate::{
+    choices::Choice,
     error::{Error, Result},
     gpu::{
+        capabilities::Capabilities,
         encoder::Encoder,
         out::Out,
         tensor::{Bind, Tensor},
@@ -192,7 +194,8 @@ pub fn rope_attention_into<'y>(
     cache.check_rows("rope", qkv, new)?;
     cache.check_angles("rope", angles)?;
     let (tokens, AttentionShape { heads, kv_heads, head_dim }) = (qkv.shape().as_matrix().0, cache.shape);
-    let shares = plan(heads / kv_heads, kv_heads, tokens, head_dim, longest.min(cache.capacity));
+    let capabilities = encoder.context().capabilities();
+    let shares = plan(heads / kv_heads, kv_heads, tokens, head_dim, longest.min(cache.capacity), capabilities);
     let inside = new.run == 1 && heads / kv_heads <= MOST_FEW && shares != Plan::All;
     encoder.whole(|encoder| {
         if !inside {
@@ -215,12 +218,12 @@ enum Plan {
 }
 
 /// Shares are workgroups of their own where rows alone do not keep a GPU busy, as long as there is room for what they leave.
-fn plan(rows: usize, kv_heads: usize, sequences: usize, head_dim: usize, longest: usize) -> Plan {
-    const BUSY: usize = 256;
+fn plan(rows: usize, kv_heads: usize, sequences: usize, head_dim: usize, longest: usize, capabilities: &Capabilities) -> Plan {
     const MOST_FLOATS: usize = 16 << 20;
     let shares = longest.div_ceil(SPAN).max(1);
     let left = [rows, kv_heads, sequences, head_dim].iter().fold(shares, |all, &n| all.saturating_mul(n));
-    let few = rows <= MOST_FEW || rows.div_ceil(MOST_FEW) * kv_heads * sequences < BUSY;
+    let busy = capabilities.choice(Choice::AttentionWorkgroups);
+    let few = rows <= MOST_FEW || rows.div_ceil(MOST_FEW) * kv_heads * sequences < busy;
     if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
 }
 
@@ -258,14 +261,14 @@ fn record(
     let longest = longest.min(cache.capacity);
     let (rows, sequences) = (run * (shape.heads / shape.kv_heads), tokens / run);
     let (keys, values, y) = (&cache.keys, &cache.values, y.tensor());
-    let plan = plan(rows, shape.kv_heads, sequences, shape.head_dim, longest);
+    let context = encoder.context();
+    let plan = plan(rows, shape.kv_heads, sequences, shape.head_dim, longest, context.capabilities());
     // What rotates inside must be of few.
     let Plan::Shares(shares) = plan else {
         let bindings: [&dyn Bind; 5] = [runs, qkv, keys, values, y];
         let strips = shape.head_dim.div_ceil(COLUMNS);
         return encoder.dispatch(&MANY, &params, &bindings, [rows, shape.kv_heads * strips, sequences]);
     };
-    let context = encoder.context();
     // Of a single share, nothing is left.
     let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
     let extent = [rows, shape.kv_heads * shares, sequences];
@@ -347,7 +350,14 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Plan::*, plan};
+    use super::{
+        Capabilities,
+        Plan::{self, *},
+    };
+
+    fn plan(rows: usize, kv_heads: usize, sequences: usize, head_dim: usize, longest: usize) -> Plan {
+        super::plan(rows, kv_heads, sequences, head_dim, longest, &Capabilities::example(false))
+    }
 
     #[test]
     fn shares_keep_a_gpu_busy_and_fit() {

@@ -6,8 +6,10 @@ use super::{
     rope::rope,
 };
 use crate::{
+    choices::Choice,
     error::Result,
     gpu::{
+        capabilities::Capabilities,
         encoder::Encoder,
         out::Out,
         tensor::{Bind, Tensor},
@@ -59,9 +61,9 @@ static UNITS_8_64: Kernel =
 pub(super) const KERNELS: &[&Kernel] = &[&UNITS_16_64, &UNITS_16_128, &UNITS_16_128_LARGE, &UNITS_8_32, &UNITS_8_64];
 
 /// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with `rows` rows.
-fn plan(units: &[MatrixUnit], head_dim: usize, rows: usize, groups: usize) -> Option<&'static Kernel> {
-    // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy (docs/performance.md).
-    let large = rows.div_ceil(128) * groups >= 150;
+fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize) -> Option<&'static Kernel> {
+    // Tiles of 128 rows read keys and values half as often; they must keep a GPU busy.
+    let large = rows.div_ceil(128) * groups >= capabilities.choice(Choice::AttentionLargeTiles);
     let kernel = |unit| match (unit, head_dim) {
         (UNIT_16, 64) => Some(&UNITS_16_64),
         (UNIT_16, 128) => Some(if large { &UNITS_16_128_LARGE } else { &UNITS_16_128 }),
@@ -69,7 +71,7 @@ fn plan(units: &[MatrixUnit], head_dim: usize, rows: usize, groups: usize) -> Op
         (UNIT_8, 64) => Some(&UNITS_8_64),
         _ => None,
     };
-    units.iter().find_map(|&unit| kernel(unit))
+    capabilities.matrix_units.iter().find_map(|&unit| kernel(unit))
 }
 
 /// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of runs of 64 tokens and more, queries and weights of
@@ -94,11 +96,11 @@ pub fn rope_attention_in_halves_into<'y>(
     y: impl Into<Out<'y, f32>>,
 ) -> Result<()> {
     let y = y.into();
-    let (units, shape) = (&encoder.context().capabilities().matrix_units, cache.shape);
+    let (capabilities, shape) = (encoder.context().capabilities(), cache.shape);
     let (rows, sequences) = (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
     // A row that sees nothing is for the others.
     let served = new.run >= MIN_RUN && cache.in_halves() && longest.min(cache.capacity) > 0;
-    let Some(kernel) = plan(units, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served) else {
+    let Some(kernel) = plan(capabilities, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served) else {
         return attention::rope_attention_into(encoder, qkv, new, angles, cache, longest, y);
     };
     encoder.whole(|encoder| {
@@ -111,11 +113,15 @@ pub fn rope_attention_in_halves_into<'y>(
 
 #[cfg(test)]
 mod tests {
-    use super::{UNIT_8, UNIT_16, plan};
+    use super::{Capabilities, UNIT_8, UNIT_16, plan};
 
     #[test]
     fn a_kernel_for_the_unit_and_the_head() {
-        let name = |units: &[_], head_dim, rows| plan(units, head_dim, rows, 5).map(|kernel| kernel.name);
+        let mut with = Capabilities::example(false);
+        let mut name = |units: &[_], head_dim, rows| {
+            with.matrix_units = units.to_vec();
+            plan(&with, head_dim, rows, 5).map(|kernel| kernel.name)
+        };
         assert_eq!(name(&[UNIT_16], 128, 512 * 4), Some("attention_units_16_128"));
         assert_eq!(name(&[UNIT_16], 128, 1024 * 4), Some("attention_units_16_128_large"));
         assert_eq!(name(&[UNIT_16], 64, 1024 * 4), Some("attention_units_16_64"));

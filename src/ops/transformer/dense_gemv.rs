@@ -2,6 +2,7 @@
 
 use super::attention::dot;
 use crate::{
+    choices::Choice,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
@@ -107,7 +108,7 @@ pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatr
     let (tokens, blocks) = (m as u32, w.blocks() as u32);
     let (kernel, x) = match m {
         0..=1 => (&family[0], x),
-        2..=4 => (&family[1], quads_by_place(encoder, &x, w.blocks())?),
+        _ if m < encoder.context().capabilities().choice(Choice::HeadEightTokens) => (&family[1], quads_by_place(encoder, &x, w.blocks())?),
         _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
     };
     let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };

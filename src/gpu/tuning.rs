@@ -1,0 +1,61 @@
+//! What was measured on a device, in a file of the folder that it was opened with. A file that is not what was written there is not used, which is a line
+//! in the log.
+
+use super::{
+    cache::{Kind, hash, identity, read, write},
+    context::Context,
+};
+use crate::{
+    choices::Tuning,
+    error::{Error, Result},
+    limits::cache::MOST_TUNING,
+};
+use std::path::{Path, PathBuf};
+
+const TUNING: &Kind = b"bitnet-wgpu tuning 1\n";
+
+impl Context {
+    /// Writes what was measured on this device to the folder of [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next context has
+    /// it that is opened on the same adapter, with the same driver and matrix units, by this version of the crate: its
+    /// [`Capabilities::tuning`](crate::Capabilities::tuning). Gives the file, which takes the place of one that was there. This context is not changed:
+    /// [`Context::restricted`] does that.
+    ///
+    /// A file that is damaged, of another device, or that sets what is no choice is ignored when a context is opened, with a warning in the log.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the context was opened without a folder; [`Error::Io`].
+    pub fn keep_tuning(&self, tuning: &Tuning) -> Result<PathBuf> {
+        let folder = self.opened().and_then(|options| options.cache.as_deref());
+        let folder =
+            folder.ok_or_else(|| Error::Invalid { op: "keep_tuning", what: "the context was opened without a cache folder".into() })?;
+        let (path, key) = self.tuning_file(folder);
+        write(&path, TUNING, key, tuning.to_string().as_bytes())?;
+        Ok(path)
+    }
+
+    /// The same device, with what its folder has for it.
+    pub(super) fn tuned(self) -> Self {
+        let Some(folder) = self.opened().and_then(|options| options.cache.as_deref()) else { return self };
+        let (path, key) = self.tuning_file(folder);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
+        let kept = read(&path, TUNING, key, MOST_TUNING).and_then(|kept| kept.map(|bytes| Tuning::parse(&text(bytes)?)).transpose());
+        match kept {
+            Ok(None) => self,
+            Ok(Some(tuning)) => {
+                log::info!("{}: kernels are chosen by what was measured here: {tuning:?}", path.display());
+                self.restricted(|capabilities| capabilities.tuning = tuning)
+            }
+            Err(why) => {
+                log::warn!("{}: {why}: kernels are chosen as without it", path.display());
+                self
+            }
+        }
+    }
+
+    /// A device's file in a folder, and the hash of what it rests on.
+    fn tuning_file(&self, folder: &Path) -> (PathBuf, u64) {
+        let units = format!("{:?}\n", self.capabilities().matrix_units);
+        let key = hash([identity(self.adapter_info()).as_bytes(), units.as_bytes(), Tuning::table().as_bytes()]);
+        (folder.join(format!("{key:016x}.tuning")), key)
+    }
+}
