@@ -576,7 +576,7 @@ def details(rows):
 GUESSED = (
     "A plain Llama whose weights are ternary in floats says nowhere how its activations are computed: Falcon-E's are quantised, TriLM's are floats. They are"
     " floats here where a matrix has several scales, which no BitNet has, or where it is in f16, as only TriLM is published; else they have 8 bits. GGUF says no"
-    " more: there TriLM is known by its scales or its name. A guess is logged, and `LoadOptions::quantized_activations` decides otherwise."
+    " more: there TriLM is known by its scales or its name. A guess about weights in floats is logged, and `LoadOptions::quantized_activations` decides otherwise."
 )
 
 
