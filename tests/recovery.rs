@@ -8,7 +8,6 @@ use bitnet_wgpu::{
     optimizer,
     tensor::{self, Linear, LinearCrossEntropyOptions},
     transformer::{self, Attended, AttentionShape, FlashAttentionOptions, KvCache, NewTokens, Qkv},
-    wgpu,
 };
 use rand::RngExt as _;
 use std::{
