@@ -31,7 +31,7 @@ impl Scales {
     }
 
     /// The inverse of `expand`; runs of equal scales become segments.
-    pub(super) fn compress(group: Option<usize>, scales: Vec<f32>) -> Self {
+    pub(crate) fn compress(group: Option<usize>, scales: Vec<f32>) -> Self {
         if let Some(size) = group {
             return Self::Groups { size, scales };
         }
