@@ -145,23 +145,36 @@ fn tensors_are_stacked_and_aligned() {
         let apart = [linear("q", q), linear("k", k), linear("v", k)];
         let words: Vec<u32> = apart.iter().flat_map(|matrix| matrix.words()).copied().collect();
         if name == "normed" {
-            assert!(parts.tensor("model.layers.1.self_attn.k_proj.codes") == bytemuck_bytes(apart[1].words()));
+            assert!(parts.tensor("model.layers.1.self_attn.k_proj.codes") == bytes_of(apart[1].words()));
         } else {
-            assert!(parts.tensor("model.layers.1.self_attn.q_proj+k_proj+v_proj.codes") == bytemuck_bytes(&words), "{name}");
+            assert!(parts.tensor("model.layers.1.self_attn.q_proj+k_proj+v_proj.codes") == bytes_of(&words), "{name}");
         }
-        // Who asks for each has each.
-        let native = formats::open(&path).unwrap();
-        for (part, wanted) in ["q", "k", "v"].iter().zip(&apart) {
-            let name = format!("model.layers.1.self_attn.{part}_proj");
-            assert!(native.contains(&name));
-            assert_eq!(&native.linear(&name, wanted.rows(), wanted.columns()).unwrap(), wanted);
-            assert!(native.linear(&name, wanted.rows() + 1, wanted.columns()).is_err());
-        }
-        assert!(!native.contains("model.layers.99999.self_attn.q_proj") && !native.contains("nothing"));
     }
 }
 
-fn bytemuck_bytes(words: &[u32]) -> Vec<u8> {
+/// Who asks for a matrix that is stacked has it by itself.
+#[test]
+fn each_of_a_stack_is_there() {
+    for name in ["odd", "qwen3", "normed"] {
+        let folder = Directory::temporary();
+        let native = formats::open(write(&directory(name), &folder, LoadOptions::default())).unwrap();
+        let source = Checkpoint::open(directory(name)).unwrap();
+        let c = native.config().clone();
+        let (q, k) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let parts = [("self_attn.q_proj", q), ("self_attn.k_proj", k), ("self_attn.v_proj", k), ("mlp.up_proj", c.intermediate)];
+        for (part, rows) in parts {
+            let part = format!("model.layers.1.{part}");
+            let wanted = ModelFile::linear(&source, &part, rows, c.hidden).unwrap();
+            assert!(native.contains(&part));
+            assert_eq!(native.linear(&part, rows, c.hidden).unwrap(), wanted, "{name}: {part}");
+            assert!(matches!(native.linear(&part, rows + 1, c.hidden), Err(Error::Format { .. })));
+        }
+        assert!(!native.contains("model.layers.99999.self_attn.q_proj") && !native.contains("nothing"));
+        assert!(native.linear("nothing", 4, 4).is_err() && native.vector("nothing", 4).is_err() && native.dense("nothing", 4, 4).is_err());
+    }
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 

@@ -1,16 +1,17 @@
-//! The native container: a safetensors file of tensors as kernels read them, so that loading repacks nothing. It is one file, with configuration and tokenizer.
+//! The native container: a safetensors file of tensors as kernels read them, so that loading packs nothing again. It is one file, with configuration and
+//! tokenizer.
 //!
-//! A matrix `NAME` is `NAME.codes` `[rows, words]`, ternary words as in `weights/ternary/layout.rs`, and `NAME.scales` `[rows, groups]`; where scales go by groups
-//! of columns, the metadata `NAME.group` says of how many. Matrices of one input are one, with their rows one after another: `self_attn.q_proj+k_proj+v_proj`. A dense embedding or head is
-//! `NAME.elements` in its own type, with rows padded by zeros to whole 16 bytes; in 8 bits it has `NAME.scales` `[rows]`. Norms are `NAME`. All that kernels
-//! read begins at multiples of [`ALIGNMENT`] bytes of the file.
+//! A matrix `NAME` is `NAME.codes` `[rows, words]`, ternary words as `weights/ternary/layout.rs` has them, and `NAME.scales` `[rows, groups]`; where scales go by
+//! groups of columns, the metadata `NAME.group` says of how many. Matrices of one input are one, with their rows one after another:
+//! `self_attn.q_proj+k_proj+v_proj`. A dense embedding or head is `NAME.elements` in its own type, its rows padded by zeros to whole 16 bytes; in 8 bits it
+//! has `NAME.scales` `[rows]`. Norms are `NAME`. All tensors begin at multiples of [`ALIGNMENT`] bytes of the file, behind others that only fill gaps.
 
 use super::{
     config::ModelConfig,
     model_file::ModelFile,
     problem::Problem,
     safetensors::SafeTensors,
-    tensors::{self, Matrix, end_tensors, finite, layer_tensors},
+    tensors::{self, Matrix, end_tensors, finite, layer_tensors, tensor_names},
 };
 use crate::{
     error::Result,
@@ -160,6 +161,10 @@ impl ModelFile for Native {
     }
 
     fn check_unused(&self) -> Result<()> {
+        if !tensor_names(&self.config).iter().all(|name| self.contains(name)) {
+            // What is missing says more; reading it names it.
+            return Ok(());
+        }
         let wanted = self.wanted();
         let unused = self.file.names().into_iter().filter(|name| !wanted.contains(name) && !name.starts_with(PADDING));
         tensors::unused(unused).map_err(|problem| problem.at(self.file.path()))

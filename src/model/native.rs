@@ -36,11 +36,11 @@ struct Part<'a> {
 type Take<'a> = &'a mut dyn FnMut(Part<'_>) -> Result<()>;
 
 /// Writes a model as one file in the native container: its weights as kernels read them, stacked and aligned, so that they are loaded without being packed
-/// again, with its configuration and tokenizer. It opens as any other model, to the same bits. It is safetensors, with metadata of this crate's and a version: another release
-/// of the crate may read another version only, and the file is to be made again from the model.
+/// again, with its configuration and its tokenizer, if it has one that can be used. It opens as any other model, and computes the same bits. It is safetensors,
+/// with metadata of this crate's and a version: another release of the crate may read another version only, and the file is to be made again from the model.
 ///
-/// Of the options, it takes `int8_head`, `ignore_unused` and `progress`. The model is read twice, the first time to see what tensors there will be. The file takes its
-/// name when it is complete.
+/// Of the options, it takes `int8_head`, `ignore_unused` and `progress`. The model is read twice, the first time to see what tensors there will be. The file
+/// takes its name when it is complete.
 ///
 /// ```
 /// use bitnet_wgpu::model::{LoadOptions, Model, ModelFiles, write_native};
