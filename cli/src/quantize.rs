@@ -110,10 +110,11 @@ impl Quantize {
             write_native(&files, &self.output, self.force, file.options().int8_head(self.int8_head).progress(progress))
         })?;
         let bytes = self.output.metadata()?.len();
-        Ok(match self.json {
+        match self.json {
             true => say(format!("{}\n", json!({ "bytes": bytes })))?,
             false => say(format!("{:.1} MB\n", bytes as f64 / 1e6))?,
-        })
+        }
+        Ok(())
     }
 
     /// Writes a GGUF file with the directory's tokenizer, where there is one.
