@@ -313,12 +313,13 @@ fn what_is_wrong_with_a_file_is_said() {
     refused(|parts| *parts.metadata(GROUP) = "0".into(), "has groups of \"0\" columns");
     refused(|parts| *parts.metadata(GROUP) = "-16".into(), "has groups of \"-16\" columns");
     refused(|parts| *parts.metadata(GROUP) = "20".into(), "q_proj+k_proj+v_proj");
-    refused(|parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove(GROUP)), "q_proj+k_proj+v_proj.scales` is F32");
+    let group = "model.layers.1.mlp.down_proj.group";
+    refused(|parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove(group)), "mlp.down_proj.scales` is F32");
     refused(|parts| parts.header[CODES]["dtype"] = "I32".into(), "q_proj+k_proj+v_proj.codes` is I32");
     refused(|parts| parts.header[CODES]["shape"].as_array_mut().unwrap().reverse(), "q_proj+k_proj+v_proj.codes` is U32 of shape");
     refused(|parts| parts.tensor("model.norm")[..4].copy_from_slice(&f32::INFINITY.to_le_bytes()), "`model.norm` has inf at 0");
     refused(|parts| parts.tensor("model.embed_tokens.elements")[..4].copy_from_slice(&f32::NAN.to_le_bytes()), "not finite");
-    refused(|parts| parts.header["model.embed_tokens.elements"]["dtype"] = "U32".into(), "U32; F32, F16, BF16 or I8 is needed");
+    refused(|parts| parts.header["model.embed_tokens.elements"]["dtype"] = "I16".into(), "I16; F32, F16, BF16 or I8 is needed");
     // A file that is cut off while it is open: no signal.
     let folder = Directory::temporary();
     let path = folder.write("model.safetensors", &*SMALL);
