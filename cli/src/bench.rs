@@ -157,7 +157,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         Source::Random(random) => random.0.context,
     };
     let offload = args.model.offload(SessionOptions::new(1, longest.min(LONGEST)));
-    let model = with_progress(|progress| {
+    let model = with_progress("loading", |progress| {
         let options = args.model.options().offload(offload).progress(progress);
         match &source {
             Source::Files(files) => Model::from_files(context.as_ref(), files, options),

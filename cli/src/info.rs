@@ -21,7 +21,7 @@ use std::{
 /// Shows a model: architecture, tensors, types, sizes, and what of it is unsupported and why (which is no failure of this command)
 #[derive(Args)]
 pub struct Info {
-    /// A model directory, a GGUF file, or a name on the Hugging Face hub
+    /// A model directory, a GGUF file, a native container, or a name on the Hugging Face hub
     model: String,
     /// Do not read the weights to see whether all of them can be loaded
     #[arg(long)]
@@ -45,7 +45,7 @@ struct Stored {
 impl Info {
     pub fn run(self) -> Result<()> {
         let path = hub::resolve(&self.model)?;
-        let tensors = stored(&path)?;
+        let (kind, tensors) = stored(&path)?;
         // What is unsupported is what is to be shown; so it is no error here.
         let files = ModelFiles::open(&path, &self.how.options()).map_err(anyhow::Error::from);
         let problems = match &files {
@@ -58,13 +58,13 @@ impl Info {
             let tensors: Vec<_> =
                 tensors.iter().map(|t| json!({ "name": t.name, "type": t.kind, "shape": t.shape, "bytes": t.bytes })).collect();
             let object = json!({
-                "path": path, "config": files.as_ref().map(|files| config(files.config())), "tokenizer": files.as_ref().map(tokenizer_json),
+                "path": path, "format": kind, "config": files.as_ref().map(|files| config(files.config())), "tokenizer": files.as_ref().map(tokenizer_json),
                 "tensors": tensors, "checked": !self.quick, "problems": problems,
             });
             say(format!("{object}\n"))?;
             return Ok(());
         }
-        let mut text = format!("{}\n", path.display());
+        let mut text = format!("{}\nformat        {kind}\n", path.display());
         if let Some(files) = &files {
             text += &described(files);
         }
@@ -89,25 +89,30 @@ fn problems(files: &ModelFiles) -> Vec<String> {
     problems
 }
 
-/// The tensors of a model's files, whether or not it is one that runs.
-fn stored(path: &Path) -> Result<Vec<Stored>> {
-    let formats::Kind::Directory(directory) = formats::kind(path)? else { return gguf(path) };
+/// How a model is stored, and the tensors of its files, whether or not it is one that runs.
+fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
+    let directory = match formats::kind(path)? {
+        formats::Kind::Directory(directory) => directory,
+        formats::Kind::Native => return Ok(("native container", safetensors(path)?)),
+        _ => return Ok(("GGUF file", gguf(path)?)),
+    };
     if !directory.join("config.json").exists() {
         bail!("{}: is not a model: it has no config.json", path.display());
     }
     let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "safetensors"));
     files.sort();
-    let mut all = Vec::new();
-    for file in files {
-        let file = SafeTensors::open(file)?;
-        for name in file.names() {
-            let (kind, shape) =
-                (file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()), file.shape(&name).unwrap_or_default());
-            all.push(Stored { kind, shape: shape.to_vec(), bytes: file.size(&name).map(|bytes| bytes as u64), name });
-        }
-    }
-    Ok(all)
+    let all: Vec<_> = files.iter().map(|file| safetensors(file)).collect::<Result<_>>()?;
+    Ok(("directory", all.into_iter().flatten().collect()))
+}
+
+fn safetensors(path: &Path) -> Result<Vec<Stored>> {
+    let file = SafeTensors::open(path)?;
+    let tensor = |name: String| {
+        let (kind, shape) = (file.dtype(&name).map_or_else(String::new, |dtype| dtype.to_string()), file.shape(&name).unwrap_or_default());
+        Stored { kind, shape: shape.to_vec(), bytes: file.size(&name).map(|bytes| bytes as u64), name }
+    };
+    Ok(file.names().into_iter().map(tensor).collect())
 }
 
 fn gguf(path: &Path) -> Result<Vec<Stored>> {

@@ -137,14 +137,14 @@ impl ModelArgs {
         let load = |progress: &mut dyn FnMut(usize, usize)| {
             Model::from_files(context.as_ref(), files, self.options().offload(offload).progress(progress))
         };
-        let model = with_progress(load)?;
+        let model = with_progress("loading", load)?;
         note_offloaded(&model);
         Ok(model)
     }
 
     /// Loads a model that drafts, to a GPU, or for the CPU without a context. All of it is there: it is small.
     pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
-        with_progress(|progress| Ok(Model::from_files(context, files, self.options().progress(progress))?))
+        with_progress("loading", |progress| Ok(Model::from_files(context, files, self.options().progress(progress))?))
     }
 
     /// Which layers stay in host memory, with room for such a session.
@@ -210,9 +210,9 @@ pub fn matrix_units() -> wgpu::ExperimentalFeatures {
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
-/// Loads a model with a bar of its layers.
-pub fn with_progress<T>(load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T) -> T {
-    let bar = progress("loading", "layers");
+/// Loads or writes a model with a bar of its layers.
+pub fn with_progress<T>(what: &'static str, load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T) -> T {
+    let bar = progress(what, "layers");
     let loaded = load(&mut |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);

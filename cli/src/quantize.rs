@@ -1,10 +1,14 @@
-//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a model as a GGUF file.
+//! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a model as a GGUF file or a native container.
 
-use crate::{model::progress, note, say};
+use crate::{
+    hub,
+    model::{Activations, FileArgs, I2s, progress, with_progress},
+    note, say,
+};
 use anyhow::Result;
 use bitnet_wgpu::{
     formats::{Checkpoint, GgufType, WrittenTensor, write_gguf, write_packed},
-    model::Tokenizer,
+    model::{ModelFiles, Tokenizer, write_native},
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -25,13 +29,28 @@ enum Format {
 /// Packs a float checkpoint to two bits per weight: linear layers are quantised by their absmean, other tensors copied
 #[derive(Args)]
 pub struct Quantize {
-    /// Model directory: config.json, and model.safetensors or its shards
+    /// Model directory: config.json, and model.safetensors or its shards. With --native, any model
     input: PathBuf,
-    /// Directory for the packed model, or GGUF file
+    /// Directory for the packed model, GGUF file, or native container
     output: PathBuf,
     /// What is written; GGUF files are for llama.cpp
     #[arg(long, default_value = "packed")]
     format: Format,
+    /// Write one file with the weights as kernels read them, which loads without packing them again
+    #[arg(long, conflicts_with = "format")]
+    native: bool,
+    /// Keep the head in 8 bits
+    #[arg(long, requires = "native")]
+    int8_head: bool,
+    /// How I2_S tensors of a GGUF file lie [default: x86]
+    #[arg(long, requires = "native")]
+    i2s: Option<I2s>,
+    /// How linear layers take their activations, whatever the files say
+    #[arg(long, requires = "native")]
+    activations: Option<Activations>,
+    /// Write the model though its files have tensors that are not used
+    #[arg(long, requires = "native")]
+    ignore_unused: bool,
     /// Quantise float weights, though nothing says that the model was trained for it
     #[arg(long)]
     quantize: bool,
@@ -45,6 +64,9 @@ pub struct Quantize {
 
 impl Quantize {
     pub fn run(self) -> Result<()> {
+        if self.native {
+            return self.native();
+        }
         let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.quantize);
         let bar = progress("packing", "tensors");
         let (mut tensors, mut printed) = (Vec::new(), Ok(()));
@@ -75,6 +97,26 @@ impl Quantize {
         } else {
             let ratio = before as f64 / after.max(1) as f64;
             say(format!("{:.1} MB to {:.1} MB: {ratio:.2} times smaller\n", before as f64 / 1e6, after as f64 / 1e6))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a native container of any model, with its tokenizer, where there is one.
+    fn native(&self) -> Result<()> {
+        let &Self { quantize, activations, i2s, ignore_unused, .. } = self;
+        let file = FileArgs { quantize, activations, i2s: i2s.unwrap_or_default(), ignore_unused };
+        let input = if self.input.exists() { self.input.clone() } else { hub::resolve(&self.input.to_string_lossy())? };
+        let files = ModelFiles::open(input, &file.options())?;
+        if let Err(error) = files.tokenizer() {
+            note(format!("the file will take token ids, and no text: {error}"));
+        }
+        with_progress("packing", |progress| {
+            write_native(&files, &self.output, self.force, file.options().int8_head(self.int8_head).progress(progress))
+        })?;
+        let bytes = self.output.metadata()?.len();
+        match self.json {
+            true => say(format!("{}\n", json!({ "bytes": bytes })))?,
+            false => say(format!("{:.1} MB\n", bytes as f64 / 1e6))?,
         }
         Ok(())
     }

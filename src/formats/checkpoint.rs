@@ -408,11 +408,7 @@ fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
             config.eos.push(id);
         }
     }
-    let mut generation = GenerationDefaults::from_json(&json).map_err(|problem| problem.at(&path))?;
-    // As with ends, what is not in the vocabulary cannot occur.
-    generation.suppressed.retain(|&id| (id as usize) < config.vocab);
-    generation.bad_words.retain(|word| word.iter().all(|&id| (id as usize) < config.vocab));
-    config.generation = generation;
+    config.generation = GenerationDefaults::from_json(&json).map_err(|problem| problem.at(&path))?.of_vocabulary(config.vocab);
     Ok(())
 }
 

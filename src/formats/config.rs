@@ -8,10 +8,12 @@ use super::{
     problem::{Problem, unsupported},
 };
 use crate::limits::files::{MOST_LAYERS, MOST_SIZE};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The activation function of the feed-forward block's gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Activation {
     /// relu(x)²: BitNet b1.58 2B4T.
@@ -21,7 +23,8 @@ pub enum Activation {
 }
 
 /// How rotary frequencies are scaled for a context longer than the one the model was trained on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub enum RopeScaling {
     /// Not scaled.
@@ -63,7 +66,8 @@ pub enum RopeScaling {
 }
 
 /// The dimensions and hyperparameters of a transformer, whichever file format they came from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ModelConfig {
     /// The architecture's name in the file (`bitnet`, `llama`, `bitnet-b1.58`, ...).

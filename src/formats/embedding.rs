@@ -5,11 +5,13 @@ use super::{
     problem::Problem,
 };
 use crate::error::Result;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Component, Path, PathBuf};
 
 /// How the states of a text's tokens, after the final norm, become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Pooling {
     /// That of the first token. In a causal model it has seen no other.
@@ -21,7 +23,8 @@ pub enum Pooling {
 }
 
 /// How a model's authors would have it embed texts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct EmbeddingDefaults {
     /// How a text becomes one vector; none where the files do not say.

@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use crate::error::{Error, Result};
+use bytemuck::{Pod, allocation::try_zeroed_vec};
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
@@ -42,21 +43,36 @@ impl InputFile {
     /// # Errors
     /// [`Error::Format`] if the file does not have them; [`Error::Io`] for what the system reports, and too little memory.
     pub fn read(&self, start: usize, length: usize) -> Result<Vec<u8>> {
+        self.numbers(start, length)
+    }
+
+    /// Some little-endian numbers, read to where they stay.
+    ///
+    /// # Errors
+    /// As [`InputFile::read`].
+    pub fn numbers<T: Pod>(&self, start: usize, count: usize) -> Result<Vec<T>> {
         let error = |source| Error::Io { path: self.path.clone(), source };
+        let length = count.saturating_mul(size_of::<T>());
         if length > self.length.saturating_sub(start) {
             return Err(Problem::from(format!("{length} bytes at {start} are beyond its {}", self.length)).at(&self.path));
         }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| error(io::ErrorKind::OutOfMemory.into()))?;
-        {
-            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-            file.seek(SeekFrom::Start(start as u64)).map_err(error)?;
-            (&mut *file).take(length as u64).read_to_end(&mut bytes).map_err(error)?;
+        let mut numbers = try_zeroed_vec(count).map_err(|()| error(io::ErrorKind::OutOfMemory.into()))?;
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(start as u64)).map_err(error)?;
+        let bytes = bytemuck::cast_slice_mut(&mut numbers);
+        let mut found = 0;
+        while found < length {
+            match file.read(&mut bytes[found..]) {
+                Ok(0) => {
+                    let message = format!("had {} bytes when it was opened, and has {} now", self.length, start + found);
+                    return Err(Problem::from(message).at(&self.path));
+                }
+                Ok(more) => found += more,
+                Err(interrupted) if interrupted.kind() == io::ErrorKind::Interrupted => {}
+                Err(other) => return Err(error(other)),
+            }
         }
-        if bytes.len() == length {
-            return Ok(bytes);
-        }
-        Err(Problem::from(format!("had {} bytes when it was opened, and has {} now", self.length, start + bytes.len())).at(&self.path))
+        Ok(numbers)
     }
 }
 

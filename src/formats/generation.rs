@@ -4,10 +4,12 @@ use super::{
     json::{Keys, token_ids},
     problem::Problem,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// How a model's authors would have it generate: generation_config.json.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GenerationDefaults {
     /// Draw tokens at random, or always take the most likely one; the latter too where nothing is said.
@@ -87,6 +89,13 @@ impl GenerationDefaults {
             stop: list(json, "stop_strings", |string| string.as_str().map(str::to_owned))?,
             ignored: NOT_SUPPORTED.iter().filter(changes).map(|(key, _)| (*key).to_owned()).collect(),
         })
+    }
+
+    /// Drops tokens beyond a vocabulary: as with ends, what is not in it cannot occur.
+    pub(super) fn of_vocabulary(mut self, vocab: usize) -> Self {
+        self.suppressed.retain(|&id| (id as usize) < vocab);
+        self.bad_words.retain(|word| word.iter().all(|&id| (id as usize) < vocab));
+        self
     }
 }
 

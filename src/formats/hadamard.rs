@@ -1,5 +1,6 @@
 //! Weights that meet rotated activations.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The largest block: that of [`bitnet::hadamard`](crate::bitnet::hadamard).
@@ -8,7 +9,8 @@ const LARGEST: usize = 1024;
 /// A model whose weights are stored rotated: what enters every linear layer of its blocks is multiplied by signs and then by H / √block, in blocks
 /// of neighbours (H as [`bitnet::hadamard`](crate::bitnet::hadamard) has it). The rotation spreads outliers, and leaves a product as it was before the
 /// weights were rotated.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Hadamard {
     /// Elements that are rotated together: a power of two up to 1024.

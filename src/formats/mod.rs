@@ -16,12 +16,13 @@ mod json;
 mod masters;
 mod mlx;
 pub(crate) mod model_file;
+pub(crate) mod native;
 pub(crate) mod open;
 mod problem;
 pub(crate) mod safetensors;
 mod shards;
 pub(crate) mod tensors;
-mod write;
+pub(crate) mod write;
 
 pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};

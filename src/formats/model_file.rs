@@ -31,6 +31,28 @@ pub trait ModelFile: Send + Sync {
     /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates with row i + half, as in transformers.
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary>;
 
+    /// The weights of several BitLinears of one input, `[rows, columns]`: their rows one after another, as kernels read them, where the file has them so; else
+    /// none, and whoever wants them asks for each, and stacks them. `rows` is of all of them.
+    ///
+    /// ```
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// use bitnet_wgpu::formats::{self, ModelFile};
+    ///
+    /// let model = formats::open("assets/tales-22m")?; // as transformers lays models out: each by itself
+    /// let names = ["q", "k", "v"].map(|name| format!("model.layers.0.self_attn.{name}_proj"));
+    /// let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    /// assert!(model.stacked(&names, 1024, 512)?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ModelFile::linear`].
+    fn stacked(&self, names: &[&str], rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
+        let _ = (names, rows, columns);
+        Ok(None)
+    }
+
     /// The gains of a norm, `[len]`.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 

@@ -1,7 +1,7 @@
 //! Finding the reader that a path needs.
 
-use super::{checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile, problem::Problem};
-use crate::error::Result;
+use super::{checkpoint::Checkpoint, file::InputFile, gguf::model::Gguf, model_file::ModelFile, native::Native, problem::Problem};
+use crate::{error::Result, limits::files::MOST_JSON};
 use std::path::{Path, PathBuf};
 
 /// How a model is stored.
@@ -12,9 +12,11 @@ pub enum Kind {
     Directory(PathBuf),
     /// A GGUF file; [`Gguf::open`] reads it.
     Gguf,
+    /// A safetensors file, which must be a native container, as [`write_native`](crate::model::write_native) makes them; [`open`] reads it.
+    Native,
 }
 
-/// What is at a path: a model directory (given itself, or as the config.json in it), or a GGUF file, recognised by its first bytes.
+/// What is at a path: a model directory (given itself, or as the config.json in it), a GGUF file or a safetensors file, recognised by their first bytes.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for anything else.
@@ -27,10 +29,16 @@ pub fn kind(path: impl AsRef<Path>) -> Result<Kind> {
         (Some(name), Some(directory)) if name == "config.json" => Ok(Kind::Directory(directory.to_owned())),
         _ => {
             let file = InputFile::open(path)?;
-            if file.read(0, file.len().min(4))? == b"GGUF" {
-                return Ok(Kind::Gguf);
+            let start = file.read(0, file.len().min(9))?;
+            match start.split_first_chunk() {
+                _ if start.starts_with(b"GGUF") => Ok(Kind::Gguf),
+                // A header of JSON, after its length.
+                Some((&length, b"{")) if u64::from_le_bytes(length) <= MOST_JSON as u64 => Ok(Kind::Native),
+                _ => {
+                    Err(Problem::from("is not a model: a directory with a config.json, a GGUF file or a native container is needed")
+                        .at(path))
+                }
             }
-            Err(Problem::from("is not a model: a directory with a config.json or a GGUF file is needed").at(path))
         }
     }
 }
@@ -43,5 +51,6 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     Ok(match kind(path.as_ref())? {
         Kind::Directory(directory) => Box::new(Checkpoint::open(directory)?),
         Kind::Gguf => Box::new(Gguf::open(path)?),
+        Kind::Native => Box::new(Native::open(path)?),
     })
 }

@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Result},
     limits::files::MOST_JSON,
 };
+use bytemuck::Pod;
 use half::{bf16, f16};
 use safetensors::{Dtype, tensor::Metadata};
 use serde_json::Value;
@@ -89,7 +90,20 @@ impl SafeTensors {
         Ok(TensorBytes { path: self.path(), name: name.to_owned(), dtype: info.dtype, shape: &info.shape, bytes })
     }
 
-    fn error(&self, message: String) -> Error {
+    /// Reads a tensor of this type and shape as numbers of its type, to where they stay.
+    ///
+    /// # Errors
+    /// As [`SafeTensors::tensor`]; [`Error::Format`] for one of another type or shape.
+    pub(super) fn numbers<T: Pod>(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<T>> {
+        let info = self.metadata.info(name).ok_or_else(|| self.error(format!("no tensor `{name}`")))?;
+        if info.dtype != dtype || info.shape != shape {
+            return Err(self.error(format!("`{name}` is {} of shape {:?}; {dtype} of {shape:?} is needed", info.dtype, info.shape)));
+        }
+        let (start, end) = info.data_offsets;
+        self.file.numbers(self.data + start, (end - start) / size_of::<T>())
+    }
+
+    pub(super) fn error(&self, message: String) -> Error {
         Problem::Damaged(message).at(self.path())
     }
 }

@@ -113,10 +113,8 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
 /// Every tensor of a model by its name.
 pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
     let (layer, ends) = (layer_tensors(c), end_tensors(c));
-    let optional = [&layer.query_norm, &layer.key_norm, &layer.attention_norm, &layer.gated_norm];
-    let stacks = layer.qkv.norms().into_iter().chain(layer.gate_up.norms());
-    let gains = [&layer.input_norm, &layer.post_norm].into_iter().chain(optional.into_iter().flatten()).chain(stacks);
-    let parts: Vec<&str> = layer.matrices().into_iter().flatten().map(|matrix| matrix.name).chain(gains.map(|gains| gains.name)).collect();
+    let gains = layer.vectors().into_iter().map(|gains| gains.name);
+    let parts: Vec<&str> = layer.matrices().into_iter().flatten().map(|matrix| matrix.name).chain(gains).collect();
     let layers = (0..c.layers).flat_map(|layer| parts.iter().map(move |part| format!("model.layers.{layer}.{part}")));
     let head = ends.untied_head.iter().map(|head| head.name);
     layers.chain([ends.embedding.name, ends.norm.name].into_iter().chain(head).map(str::to_owned)).collect()
@@ -158,6 +156,13 @@ impl<M, V> Layer<M, V> {
     pub fn matrices(&self) -> Vec<&M> {
         let (qkv, gate_up) = (self.qkv.matrices().into_iter(), self.gate_up.matrices().into_iter());
         qkv.chain([&self.output]).chain(gate_up).chain([&self.down]).collect()
+    }
+
+    /// Its vectors.
+    pub fn vectors(&self) -> Vec<&V> {
+        let optional = [&self.query_norm, &self.key_norm, &self.attention_norm, &self.gated_norm];
+        let stacks = self.qkv.norms().into_iter().chain(self.gate_up.norms());
+        [&self.input_norm, &self.post_norm].into_iter().chain(optional.into_iter().flatten()).chain(stacks).collect()
     }
 
     /// The layer with its matrices and vectors converted.

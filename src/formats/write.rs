@@ -114,33 +114,40 @@ struct Entry {
 
 /// The output's tensors, and the end of their data in bytes.
 #[derive(Default)]
-struct Layout {
+pub struct Layout {
     entries: BTreeMap<String, Entry>,
-    end: usize,
+    pub end: usize,
 }
 
 impl Layout {
-    fn add(&mut self, name: String, dtype: Dtype, shape: &[usize], bytes: usize) {
+    pub fn add(&mut self, name: String, dtype: Dtype, shape: &[usize], bytes: usize) {
         let start = self.end;
         self.end += bytes;
         self.entries.insert(name, Entry { dtype, shape: shape.to_vec(), start, end: self.end });
     }
 
-    /// The file up to its data: the header's length, and the header padded with spaces to a multiple of eight bytes.
-    fn header(&self) -> Vec<u8> {
+    /// The file up to its data: the header's length, and the header with what the file says of itself, padded with spaces until data begins at a multiple of
+    /// `alignment` bytes.
+    pub fn header(&self, metadata: Value, alignment: usize) -> Vec<u8> {
         let entry = |(name, entry): (&String, &Entry)| {
             let info = json!({"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [entry.start, entry.end]});
             (name.clone(), info)
         };
         let mut header: Map<String, Value> = self.entries.iter().map(entry).collect();
-        header.insert("__metadata__".into(), json!({"format": "pt"}));
+        header.insert("__metadata__".into(), metadata);
         let mut header = Value::Object(header).to_string().into_bytes();
-        header.resize(header.len().next_multiple_of(8), b' ');
+        header.resize((8 + header.len()).next_multiple_of(alignment) - 8, b' ');
         [&(header.len() as u64).to_le_bytes()[..], &header].concat()
     }
 
     fn start(&self, name: &str) -> u64 {
         self.entries.get(name).map_or(0, |entry| entry.start as u64)
+    }
+
+    /// Where a tensor of this name, type and shape begins, if it has been added.
+    #[cfg(feature = "models")]
+    pub fn find(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Option<usize> {
+        self.entries.get(name).filter(|entry| entry.dtype == dtype && entry.shape == shape).map(|entry| entry.start)
     }
 }
 
@@ -173,7 +180,7 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut
         layout.add(format!("{name}.weight"), Dtype::U8, &[rows.div_ceil(4), *columns], rows.div_ceil(4) * columns);
     }
     let mut file = at(path, File::create(path))?;
-    let header = layout.header();
+    let header = layout.header(json!({"format": "pt"}), 8);
     at(path, file.write_all(&header))?;
     let mut put = |name: &str, bytes: &[u8]| {
         at(path, file.seek(SeekFrom::Start(header.len() as u64 + layout.start(name))))?;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY},
+    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY, native::Native},
     gpu::context::Context,
     memory::Footprint,
 };
@@ -165,7 +165,7 @@ impl Origin {
 pub(super) type MaybeTokenizer = std::result::Result<Tokenizer, String>;
 
 impl ModelFiles {
-    /// Opens a model directory or a .gguf file. Of the options, it takes `quantize`, `quantized_activations` and `i2s_layout`.
+    /// Opens a model directory, a .gguf file or a native container. Of the options, it takes `quantize`, `quantized_activations` and `i2s_layout`.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`], [`Error::Unsupported`]. What is wrong with a tokenizer is an error where text is used.
@@ -186,6 +186,11 @@ impl ModelFiles {
                 let file = file.with_quantized_activations(options.quantized_activations);
                 let named = file.file().get("tokenizer.ggml.model").is_some_and(|model| model.as_str() != Some(NO_VOCABULARY));
                 let tokenizer = named.then(|| Tokenizer::from_gguf(&file.vocabulary()?));
+                Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
+            }
+            formats::Kind::Native => {
+                let file = Native::open(path)?.with_quantized_activations(options.quantized_activations);
+                let tokenizer = file.tokenizer()?.map(|(json, settings)| Tokenizer::from_stored(&json, settings));
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
         })

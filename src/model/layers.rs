@@ -8,7 +8,7 @@ use crate::{
     },
     gpu::{context::Context, tensor::Tensor},
     weights::{
-        dense::{DenseMatrix, PackedDense},
+        dense::{DenseElement, DenseMatrix, PackedDense},
         ternary::{matrix::TernaryMatrix, packed::PackedTernary},
     },
 };
@@ -39,6 +39,11 @@ impl HostLayer {
     pub fn read(file: &dyn ModelFile, layer: usize) -> Result<Self> {
         let full = |name: &str| format!("model.layers.{layer}.{name}");
         let stacked = |parts: &Vec<Matrix>| {
+            let names: Vec<String> = parts.iter().map(|part| full(part.name)).collect();
+            let (rows, columns) = (parts.iter().map(|part| part.rows).sum(), parts.first().map_or(0, |part| part.columns));
+            if let Some(matrix) = file.stacked(&names.iter().map(String::as_str).collect::<Vec<_>>(), rows, columns)? {
+                return expect(&names.join("`, `"), (matrix.rows(), matrix.columns()), (rows, columns)).map(|()| matrix);
+            }
             let read = |part: &Matrix| {
                 let (name, shape) = (full(part.name), (part.rows, part.columns));
                 let matrix = file.linear(&name, part.rows, part.columns)?;
@@ -74,7 +79,7 @@ impl HostEnds {
         self.try_map(|table| table.upload(context), |gains| context.upload(gains, [gains.len()]))
     }
 
-    /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary. (Not an embedding beside it, of which a token reads one
+    /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary, or is in 8 bits already. (Not an embedding beside it, of which a token reads one
     /// row.)
     ///
     /// # Errors
@@ -90,7 +95,9 @@ impl HostEnds {
         };
         let mut ends = end_tensors(file.config()).try_map(table, |gains| vector(file, gains.name, gains.len))?;
         let head = ends.untied_head.as_mut().unwrap_or(&mut ends.embedding);
-        if let (true, Table::Dense(head)) = (int8_head, head) {
+        if let (true, Table::Dense(head)) = (int8_head, head)
+            && head.element() != DenseElement::Int8
+        {
             *head = head.quantize();
         }
         Ok(ends)

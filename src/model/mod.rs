@@ -17,7 +17,7 @@
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
 // Imports go one way: sampling, tokenizer, config, layers < reasoning, saved, worker, mailbox < stop, ngram < engine < cpu, session < offload, gpu < speculate < options < choice, feed,
-// files < sequence < generate, slots < loaded < auto, batch, embed; batch < together.
+// files < native, sequence < generate, slots < loaded < auto, batch, embed; batch < together.
 mod auto;
 mod batch;
 mod choice;
@@ -32,6 +32,7 @@ mod gpu;
 mod layers;
 mod loaded;
 mod mailbox;
+mod native;
 mod ngram;
 mod offload;
 mod options;
@@ -55,6 +56,7 @@ pub use feed::Blocking;
 pub use files::{LoadOptions, ModelFiles};
 pub use generate::Generation;
 pub use loaded::Model;
+pub use native::write_native;
 pub use offload::Offload;
 pub use options::{GenerateOptions, LogitsHook};
 pub use reasoning::{Reasoning, Said};

@@ -85,6 +85,28 @@ impl PackedDense {
         Ok(Self { element, rows, columns, words, scales: Vec::new() })
     }
 
+    /// Takes words that are already packed, and the scales of rows for [`DenseElement::Int8`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a wrong count, padding that is not zero, or a code of -128, which no float is quantised to.
+    #[cfg(feature = "formats")]
+    pub(crate) fn from_words(element: DenseElement, rows: usize, columns: usize, words: Vec<u32>, scales: Vec<f32>) -> Result<Self> {
+        let invalid = |what| Err(Error::Invalid { op: "dense matrix", what });
+        let (stride, wanted) = (element.row_words(columns), if element == DenseElement::Int8 { rows } else { 0 });
+        if rows.checked_mul(stride) != Some(words.len()) || scales.len() != wanted {
+            return invalid(format!("{} words and {} scales for {rows} rows of {stride}", words.len(), scales.len()));
+        }
+        let row_bytes = columns * element.bytes();
+        let padded = |row: &[u32]| bytemuck::cast_slice::<_, u8>(row)[row_bytes..].iter().all(|&byte| byte == 0);
+        if let Some(row) = words.chunks_exact(stride.max(1)).position(|row| !padded(row)) {
+            return invalid(format!("row {row} is not padded with zeros"));
+        }
+        if element == DenseElement::Int8 && bytemuck::cast_slice::<_, i8>(&words).contains(&i8::MIN) {
+            return invalid("a code is -128; -127 to 127 are used".into());
+        }
+        Ok(Self { element, rows, columns, words, scales })
+    }
+
     /// Where there is a number that is not finite, if there is one: row and column.
     pub fn not_finite(&self) -> Option<(usize, usize)> {
         use rayon::prelude::*;

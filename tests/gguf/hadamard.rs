@@ -4,11 +4,12 @@ use super::*;
 use bitnet_wgpu::{
     Context,
     formats::{Checkpoint, Hadamard},
-    model::{LoadOptions, Model},
+    model::{LoadOptions, Model, ModelFiles, write_native},
 };
 use std::collections::BTreeMap;
 use support::{
     Golden, block_on, context,
+    files::Directory,
     models::{directory, golden},
 };
 
@@ -123,6 +124,23 @@ fn rotated_weights_give_the_logits_of_transformers() {
     assert!(off(&ours, &ones) < 2e-4 && off(&ours, &golden) > 1.0 && off(&ours, &wanted.floats("prompt2.last_logits")) > 1.0);
 }
 
+/// What a native container keeps of it.
+#[test]
+fn rotated_weights_stay_so_in_a_native_container() {
+    let folder = Directory::temporary();
+    let (source, native) = (folder.write("model.gguf", keyed().bytes()), folder.0.join("native"));
+    let files = ModelFiles::open(&source, &LoadOptions::default()).unwrap();
+    write_native(&files, &native, false, LoadOptions::default()).unwrap();
+    for on in [None, Some(context())] {
+        let logits = |path| {
+            let model = Model::load_with(on, path, LoadOptions::default()).unwrap();
+            assert!(model.config().hadamard.is_some());
+            block_on(model.logits(&golden("qwen3").ids("prompt2.ids"))).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        assert!(logits(&source) == logits(&native), "GPU: {}", on.is_some());
+    }
+}
+
 /// With any of the keys, a file is run as they say, or not at all.
 #[test]
 fn damaged_keys_are_typed_errors() {
@@ -174,7 +192,7 @@ fn damaged_keys_are_typed_errors() {
     let other = Maker::of("llama").number("prism.hadamard.version", 1);
     assert!(matches!(open_bytes(&other.bytes()), Err(Error::Unsupported { .. })));
     // As MLX has it.
-    let copy = support::files::Directory::temporary();
+    let copy = Directory::temporary();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(directory("qwen3").join(name), copy.0.join(name)).unwrap();
     }

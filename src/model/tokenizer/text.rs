@@ -6,6 +6,7 @@ use crate::{
     formats::{Problem, file::read},
     limits::{files, tokenizer::MOST_JSON},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -55,8 +56,9 @@ pub(super) struct Parts {
 }
 
 /// What files other than `tokenizer.json` say about the tokenizer.
-#[derive(Default)]
-pub(super) struct Settings {
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::model) struct Settings {
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
     pub eos_token: Option<u32>,
@@ -80,6 +82,21 @@ impl Tokenizer {
         let inner = json.and_then(parse).map_err(|message| Problem::from(message).at(&path))?;
         let settings = Settings::read(directory, &inner)?;
         Self::new(inner, settings)
+    }
+
+    /// The tokenizer of a `tokenizer.json` and its settings, as [`Tokenizer::stored`] gives them.
+    pub(in crate::model) fn from_stored(json: &[u8], settings: Settings) -> Result<Self> {
+        let inner = serde_json::from_slice(json).map_err(|error| error.to_string()).and_then(parse);
+        Self::new(inner.map_err(|message| Error::Tokenizer { message })?, settings)
+    }
+
+    /// It as a `tokenizer.json` and settings. A thinking that was chosen is not among them.
+    pub(in crate::model) fn stored(&self) -> Result<(String, Settings)> {
+        let Parts { inner, bos, eos, eos_token, prepended, appended, .. } = &*self.0;
+        let json = guarded(|| inner.to_string(false)).map_err(|message| Error::Tokenizer { message })?;
+        let template = self.1.template.as_deref().map(str::to_owned);
+        let (add_bos, add_eos) = (prepended.is_some(), appended.is_some());
+        Ok((json, Settings { bos: *bos, eos: eos.clone(), eos_token: *eos_token, add_bos, add_eos, template }))
     }
 
     pub(super) fn new(inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {

@@ -5,6 +5,8 @@ use super::{
     scales::{Scales, check_scales, groups, invalid},
 };
 use crate::error::{Error, Result};
+#[cfg(feature = "formats")]
+use std::ops::Range;
 
 /// A ternary matrix in host memory, rows = output features, packed as the kernels want it.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,8 +103,8 @@ impl PackedTernary {
         if rows.checked_mul(row_words(columns)) != Some(words.len()) {
             return Err(invalid(format!("{} words for {rows} rows of {}", words.len(), row_words(columns))));
         }
-        if let Some(at) = words.iter().position(|word| word & word >> 1 & ZEROS != 0) {
-            return Err(invalid(format!("code 3 in word {at}")));
+        if let Some(at) = code_3(bytemuck::cast_slice(&words)) {
+            return Err(invalid(format!("code 3 in word {}", at / 4)));
         }
         let packed = Self { rows, columns, words, scales };
         for row in 0..rows {
@@ -169,6 +171,15 @@ impl PackedTernary {
         let scales = Scales::compress(size, parts.iter().flat_map(scales_of).collect());
         let words = parts.iter().flat_map(|part| &part.words).copied().collect();
         Ok(Self { rows: parts.iter().map(|part| part.rows).sum(), columns, words, scales })
+    }
+
+    /// Some of its rows: what [`PackedTernary::concat`] had there.
+    #[cfg(feature = "formats")]
+    pub(crate) fn part(&self, rows: Range<usize>) -> Self {
+        let (stride, groups) = (self.row_words(), groups(self.columns, self.group()));
+        let scales = Scales::compress(self.group(), self.row_scales()[rows.start * groups..rows.end * groups].to_vec());
+        let words = self.words[rows.start * stride..rows.end * stride].to_vec();
+        Self { rows: rows.len(), columns: self.columns, words, scales }
     }
 
     /// Output features.
@@ -299,6 +310,7 @@ mod tests {
             assert_eq!(reordered.dequantize(), [5.0, 5.0, -3.0, 2.0, 2.0, 2.0]);
             assert_eq!(reordered.scales(), &Scales::Segments(vec![(2, 5.0), (1, 3.0), (3, 2.0)]));
         }
+        assert_eq!((fused.part(0..3), fused.part(3..4)), (part(3, 1, 2.0), part(1, -1, 3.0)));
     }
 
     #[test]
@@ -318,5 +330,6 @@ mod tests {
         let reordered = fused.reorder_rows(|row| 3 - row).unwrap();
         assert_eq!(reordered.dequantize()[..20], fused.dequantize()[60..]);
         assert_eq!(reordered.reorder_rows(|row| 3 - row).unwrap(), fused);
+        assert_eq!((fused.part(2..3), fused.part(3..4)), (grouped(16, &[2.0, 3.0]), grouped(16, &[4.0, 5.0])));
     }
 }
