@@ -15,8 +15,11 @@ use std::borrow::Cow;
 /// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of them.
 const BLOCK: usize = 64;
 
-/// Bytes ahead that memory is asked for: the processor's own prefetcher ends at every page.
-const PAGE: usize = 4096;
+/// Running sums side by side.
+const LANES: usize = 16;
+
+/// Bytes ahead that memory is asked for, a line with every line that is read: the processor's own prefetcher ends at every page.
+const AHEAD: usize = 2048;
 
 /// Running sums of a score, as the twin has them.
 const SUMS: usize = 8;
@@ -79,6 +82,9 @@ impl<T: Number> KeyHead<T> {
 
 /// A type that keys and values are kept in.
 trait Number: Copy + Default + Send + Sync {
+    /// Whether memory is asked for ahead. Numbers of 16 bits, of which a page has twice as many, gain nothing by it.
+    const NEAR: bool;
+
     /// The nearest numbers of this type.
     fn narrow(from: &[f32]) -> Cow<'_, [Self]>;
 
@@ -87,19 +93,21 @@ trait Number: Copy + Default + Send + Sync {
 }
 
 impl Number for f32 {
+    const NEAR: bool = true;
+
     fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
         from.into()
     }
 
     #[inline(always)]
     fn widen<'a>(from: &'a [Self], _: &'a mut Vec<f32>) -> &'a [f32] {
-        // Numbers of 16 bits, of which a page has twice as many, gain nothing by it.
-        bring_near_after(from, PAGE);
         from
     }
 }
 
 impl Number for f16 {
+    const NEAR: bool = false;
+
     fn narrow(from: &[f32]) -> Cow<'_, [Self]> {
         let mut halves = vec![Self::ZERO; from.len()];
         halves.convert_from_f32_slice(from);
@@ -238,33 +246,38 @@ fn attend_halves(q: &[f32], head: &KeyHead<f16>, seen: usize, dim: usize, y: &mu
 }
 
 /// The heads that share a key head, of one token that sees `seen` positions.
+///
+/// Loops are `for` here: a closure that an iterator calls is compiled for the oldest of processors.
 #[inline(always)]
 fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: usize, dim: usize, y: &mut [f32]) {
     let (scale, blocks) = ((dim as f32).sqrt().recip(), seen.div_ceil(BLOCK));
     // In the order of the keys.
     let mut scaled = vec![0f32; q.len()];
     for (scaled, q) in scaled.chunks_exact_mut(dim).zip(q.chunks_exact(dim)) {
-        q.iter().enumerate().for_each(|(d, q)| scaled[place(d, dim)] = q * scale);
+        for (d, q) in q.iter().enumerate() {
+            scaled[place(d, dim)] = q * scale;
+        }
     }
     // A sum of no numbers is -0.
     let (mut scores, mut room) = (vec![[-0.0; BLOCK]; q.len() / dim * blocks], Vec::new());
     for (block, keys) in head.keys.chunks_exact(dim).take(blocks).enumerate() {
         add_scores(&scaled, keys, &mut room, &mut scores[block..], blocks);
     }
-    let total = |weights: &mut [[f32; BLOCK]]| {
-        let weights = &mut weights.as_flattened_mut()[..seen];
-        let largest = largest(weights);
-        weights.iter_mut().for_each(|weight| *weight = exp(*weight - largest));
-        weights.iter().sum::<f32>()
-    };
-    let totals: Vec<_> = scores.chunks_exact_mut(blocks).map(total).collect();
+    let mut totals = vec![0f32; q.len() / dim];
+    for (total, scores) in totals.iter_mut().zip(scores.chunks_exact_mut(blocks)) {
+        *total = weigh(&mut scores.as_flattened_mut()[..seen]);
+    }
     for (block, values) in head.values[..seen * dim].chunks(BLOCK * dim).enumerate() {
         let values = T::widen(values, &mut room);
         for (weights, y) in scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)) {
-            blend(weights, values, dim, y);
+            blend(weights, values, dim, T::NEAR, y);
         }
     }
-    y.chunks_exact_mut(dim).zip(totals).for_each(|(y, total)| y.iter_mut().for_each(|y| *y /= total));
+    for (y, total) in y.chunks_exact_mut(dim).zip(totals) {
+        for y in y {
+            *y /= total;
+        }
+    }
 }
 
 /// Adds the scores of a block of positions to every `stride`-th of `scores`, one for each head of `q`. As in the twin, product i goes to running sum i % 8 where
@@ -272,18 +285,57 @@ fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: usize, dim: usize, y
 #[inline(always)]
 fn add_scores<T: Number>(q: &[f32], keys: &[[T; BLOCK]], room: &mut Vec<f32>, scores: &mut [[f32; BLOCK]], stride: usize) {
     let (dim, whole) = (keys.len(), keys.len() / SUMS);
-    // One sum after another: compilers keep one vector in a register, but not eight.
+    // One sum after another: registers hold one for each position, but not eight.
     for part in 0..=SUMS {
-        let rows = if part < SUMS { part * whole..(part + 1) * whole } else { SUMS * whole..dim };
+        let (rows, none) = if part < SUMS { (part * whole..(part + 1) * whole, 0.0) } else { (SUMS * whole..dim, -0.0) };
         let (keys, _) = T::widen(keys[rows.clone()].as_flattened(), room).as_chunks::<BLOCK>();
         for (q, scores) in q.chunks_exact(dim).zip(scores.iter_mut().step_by(stride)) {
-            let mut sum = [if part < SUMS { 0.0 } else { -0.0 }; BLOCK];
-            for (q, keys) in q[rows.clone()].iter().zip(keys) {
-                (0..BLOCK).for_each(|p| sum[p] += q * keys[p]);
-            }
-            (0..BLOCK).for_each(|p| scores[p] += sum[p]);
+            add_products(&q[rows.clone()], keys, none, T::NEAR, scores);
         }
     }
+}
+
+/// Adds Σ q · key, a row of keys after another, beginning with `none`, to `scores`.
+#[inline(always)]
+fn add_products(q: &[f32], keys: &[[f32; BLOCK]], none: f32, near: bool, scores: &mut [f32; BLOCK]) {
+    // By name: compilers keep these in registers, and no array of 64.
+    let [mut a, mut b, mut c, mut d] = [[none; LANES]; BLOCK / LANES];
+    for (&q, keys) in q.iter().zip(keys) {
+        if near {
+            bring_near_after(keys, AHEAD);
+        }
+        let (keys, _) = keys.as_chunks();
+        add_scaled(&mut a, q, &keys[0]);
+        add_scaled(&mut b, q, &keys[1]);
+        add_scaled(&mut c, q, &keys[2]);
+        add_scaled(&mut d, q, &keys[3]);
+    }
+    let (scores, _) = scores.as_chunks_mut();
+    for (scores, sums) in scores.iter_mut().zip([a, b, c, d]) {
+        add_scaled(scores, 1.0, &sums);
+    }
+}
+
+/// Adds x times so many numbers to `sums`.
+#[inline(always)]
+fn add_scaled<const N: usize>(sums: &mut [f32; N], x: f32, numbers: &[f32; N]) {
+    for (sum, number) in sums.iter_mut().zip(numbers) {
+        *sum += x * number;
+    }
+}
+
+/// Scores as weights, whose largest is 1, and the sum of these, one after another.
+#[inline(always)]
+fn weigh(scores: &mut [f32]) -> f32 {
+    let largest = largest(scores);
+    for score in scores.iter_mut() {
+        *score = exp(*score - largest);
+    }
+    let mut sum = 0.0;
+    for weight in scores {
+        sum += *weight;
+    }
+    sum
 }
 
 /// The largest, of running ones side by side.
@@ -299,25 +351,34 @@ fn largest(weights: &[f32]) -> f32 {
 
 /// Adds Σ weight · value, a position after another, to `y`. Its sums stay in registers, as many of them as there are registers for.
 #[inline(always)]
-fn blend(weights: &[f32], values: &[f32], dim: usize, y: &mut [f32]) {
-    let (wide, rest) = y.as_chunks_mut::<64>();
-    wide.iter_mut().enumerate().for_each(|(i, y)| blend_columns(weights, values, dim, 64 * i, y));
-    let (narrow, rest) = (dim - rest.len(), rest);
-    let (pieces, rest) = rest.as_chunks_mut::<16>();
-    pieces.iter_mut().enumerate().for_each(|(i, y)| blend_columns(weights, values, dim, narrow + 16 * i, y));
+fn blend(weights: &[f32], values: &[f32], dim: usize, near: bool, y: &mut [f32]) {
+    let (wide, rest) = y.as_chunks_mut::<BLOCK>();
+    for (i, y) in wide.iter_mut().enumerate() {
+        blend_columns(weights, values, dim, BLOCK * i, near, y);
+    }
+    let narrow = dim - rest.len();
+    let (pieces, rest) = rest.as_chunks_mut::<LANES>();
+    for (i, y) in pieces.iter_mut().enumerate() {
+        blend_columns(weights, values, dim, narrow + LANES * i, near, y);
+    }
     let first = dim - rest.len();
     for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
-        rest.iter_mut().zip(&values[first..]).for_each(|(y, v)| *y += weight * v);
+        for (y, value) in rest.iter_mut().zip(&values[first..]) {
+            *y += weight * value;
+        }
     }
 }
 
 /// The same for the columns from `first` on.
 #[inline(always)]
-fn blend_columns<const N: usize>(weights: &[f32], values: &[f32], dim: usize, first: usize, y: &mut [f32; N]) {
+fn blend_columns<const N: usize>(weights: &[f32], values: &[f32], dim: usize, first: usize, near: bool, y: &mut [f32; N]) {
     let mut sums = *y;
     for (&weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
         let Some(values) = values[first..].first_chunk::<N>() else { continue };
-        (0..N).for_each(|d| sums[d] += weight * values[d]);
+        if near {
+            bring_near_after(values, AHEAD);
+        }
+        add_scaled(&mut sums, weight, values);
     }
     *y = sums;
 }
