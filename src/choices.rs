@@ -4,7 +4,8 @@
 //! A choice decides how long an op takes, and nothing that it gives: the kernels that a number here decides between give the same integers and the
 //! same bits. What decides the order of a sum of floats is not here, since it is the same on every device and stands beside its op: `GEMV_ROWS` of
 //! `matmul`, `GEMV_TOKENS` of `bitlinear_float`, the shares of attention, and the tiles of `matmul`, since on a matrix unit their sums are the unit's. Nor is what
-//! decides how much memory is taken, as the pieces of a prompt.
+//! decides how much memory a model takes, as the pieces of a prompt. (Gates of SiLU are computed by one text, in one kernel or another: they have the same bits as far
+//! as a driver compiles both alike.)
 
 use crate::error::{Error, Result};
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive};

@@ -67,6 +67,13 @@ impl Parts {
         *self.metadata("config") = config.to_string().into();
     }
 
+    /// Appends a tensor of bytes.
+    fn add(&mut self, name: &str, length: usize) {
+        let start = self.data.len();
+        self.data.resize(start + length, 0);
+        self.header[name] = json!({"dtype": "U8", "shape": [length], "data_offsets": [start, start + length]});
+    }
+
     fn rename(&mut self, from: &str, to: &str) {
         let entry = self.header.as_object_mut().unwrap().remove(from).unwrap();
         self.header[to] = entry;
@@ -219,9 +226,14 @@ fn texts_are_the_same_tokens() {
         let [a, b] = [&source, &path].map(|path| Model::load_cpu(path).unwrap());
         assert!(logits(&a) == logits(&b));
     }
-    // Without one it takes ids, as the directory does.
+    // Without one it takes ids, as the directory does; and with one that is damaged.
     let path = write(&directory("odd"), &folder, LoadOptions::default());
-    assert!(matches!(open(path).tokenizer(), Err(Error::Tokenizer { .. })));
+    assert!(matches!(open(&path).tokenizer(), Err(Error::Tokenizer { .. })));
+    let mut parts = Parts::of(&fs::read(write(&repository("assets/tales-22m"), &folder, LoadOptions::default())).unwrap());
+    *parts.metadata("tokenizer") = "{".into();
+    let files = open(folder.write("damaged.safetensors", parts.bytes()));
+    assert!(files.tokenizer().unwrap_err().to_string().contains("its tokenizer: EOF"));
+    assert_eq!(files.problems().count(), 0);
 }
 
 #[test]
@@ -328,6 +340,29 @@ fn what_is_wrong_with_a_file_is_said() {
     refused(|parts| *parts.metadata(GROUP) = "0".into(), "has groups of \"0\" columns");
     refused(|parts| *parts.metadata(GROUP) = "-16".into(), "has groups of \"-16\" columns");
     refused(|parts| *parts.metadata(GROUP) = "20".into(), "q_proj+k_proj+v_proj");
+    refused(
+        |parts| {
+            // What a kernel counts in 32 bits would be groups of 16.
+            let scales = parts.header[SCALES].clone();
+            *parts.metadata(GROUP) = ((1u64 << 36) + 16).to_string().into();
+            let rows = scales["shape"][0].as_u64().unwrap();
+            let start = scales["data_offsets"][0].as_u64().unwrap();
+            parts.header[SCALES]["shape"][1] = 1.into();
+            parts.header[SCALES]["data_offsets"][1] = (start + 4 * rows).into();
+            let left = scales["data_offsets"][1].as_u64().unwrap() - start - 4 * rows;
+            parts.header["padding.left"] =
+                json!({"dtype": "U8", "shape": [left], "data_offsets": [start + 4 * rows, start + 4 * rows + left]});
+        },
+        "groups of 68719476752 columns",
+    );
+    // What is beside the tensors of a model.
+    refused(|parts| parts.add("tokenizer.json", 2), "does not account for");
+    refused(|parts| parts.add("padding.large", 64), "does not account for");
+    refused(|parts| parts.add("model.embed_tokens.scales", 1), "does not account for");
+    refused(|parts| parts.add("model.layers.0.mlp.down_proj.elements", 1), "does not account for");
+    let mut padded = Parts::of(&SMALL);
+    padded.add("padding.small", 63);
+    assert!(said(&padded.bytes()).is_none());
     let group = "model.layers.1.mlp.down_proj.group";
     refused(|parts| drop(parts.header["__metadata__"].as_object_mut().unwrap().remove(group)), "mlp.down_proj.scales` is F32");
     refused(|parts| parts.header[CODES]["dtype"] = "I32".into(), "q_proj+k_proj+v_proj.codes` is I32");

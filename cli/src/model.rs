@@ -32,6 +32,12 @@ pub enum Activations {
     Floats,
 }
 
+impl Activations {
+    pub fn are_quantized(self) -> bool {
+        matches!(self, Self::Int8)
+    }
+}
+
 /// How a model's files are read.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
@@ -118,7 +124,7 @@ impl FileArgs {
             I2s::Arm => I2sLayout::Arm,
             I2s::Rows => I2sLayout::Rows,
         };
-        let quantized = self.activations.map(|activations| matches!(activations, Activations::Int8));
+        let quantized = self.activations.map(Activations::are_quantized);
         let options = LoadOptions::default().quantize(self.quantize).quantized_activations(quantized);
         options.i2s_layout(i2s_layout).ignore_unused(self.ignore_unused)
     }

@@ -46,7 +46,7 @@ pub struct Quantize {
     #[arg(long, requires = "native")]
     i2s: Option<I2s>,
     /// How linear layers take their activations, whatever the files say
-    #[arg(long, requires = "native")]
+    #[arg(long)]
     activations: Option<Activations>,
     /// Write the model though its files have tensors that are not used
     #[arg(long, requires = "native")]
@@ -68,6 +68,7 @@ impl Quantize {
             return self.native();
         }
         let checkpoint = Checkpoint::open(&self.input)?.with_quantize(self.quantize);
+        let checkpoint = checkpoint.with_quantized_activations(self.activations.map(Activations::are_quantized));
         let bar = progress("packing", "tensors");
         let (mut tensors, mut printed) = (Vec::new(), Ok(()));
         let written = |tensor: &WrittenTensor| {

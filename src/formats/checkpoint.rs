@@ -269,7 +269,7 @@ impl Checkpoint {
         }
         let matrix = self.masters.matrix(&masters, rows, columns).map_err(|problem| weight.problem(problem))?;
         if self.unsaid {
-            self.masters.warn(&self.said, &self.directory, self.config.quantized_activations);
+            Masters::warn(&self.said, &self.directory, self.config.quantized_activations);
         }
         Ok(matrix)
     }

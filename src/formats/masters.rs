@@ -35,16 +35,14 @@ impl Masters {
     }
 
     /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is though nothing says how activations are computed.
-    pub fn warn(self, said: &Once, path: &Path, quantized_activations: bool) {
-        if self == Self::Refuse {
-            let (path, how) = (path.display(), if quantized_activations { "in 8 bits" } else { "in floats" });
-            said.call_once(|| {
-                log::warn!(
-                    "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
-                     LoadOptions::quantized_activations says it (--activations on the command line)"
-                )
-            });
-        }
+    pub fn warn(said: &Once, path: &Path, quantized_activations: bool) {
+        let (path, how) = (path.display(), if quantized_activations { "in 8 bits" } else { "in floats" });
+        said.call_once(|| {
+            log::warn!(
+                "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \
+                 LoadOptions::quantized_activations says it (--activations on the command line)"
+            )
+        });
     }
 
     /// The ternary matrix of `weights`.

@@ -31,7 +31,6 @@ pub const FORMAT: &str = "bitnet-wgpu native";
 pub const VERSION: &str = "1";
 
 /// The bytes of a file of which tensors begin at a multiple.
-#[cfg(feature = "models")]
 pub const ALIGNMENT: usize = 64;
 
 /// The tensor with the bytes of a tokenizer.json.
@@ -146,13 +145,20 @@ impl Native {
     /// The names of all tensors that a model of this configuration may have.
     fn wanted(&self) -> HashSet<String> {
         let (layer, ends) = (layer_tensors(&self.config), end_tensors(&self.config));
-        let tables = [&ends.embedding].into_iter().chain(&ends.untied_head).map(|table| table.name.to_owned());
         let layers = 0..self.config.layers;
         let stacks = layers.clone().flat_map(|n| layer.matrices().into_iter().map(move |parts| stack_name(n, parts)));
-        let matrices = stacks.chain(tables).flat_map(|name| ["codes", "scales", "elements"].map(|part| format!("{name}.{part}")));
+        let ternary = |name: String| ["codes", "scales"].map(|part| format!("{name}.{part}")).to_vec();
+        let table = |table: &Matrix| match (self.file.contains(&format!("{}.codes", table.name)), format!("{}.elements", table.name)) {
+            (true, _) => ternary(table.name.to_owned()),
+            (_, elements) if self.file.dtype(&elements) == Some(Dtype::I8) => vec![elements, format!("{}.scales", table.name)],
+            (_, elements) => vec![elements],
+        };
+        let tables = [&ends.embedding].into_iter().chain(&ends.untied_head).flat_map(table);
+        let matrices = stacks.flat_map(ternary).chain(tables);
+        let tokenizer = self.file.metadata("tokenizer").map(|_| TOKENIZER.to_owned());
         let gains = layer.vectors().into_iter().map(|gains| gains.name).collect::<Vec<_>>();
         let norms = layers.flat_map(|n| gains.iter().map(move |name| format!("model.layers.{n}.{name}")));
-        matrices.chain(norms).chain([ends.norm.name.to_owned(), TOKENIZER.to_owned()]).collect()
+        matrices.chain(norms).chain([ends.norm.name.to_owned()]).chain(tokenizer).collect()
     }
 }
 
@@ -173,7 +179,8 @@ impl ModelFile for Native {
             return Ok(());
         }
         let wanted = self.wanted();
-        let unused = self.file.names().into_iter().filter(|name| !wanted.contains(name) && !name.starts_with(PADDING));
+        let fills = |name: &str| name.starts_with(PADDING) && self.file.size(name).is_some_and(|size| size < ALIGNMENT);
+        let unused = self.file.names().into_iter().filter(|name| !wanted.contains(name) && !fills(name));
         tensors::unused(unused).map_err(|problem| problem.at(self.file.path()))
     }
 

@@ -66,7 +66,8 @@ pub fn write_packed(
 ) -> Result<()> {
     let output = output.as_ref();
     if !checkpoint.config().quantized_activations {
-        let message = "does not quantise its activations, which the packed form says of every model";
+        let message = "does not quantise its activations, which the packed form says of every model; where files do not say it, \
+                       Checkpoint::with_quantized_activations does (--activations int8 on the command line)";
         return Err(Error::Unsupported { path: checkpoint.path().to_owned(), message: message.into() });
     }
     check_output(checkpoint.path(), output, force)?;

@@ -4,16 +4,17 @@ use super::{
     context::Context,
     hosted::Upload,
     recording::{Dispatch, Recording, Step, Submission},
-    tensor::{Bind, Bound},
+    tensor::{Bind, Bound, Tensor},
 };
 use crate::{
-    element::Element,
+    element::{Element, ElementType},
     error::{Error, Result},
     kernel::{
         binding::{Access, Type},
         declaration::{Kernel, KernelRef},
         params::Params,
     },
+    shape::Shape,
 };
 use std::time::Instant;
 
@@ -24,6 +25,8 @@ pub struct Encoder {
     steps: Vec<Step>,
     /// By the numbers of the steps before which they are.
     uploads: Vec<(usize, Upload)>,
+    /// Memory that ops take for themselves, the largest of each slot so far.
+    scratch: [Option<Tensor<u32>>; 2],
     /// When what is in `steps` was begun.
     begun: Instant,
 }
@@ -31,7 +34,7 @@ pub struct Encoder {
 impl Context {
     /// A new recording; `label` names it in captures and profiles.
     pub fn encoder(&self, label: &'static str) -> Encoder {
-        Encoder { context: self.clone(), label, steps: Vec::new(), uploads: Vec::new(), begun: Instant::now() }
+        Encoder { context: self.clone(), label, steps: Vec::new(), uploads: Vec::new(), scratch: [None, None], begun: Instant::now() }
     }
 }
 
@@ -134,6 +137,17 @@ impl Encoder {
         recorded
     }
 
+    /// Memory of an op's own, which nobody reads after it: the next op that takes this slot has the same, since dispatches run one after another. So a
+    /// recording of many layers holds it once.
+    pub(crate) fn scratch<T: ElementType>(&mut self, slot: usize, shape: impl Into<Shape>) -> Result<Tensor<T>> {
+        const { assert!(size_of::<T>() == 4) };
+        let (shape, scratch) = (shape.into(), &mut self.scratch[slot]);
+        if let Some(Ok(tensor)) = scratch.as_ref().map(|scratch| scratch.beginning(shape)) {
+            return Ok(tensor.cast());
+        }
+        Ok(scratch.insert(Tensor::uninit(&self.context, shape)?).cast())
+    }
+
     /// Records copies from host memory, which come before the next dispatch.
     #[cfg(feature = "models")]
     pub(crate) fn upload(&mut self, upload: Upload) {
@@ -148,6 +162,7 @@ impl Encoder {
         let mut begun = std::mem::replace(self, self.context.encoder(self.label));
         let next = begun.uploads.partition_point(|&(at, _)| at < begun.steps.len());
         self.uploads = begun.uploads.drain(next..).map(|(_, upload)| (0, upload)).collect();
+        self.scratch = begun.scratch.clone();
         begun.submit().map(drop)
     }
 

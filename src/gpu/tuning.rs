@@ -54,8 +54,8 @@ impl Context {
 
     /// A device's file in a folder, and the hash of what it rests on.
     fn tuning_file(&self, folder: &Path) -> (PathBuf, u64) {
-        let units = format!("{:?}\n", self.capabilities().matrix_units);
-        let key = hash([identity(self.adapter_info()).as_bytes(), units.as_bytes(), Tuning::table().as_bytes()]);
+        let kernels = format!("{:?} {:?}\n", self.language(), self.capabilities().matrix_units);
+        let key = hash([identity(self.adapter_info()).as_bytes(), kernels.as_bytes(), Tuning::table().as_bytes()]);
         (folder.join(format!("{key:016x}.tuning")), key)
     }
 }

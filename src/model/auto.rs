@@ -49,7 +49,7 @@ pub struct Placement {
 }
 
 impl Model {
-    /// Loads a model directory or a .gguf file to the GPU, or for the CPU, as `policy` says, and tells which it is and why. The log has it too: a warning where
+    /// Loads a model directory, a .gguf file or a native container to the GPU, or for the CPU, as `policy` says, and tells which it is and why. The log has it too: a warning where
     /// something is wrong with the GPU. It waits for the device. What a session needs is not known yet: see [`Model::session_footprint`].
     ///
     /// ```no_run

@@ -190,7 +190,8 @@ impl ModelFiles {
             }
             formats::Kind::Native => {
                 let file = Native::open(path)?.with_quantized_activations(options.quantized_activations);
-                let tokenizer = file.tokenizer()?.map(|(json, settings)| Tokenizer::from_stored(&json, settings));
+                let tokenizer =
+                    file.tokenizer().transpose().map(|stored| stored.and_then(|(json, settings)| Tokenizer::from_stored(&json, settings)));
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
         })

@@ -44,7 +44,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a model directory or a .gguf file to the GPU, or for the CPU where that is faster: see [`Context::preferred`]. What it takes, and why,
+    /// Loads a model directory, a .gguf file or a native container to the GPU, or for the CPU where that is faster: see [`Context::preferred`]. What it takes, and why,
     /// is logged. It waits for the device; in async code, await [`Context::preferred`] and call [`Model::load_with`].
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Model {
         Self::load_with(context.as_ref(), path, LoadOptions::default())
     }
 
-    /// Loads a model directory or a .gguf file to the GPU.
+    /// Loads a model directory, a .gguf file or a native container to the GPU.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Format`] for what is wrong with the files; [`Error::Unsupported`] for a sound model that this crate cannot run, or of which
@@ -84,7 +84,7 @@ impl Model {
         Self::from_files(context, &files, options)
     }
 
-    /// Loads a model whose files are open already.
+    /// Loads a model whose files are open already. Of the options, those that [`ModelFiles::open`] takes are what they were there.
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -126,7 +126,7 @@ impl Model {
         }
     }
 
-    /// Builds a model from any source of weights. Of the options, `quantize` and `i2s_layout` belong to the file:
+    /// Builds a model from any source of weights. Of the options, `quantize`, `quantized_activations` and `i2s_layout` belong to the file:
     /// [`Checkpoint::with_quantize`](crate::formats::Checkpoint::with_quantize), [`Gguf::with_quantize`](crate::formats::Gguf::with_quantize),
     /// [`Gguf::with_i2s_layout`](crate::formats::Gguf::with_i2s_layout).
     ///

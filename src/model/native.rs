@@ -3,6 +3,7 @@
 use super::{
     files::{self, LoadOptions, ModelFiles},
     layers::{HostEnds, HostLayer, HostTable},
+    tokenizer::text::Tokenizer,
 };
 use crate::{
     error::{Error, Result},
@@ -111,7 +112,11 @@ pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, m
             at(partial, file.write_all(part.bytes))
         })?;
         drop(file);
-        match Native::open(partial)?.config() == &stored {
+        let made = Native::open(partial)?;
+        if let Some((json, settings)) = made.tokenizer()? {
+            Tokenizer::from_stored(&json, settings)?;
+        }
+        match made.config() == &stored {
             true => Ok(()),
             false => Err(Error::Invalid { op: "write_native", what: format!("a configuration that the file cannot say: {config:?}") }),
         }

@@ -192,7 +192,7 @@ impl ModelFile for Gguf {
         }
         let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
         if self.unsaid && matches!(tensor.kind, GgufType::F32 | GgufType::F16 | GgufType::Bf16) {
-            self.masters.warn(&self.said, self.file.path(), self.config.quantized_activations);
+            Masters::warn(&self.said, self.file.path(), self.config.quantized_activations);
         }
         self.unpaired(name, matrix)
     }

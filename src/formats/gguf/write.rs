@@ -104,7 +104,11 @@ fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem>
     let found = graph_of(c)?;
     match (c.quantized_activations, !matches!(found.0, "qwen3" | "minicpm") || c.projection_norms) {
         (true, false) => unsupported(format!("quantises its activations; GGUF's `{}` is for floats", found.0)),
-        (false, true) => unsupported(format!("has its activations in floats; they are quantised where GGUF says `{}`", found.0)),
+        (false, true) => unsupported(format!(
+            "has its activations in floats; they are quantised where GGUF says `{}`. Where files do not say it, Checkpoint::with_quantized_activations does \
+             (--activations int8 on the command line)",
+            found.0
+        )),
         _ => Ok(found),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         engine::{Changes, Choice, Engine, EngineSession, Offloaded, Pending, SessionOptions, unchosen},
         worker::on_all_cores,
     },
-    ops::transformer::{HostKvCache, Penalties, SampleOptions},
+    ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
     spans::span,
 };
 use std::{iter, sync::Arc};
@@ -113,7 +113,11 @@ impl Engine for GpuModel {
         let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
         // Prompts that are shorter may end together.
         let ends = sequences.min(batch);
-        let activations = plan.bytes(Footprint::ACTIVATIONS) + logits(ends) - logits(prompts);
+        // Shorter prompts may take more for attention than the longest does.
+        let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
+        let shares = |prompts: usize| most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities);
+        let shares = shares(1).max(shares(prompts));
+        let activations = plan.bytes(Footprint::ACTIVATIONS) + logits(ends) - logits(prompts) + shares;
         let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
         Ok(Footprint { cache: plan.bytes(Footprint::CACHE), activations, staging, ..Footprint::default() })
     }
@@ -142,7 +146,7 @@ impl GpuModel {
             spans.try_for_each(|&longest| session.record_kind(kind, longest, Run::Again).map(drop))
         };
         let batch = batch(&self.context);
-        for run in lengths(capacity.min(batch)) {
+        for run in lengths(capacity.min(batch), self.context.capabilities()) {
             // Of one sequence, and of as many as have their prompts computed together.
             let together = Some(sequences.min(batch / run)).filter(|&sequences| sequences > 1);
             for sequences in iter::once(1).chain(together) {
@@ -155,7 +159,7 @@ impl GpuModel {
             let (seeds, bias) = (Tensor::uninit(context, [sequences, 2])?, Tensor::uninit(context, [vocab])?);
             let changes = GpuChanges { penalties: Penalties::NONE, bias, counts: Tensor::uninit(context, [sequences, vocab])? };
             session.choice = Some(GpuChoice { options, seeds, changes: Some(changes) });
-            for sequences in lengths(sequences) {
+            for sequences in lengths(sequences, context.capabilities()) {
                 record(&session, Kind { sequences, run: 1, given: Rows::Next })?;
             }
         }
@@ -163,9 +167,10 @@ impl GpuModel {
     }
 }
 
-/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one.
-fn lengths(most: usize) -> impl Iterator<Item = usize> {
-    (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most)
+/// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but that of any choice, and the next.
+fn lengths(most: usize, capabilities: &crate::Capabilities) -> impl Iterator<Item = usize> + use<> {
+    let choices: Vec<_> = crate::Choice::ALL.iter().map(|&choice| capabilities.choice(choice) as usize).collect();
+    (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most || choices.iter().any(|&choice| n == choice || n - 1 == choice))
 }
 
 fn batch(context: &Context) -> usize {

@@ -168,6 +168,7 @@ fn plan(
     let busy = capabilities.choice(Choice::FusedWorkgroups);
     let most = kernel.sources()[0].threads() as usize;
     let mut tile = smallest;
+    let busy = busy.min(capabilities.max_workgroups as usize);
     while tile < most && rows.div_ceil(tile) > busy {
         tile *= 2;
     }

@@ -227,6 +227,18 @@ fn plan(rows: usize, kv_heads: usize, sequences: usize, head_dim: usize, longest
     if few && (shares == 1 || left <= MOST_FLOATS) { Plan::Shares(shares) } else { Plan::All }
 }
 
+/// Bytes that the shares of an attention take at most in a recording, for runs of up to `run` tokens of so many sequences.
+#[cfg(feature = "models")]
+pub(crate) fn most_share_bytes(shape: AttentionShape, run: usize, sequences: usize, longest: usize, capabilities: &Capabilities) -> u64 {
+    let sharing = shape.heads / shape.kv_heads;
+    let shares = |run: usize| match plan(run * sharing, shape.kv_heads, sequences, shape.head_dim, longest, capabilities) {
+        Plan::Shares(shares) if shares > 1 => shares * run * sequences * shape.heads,
+        _ => 0,
+    };
+    let most = (1..=run).map(shares).max().unwrap_or(0);
+    4 * most as u64 * (4 * shape.quads() as u64 + 2)
+}
+
 /// What the kernels are told, once `y` is known to fit; `qkv` has been checked.
 pub(super) fn params(qkv: &Tensor<f32>, new: &NewTokens<'_>, cache: &KvCache, longest: usize, y: &Out<'_, f32>) -> Result<Params> {
     let shape = cache.shape;
@@ -275,12 +287,12 @@ fn record(
     let angles = angles.unwrap_or(qkv);
     if context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl {
         let kernel = if rows <= 4 { &JOINED_4 } else { &JOINED_8 };
-        let x = Tensor::<u32>::uninit(context, [left, 4 * shape.quads() + 2])?;
         let x_count = Tensor::<u32>::zeros(context, [rows.div_ceil(4) * shape.kv_heads * sequences])?;
+        let x = encoder.scratch::<u32>(0, [left, 4 * shape.quads() + 2])?;
         return encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_count], extent);
     }
-    let x = Tensor::<f32>::uninit(context, [left, 4 * shape.quads()])?;
-    let x_weight = Tensor::<f32>::uninit(context, [left, 2])?;
+    let x = encoder.scratch::<f32>(0, [left, 4 * shape.quads()])?;
+    let x_weight = encoder.scratch::<f32>(1, [left, 2])?;
     let kernel = if rows <= 4 { &FEW_4 } else { &FEW_8 };
     encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_weight], extent)?;
     if shares == 1 {

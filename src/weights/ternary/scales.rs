@@ -71,8 +71,8 @@ pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> 
         Scales::Tensor(_) => (1, 1),
         Scales::Segments(segments) => (rows, segments.iter().fold(0usize, |sum, s| sum.saturating_add(s.0))),
         Scales::Groups { size, scales } => {
-            if *size == 0 || !size.is_multiple_of(CODES_PER_WORD) {
-                return Err(invalid(format!("groups of {size} columns; a multiple of 16 is needed")));
+            if *size == 0 || !size.is_multiple_of(CODES_PER_WORD) || *size > u32::MAX as usize {
+                return Err(invalid(format!("groups of {size} columns; a multiple of 16 below 2^32 is needed")));
             }
             (rows.saturating_mul(groups(columns, Some(*size))), scales.len())
         }
