@@ -4,6 +4,7 @@ use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind, Footprint, Tensor,
     formats::Pooling,
     model::{BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Offloaded, Sampling, SessionOptions},
+    transformer::{self, AttentionShape, KvCache, NewTokens},
     wgpu,
 };
 use std::{path::Path, thread};
@@ -173,6 +174,25 @@ fn a_sessions_work_takes_what_was_estimated() {
     let (taken, estimated) = (context.memory_stats().peak_live_bytes, weights + need.total());
     eprintln!("{need:?} and {weights}: {estimated} estimated, {taken} taken");
     assert!(taken <= estimated && estimated as f64 <= 1.5 * taken as f64, "{estimated} estimated, {taken} taken");
+}
+
+/// Layers come one after another, so what one's attention takes for itself serves all of a recording.
+#[test]
+fn attention_takes_memory_for_its_shares_once() {
+    let context = fresh(ContextOptions::default());
+    let shape = AttentionShape { heads: 8, kv_heads: 2, head_dim: 64 };
+    let cache = KvCache::new(&context, shape, 1, 4096, Element::F16).unwrap();
+    let (qkv, runs) = (Tensor::<f32>::zeros(&context, [8, 768]).unwrap(), context.upload(&[4000u32, 0], [1, 2]).unwrap());
+    let (new, y) = (NewTokens { run: 8, runs: &runs }, Tensor::<f32>::zeros(&context, [8, 512]).unwrap());
+    let taken = |layers: usize| {
+        context.trim_memory();
+        let (mut encoder, before) = (context.encoder("layers"), context.memory_stats().live_bytes);
+        (0..layers).for_each(|_| transformer::attention_into(&mut encoder, &qkv, &new, &cache, 4008, &y).unwrap());
+        (encoder.finish(), context.memory_stats().live_bytes - before).1
+    };
+    let (one, ten) = (taken(1), taken(10));
+    // 63 shares of 8 tokens and 8 heads, each of 64 numbers and two more; counters are each layer's own.
+    assert!(one >= 63 * 8 * 8 * 66 * 4 && ten < one + 10 * 4096, "{one} and {ten} bytes");
 }
 
 #[test]
