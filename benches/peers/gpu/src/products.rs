@@ -12,7 +12,11 @@ use bitnet_wgpu::{
 };
 use burn::tensor::{DType, Device, FloatDType, Tensor as Burn, TensorData, module, ops::AttentionModuleOptions};
 use serde_json::{Map, Value, json};
-use std::{cell::RefCell, path::PathBuf};
+use std::{
+    cell::RefCell,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 const SHAPES: [(usize, usize); 2] = [(2560, 2560), (6912, 2560)];
 const HEADS: AttentionShape = AttentionShape { heads: 20, kv_heads: 5, head_dim: 128 };
@@ -61,6 +65,9 @@ pub fn compare(context: &Context, burn: Option<Device>, options: &Options) {
         all["ops"][&capabilities.adapter] = found;
         std::fs::write(path, format!("{all:#}\n")).expect("it can be written");
     }
+    if WRONG.load(Relaxed) {
+        std::process::exit(1);
+    }
 }
 
 /// Prints what was found, and gives it as it is kept.
@@ -89,12 +96,17 @@ fn random(seed: u32) -> impl FnMut(u32) -> u32 {
     }
 }
 
-/// Is every number as far from what is due as it may be at most?
-fn check(of: &str, found: &[f32], due: &[f32], bound: impl Fn(f32) -> f32) {
+/// Was a result wrong?
+static WRONG: AtomicBool = AtomicBool::new(false);
+
+/// Is every number at most as far from what is due as it may be? A program is not timed where not.
+fn check(of: &str, found: &[f32], due: &[f32], bound: impl Fn(f32) -> f32) -> bool {
     assert_eq!(found.len(), due.len(), "{of}");
-    for (i, (&found, &due)) in found.iter().zip(due).enumerate() {
-        assert!((found - due).abs() <= bound(due), "{of}: number {i} is {found}, {due} is due");
-    }
+    let wrong = |(found, due): (&f32, &f32)| found.is_nan() || (found - due).abs() > bound(*due);
+    let Some(i) = found.iter().zip(due).position(wrong) else { return true };
+    eprintln!("{of}: number {i} is {}, {} is due", found[i], due[i]);
+    WRONG.store(true, Relaxed);
+    false
 }
 
 fn data<const D: usize>(device: &Device, numbers: &[f32], shape: [usize; D], dtype: FloatDType) -> Burn<D> {
@@ -129,7 +141,7 @@ fn product(context: &Context, burn: Option<&Device>, ox: &RefCell<OxBitNet>, [m,
     let x: Vec<f32> = codes.map(|code| CODE_SCALE * code).collect();
     let packed = PackedTernary::from_values(rows, columns, &values, Scales::Tensor(WEIGHT_SCALE)).expect("ternary");
     let due = bitnet::bitlinear_cpu(&x, m, &packed).expect("it multiplies");
-    let cold = if context.capabilities().software { 16 << 20 } else { 192 << 20 };
+    let cold = if context.capabilities().software { 1 } else { 192 << 20 };
     let copies = |bytes: usize| (cold / bytes).max(1);
 
     let matrices: Vec<_> = (0..copies(rows * columns / 4)).map(|_| packed.upload(context).expect("it fits")).collect();
@@ -138,14 +150,15 @@ fn product(context: &Context, burn: Option<&Device>, ox: &RefCell<OxBitNet>, [m,
     let mut encoder = context.encoder("once");
     let y = call(&mut encoder, 0).expect("it fits");
     encoder.submit().expect("it runs");
-    check("bitnet-wgpu", &pollster::block_on(y.read()).expect("it reads"), &due, |_| 0.0);
+    assert!(check("bitnet-wgpu", &pollster::block_on(y.read()).expect("it reads"), &due, |_| 0.0));
     let mut rivals = vec![ours::rival("bitnet-wgpu", context, matrices.len(), |encoder, i| call(encoder, i).map(|_| ()))];
 
     let mut layer = ox.borrow().product(&values, rows, WEIGHT_SCALE, &x, m, matrices.len());
     // One quotient and two products, of a device that may round them loosely.
-    check("oxbitnet", &ox.borrow_mut().result(&mut layer), &due, |due| 8.0 * SINGLE * due.abs());
-    let gpu = ox.borrow_mut().gpu_time(&mut layer);
-    rivals.push(Rival { gpu, ..Rival::new("oxbitnet", move |calls| ox.borrow_mut().compute(&mut layer, calls)) });
+    if check("oxbitnet", &ox.borrow_mut().result(&mut layer), &due, |due| 8.0 * SINGLE * due.abs()) {
+        let gpu = ox.borrow_mut().gpu_time(&mut layer);
+        rivals.push(Rival { gpu, ..Rival::new("oxbitnet", move |calls| ox.borrow_mut().compute(&mut layer, calls)) });
+    }
 
     let weights: Vec<f32> = values.iter().map(|&value| WEIGHT_SCALE * f32::from(value)).collect();
     if let Some(device) = burn {
@@ -163,8 +176,9 @@ fn product(context: &Context, burn: Option<&Device>, ox: &RefCell<OxBitNet>, [m,
             ];
             for call in calls {
                 // Exact in `f32`, and then rounded once.
-                check(name, &numbers(call(0)), &due, |due| rounding * due.abs());
-                rivals.push(burns(name, device, call));
+                if check(name, &numbers(call(0)), &due, |due| rounding * due.abs()) {
+                    rivals.push(burns(name, device, call));
+                }
             }
         }
     }
@@ -186,7 +200,7 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
     let due = transformer::attention_cpu(&qkv, &host).expect("it attends");
     // A score is a sum of `head_dim` products of at most 1 over √head_dim; its error moves a weight by as much of itself, twice with the sum's. Values are at
     // most 1; rounding them and their sum adds a few more units.
-    let bound = |unit: f32| 4.0 * unit * (head_dim as f32).powf(1.5) + 2.0 * (m + 16) as f32 * unit;
+    let bound = SINGLE * (4.0 * (head_dim as f32).powf(1.5) + 2.0 * (m + 16) as f32);
 
     let runs = context.upload(&[0, 0], [1, 2]).expect("it fits");
     let input = context.upload(&qkv, [m, HEADS.row()]).expect("it fits");
@@ -200,7 +214,7 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
         let mut encoder = context.encoder("once");
         let y = call(&mut encoder).expect("it fits");
         encoder.submit().expect("it runs");
-        check(name, &pollster::block_on(y.read()).expect("it reads"), &due, |_| bound(SINGLE));
+        assert!(check(name, &pollster::block_on(y.read()).expect("it reads"), &due, |_| bound));
         rivals.push(ours::rival(name, context, 1, move |encoder, _| call(encoder).map(|_| ())));
     }
     if let Some(device) = burn {
@@ -213,8 +227,11 @@ fn attend(context: &Context, burn: Option<&Device>, m: usize, rounds: usize) -> 
             let (q, k, v) = (heads_first(&q, heads).mul_scalar(1.0), shared(&k), shared(&v));
             let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
             let call = move |_| module::attention(q.clone(), k.clone(), v.clone(), None, None, options);
-            check(name, &numbers(call(0).swap_dims(1, 2)), &due, |_| bound(rounding.max(SINGLE)));
-            rivals.push(burns(name, device, call));
+            // In halves the bound above says nothing; scores here are small, and what is rounded a few times stays within this.
+            let bound = if rounding == 0.0 { bound } else { 64.0 * rounding };
+            if check(name, &numbers(call(0).swap_dims(1, 2)), &due, |_| bound) {
+                rivals.push(burns(name, device, call));
+            }
         }
     }
     in_turns(rivals, rounds)
