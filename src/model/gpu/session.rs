@@ -169,7 +169,7 @@ impl GpuModel {
 
 /// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but that of any choice, and the next.
 fn lengths(most: usize, capabilities: &crate::Capabilities) -> impl Iterator<Item = usize> + use<> {
-    let choices: Vec<_> = crate::Choice::ALL.iter().map(|&choice| capabilities.choice(choice) as usize).collect();
+    let choices: Vec<_> = crate::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
     (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most || choices.iter().any(|&choice| n == choice || n - 1 == choice))
 }
 
