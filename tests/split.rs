@@ -72,12 +72,13 @@ fn split_layers_compute_the_same_bits() {
 /// A prompt of several pieces, of which each device computes another.
 #[test]
 fn long_prompts_are_the_same_in_pieces() {
-    let (one, all) = (devices(1), devices(3));
+    let (one, all) = (devices(1), &fresh(3)[..]);
     let [whole, split] = [(one, &[][..]), (all, &[2, 1, 5][..])].map(|(devices, counts)| load(devices, &real_model(), counts));
     let ids: Vec<u32> = (0..whole.config().context as u32 - 8).map(|i| i * 7 % 1000).collect();
     let [wanted, found] = [&whole, &split].map(|model| {
         let mut session = model.session(SessionOptions::new(2, ids.len() + 8)).unwrap();
-        // What is given up half-way leaves nothing behind.
+        // A piece for each device is under way before the first is done, and what is given up half-way leaves nothing behind.
+        let tracing = all[0].trace().unwrap();
         let mut prompt = Box::pin(session.prefill(1, &ids));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         for _ in 0..3 {
@@ -85,6 +86,10 @@ fn long_prompts_are_the_same_in_pieces() {
         }
         drop(prompt);
         assert_eq!((session.len(0), session.len(1)), (0, 0));
+        let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+        let pieces = trace["traceEvents"].as_array().unwrap().iter();
+        let pieces = pieces.filter(|event| event["cat"] == "readback" && event["name"] == "prefill" && event["ph"] != "e").count();
+        assert_eq!(pieces, if model.parts(SessionOptions::new(1, 1)).unwrap().len() > 1 { 3 } else { 0 });
         let mut all: Vec<Vec<u32>> = Vec::new();
         all.push(bits(block_on(session.prefill(1, &ids[..700.min(ids.len())])).unwrap()));
         all.push(bits(block_on(session.prefill(0, &ids)).unwrap()));
