@@ -78,10 +78,10 @@ fn long_prompts_are_the_same_in_pieces() {
     let [wanted, found] = [&whole, &split].map(|model| {
         let mut session = model.session(SessionOptions::new(2, ids.len() + 8)).unwrap();
         // A piece for each device is under way before the first is done, and what is given up half-way leaves nothing behind.
-        let tracing = all[0].trace().unwrap();
+        let (tracing, parts) = (all[0].trace().unwrap(), layers(model).len());
         let mut prompt = Box::pin(session.prefill(1, &ids));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        for _ in 0..3 {
+        for _ in 0..parts {
             assert!(prompt.as_mut().poll(&mut context).is_pending());
         }
         drop(prompt);
@@ -89,7 +89,7 @@ fn long_prompts_are_the_same_in_pieces() {
         let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
         let pieces = trace["traceEvents"].as_array().unwrap().iter();
         let pieces = pieces.filter(|event| event["cat"] == "readback" && event["name"] == "prefill" && event["ph"] != "e").count();
-        assert_eq!(pieces, if model.parts(SessionOptions::new(1, 1)).unwrap().len() > 1 { 3 } else { 0 });
+        assert_eq!(pieces, if parts > 1 { parts } else { 0 });
         let mut all: Vec<Vec<u32>> = Vec::new();
         all.push(bits(block_on(session.prefill(1, &ids[..700.min(ids.len())])).unwrap()));
         all.push(bits(block_on(session.prefill(0, &ids)).unwrap()));
@@ -108,7 +108,7 @@ fn everything_works_on_a_split_model() {
     let (one, two) = (devices(1), devices(2));
     let [whole, split] = [one, two].map(|devices| load(devices, &real_model(), &[]));
     let prompt = whole.encode_prompt("Once upon a time").unwrap();
-    let plain = GenerateOptions::default().max_tokens(24).ignore_eos(true);
+    let plain = GenerateOptions::default().max_tokens(14).ignore_eos(true);
     let sampled = Sampling::GREEDY.temperature(0.9).top_k(40).top_p(0.9).seed(7);
     let all = [
         plain.clone(),
@@ -121,7 +121,7 @@ fn everything_works_on_a_split_model() {
     for (n, options) in all.iter().enumerate() {
         let wanted = text(&whole, &prompt, options);
         assert_eq!(text(&split, &prompt, options), wanted, "options {n}");
-        for speculation in [Speculation::ngram(), Speculation::from(&split), Speculation::from(&whole)] {
+        for speculation in [Speculation::ngram(), Speculation::from(&split)] {
             assert_eq!(text(&split, &prompt, &options.clone().speculate(speculation)), wanted, "options {n}, with drafts");
         }
         assert_eq!(
