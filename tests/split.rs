@@ -4,17 +4,19 @@ use bitnet_wgpu::{
     Capabilities, Context, ContextOptions, Element, Error, ErrorKind, Footprint,
     formats::Pooling,
     model::{
-        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Sampling, SessionOptions, Speculation, Stop,
+        BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Sampling, Session, SessionOptions,
+        Speculation, Stop,
     },
 };
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
+    task,
 };
 use support::{
     block_on,
     files::Directory,
-    models::{TernaryTables, bits, computed, directory},
+    models::{LongContext, TernaryTables, bits, computed, directory},
     real_model,
 };
 
@@ -72,34 +74,33 @@ fn split_layers_compute_the_same_bits() {
 /// A prompt of several pieces, of which each device computes another.
 #[test]
 fn long_prompts_are_the_same_in_pieces() {
-    let (one, all) = (devices(1), &fresh(3)[..]);
-    let [whole, split] = [(one, &[][..]), (all, &[2, 1, 5][..])].map(|(devices, counts)| load(devices, &real_model(), counts));
-    let ids: Vec<u32> = (0..whole.config().context as u32 - 8).map(|i| i * 7 % 1000).collect();
-    let [wanted, found] = [&whole, &split].map(|model| {
-        let mut session = model.session(SessionOptions::new(2, ids.len() + 8)).unwrap();
-        // A piece for each device is under way before the first is done, and what is given up half-way leaves nothing behind.
-        let (tracing, parts) = (all[0].trace().unwrap(), layers(model).len());
-        let mut prompt = Box::pin(session.prefill(1, &ids));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        for _ in 0..parts {
-            assert!(prompt.as_mut().poll(&mut context).is_pending());
-        }
-        drop(prompt);
-        assert_eq!((session.len(0), session.len(1)), (0, 0));
-        let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
-        let pieces = trace["traceEvents"].as_array().unwrap().iter();
-        let pieces = pieces.filter(|event| event["cat"] == "readback" && event["name"] == "prefill" && event["ph"] != "e").count();
-        assert_eq!(pieces, if parts > 1 { parts } else { 0 });
-        let mut all: Vec<Vec<u32>> = Vec::new();
-        all.push(bits(block_on(session.prefill(1, &ids[..700.min(ids.len())])).unwrap()));
-        all.push(bits(block_on(session.prefill(0, &ids)).unwrap()));
+    let (file, two) = (LongContext::open("llama", 600), fresh(2));
+    let [whole, split] = [devices(1), &two].map(|devices| Model::from_file(devices, &file, None, LoadOptions::default()).unwrap());
+    let ids: Vec<u32> = (0..592).map(|i| i * 7 % 320).collect();
+    let computed = |mut session: Session| {
+        let mut all = vec![bits(block_on(session.prefill(1, &ids[..300])).unwrap()), bits(block_on(session.prefill(0, &ids)).unwrap())];
         all.push(bits(block_on(session.decode(&[3, 4])).unwrap()));
         session.truncate(0, 5).unwrap();
         all.push(bits(block_on(session.decode(&[5, 6])).unwrap()));
-        all.push(block_on(model.score(&ids[..150])).unwrap().into_iter().map(|nats| (nats as f32).to_bits()).collect());
         all
-    });
-    assert!(wanted == found);
+    };
+    let room = SessionOptions::new(2, 600);
+    let mut session = split.session(room).unwrap();
+    // While two devices have a piece each, one more waits; and what is given up leaves nothing behind.
+    let tracing = two[0].trace().unwrap();
+    let mut prompt = Box::pin(session.prefill(1, &ids));
+    for _ in 0..3 {
+        assert!(prompt.as_mut().poll(&mut task::Context::from_waker(task::Waker::noop())).is_pending());
+    }
+    drop(prompt);
+    let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+    let pieces = trace["traceEvents"].as_array().unwrap().iter();
+    let pieces = pieces.filter(|event| event["cat"] == "readback" && event["name"] == "prefill" && event["ph"] != "e");
+    assert_eq!(pieces.count(), 3);
+    assert_eq!((session.len(0), session.len(1)), (0, 0));
+    assert!(computed(session) == computed(whole.session(room).unwrap()));
+    let scores = [&whole, &split].map(|model| block_on(model.score(&ids)).unwrap());
+    assert!(scores[0] == scores[1]);
 }
 
 /// Whatever there is in `model`.
