@@ -52,6 +52,19 @@ impl Footprint {
     /// That of what is copied back.
     pub const STAGING: &str = "staging";
 
+    /// Both together.
+    #[cfg(feature = "models")]
+    pub(crate) fn and(self, other: Self) -> Self {
+        let sum = u64::saturating_add;
+        Self {
+            weights: sum(self.weights, other.weights),
+            cache: sum(self.cache, other.cache),
+            activations: sum(self.activations, other.activations),
+            staging: sum(self.staging, other.staging),
+            host: sum(self.host, other.host),
+        }
+    }
+
     /// All that is GPU memory.
     pub fn total(&self) -> u64 {
         [self.weights, self.cache, self.activations, self.staging].into_iter().fold(0, u64::saturating_add)

@@ -49,7 +49,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     arguments.device.gpu = true;
     let files = arguments.device.open(&arguments.model)?;
     let config = files.config();
-    let opened = arguments.device.context()?.context("a GPU is needed")?;
+    let [opened] = <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
     let roof = block_on(Roof::measure(&usual))?;
     let c = usual.capabilities();

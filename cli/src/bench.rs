@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element, Error,
+    Element, Error, MemoryStats,
     formats::ModelConfig,
     measure::Roof,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
@@ -151,7 +151,11 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         Some(name) => Source::Files(args.model.open(name)?),
         None => Source::Random(Box::new(RandomModel(config(args)?))),
     };
-    let context = args.model.context()?;
+    let contexts = args.model.contexts()?;
+    let context = contexts.first();
+    if args.profile && contexts.len() > 1 {
+        bail!("--profile: kernels are timed on one GPU");
+    }
     let longest = match &source {
         Source::Files(files) => files.config().context,
         Source::Random(random) => random.0.context,
@@ -160,30 +164,31 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     let model = with_progress("loading", |progress| {
         let options = args.model.options().offload(offload).progress(progress);
         match &source {
-            Source::Files(files) => Model::from_files(context.as_ref(), files, options),
-            Source::Random(random) => Model::from_file(context.as_ref(), &**random, None, options),
+            Source::Files(files) => Model::from_files(model::devices(&contexts), files, options),
+            Source::Random(random) => Model::from_file(model::devices(&contexts), &**random, None, options),
         }
     });
     let model = model?;
-    let usual = context.as_ref().is_some_and(|context| context.capabilities().f16);
+    let usual = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
     let halves = args.f16_cache || usual && !args.f32_cache;
     let cache = if halves { Element::F16 } else { Element::F32 };
     let limit = model.config().context;
 
     let show = |line: String| if args.json { Ok(()) } else { say(line + "\n") };
-    let (adapter, language) = device(context.as_ref());
+    let (adapter, language) = device(&model)?;
     show(format!("{adapter}, kernels in {language}; times by the host's clock, until results have arrived"))?;
     let mut object = json!({
         "adapter": adapter, "language": language, "clock": "host",
         "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
         "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
     });
-    if let Some(context) = &context {
-        let bytes = context.memory_stats().live_bytes;
+    let memory = |bytes: fn(MemoryStats) -> u64| contexts.iter().map(|context| bytes(context.memory_stats())).sum::<u64>();
+    if let Some(context) = context {
+        let bytes = memory(|stats| stats.live_bytes);
         show(format!("{:.2} GB of GPU memory for the weights", bytes as f64 / 1e9))?;
         let units = adapters::units(context.capabilities());
         show(format!("matrix units: {units}"))?;
-        model::note_offloaded(&model);
+        model::note_placed(&model)?;
         let offloaded = model.offloaded();
         object["offloaded"] = json!({ "layers": offloaded.layers, "bytes_per_token": offloaded.bytes });
         object["matrix_units"] = (!context.capabilities().matrix_units.is_empty()).into();
@@ -195,7 +200,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     for _ in 0..3 {
         time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
     }
-    let roof = match context.as_ref().map(|context| pollster::block_on(Roof::measure(context))).transpose() {
+    let roof = match context.map(|context| pollster::block_on(Roof::measure(context))).transpose() {
         // It reads a tensor that is larger than caches, and may be larger than the limit.
         Err(Error::MemoryLimit { .. }) => None,
         roof => roof?,
@@ -287,7 +292,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         profile.put(&mut object);
         object["arrival_us_per_token"] = (1e6 / rate).into();
     }
-    if let (Some(path), Some(context)) = (&args.trace, &context) {
+    if let (Some(path), Some(context)) = (&args.trace, context) {
         let prompt = args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(TRACED) <= limit);
         let tracing = context.trace()?;
         time(&model, prompt.context("--trace needs a prompt of --prefill that fits")?, TRACED, cache)?;
@@ -295,9 +300,8 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         fs::write(path, trace.to_string()).with_context(|| path.display().to_string())?;
         show(format!("trace    {}", path.display()))?;
     }
-    if let Some(context) = &context {
-        let stats = context.memory_stats();
-        let bytes = stats.live_bytes + stats.cached_bytes;
+    if context.is_some() {
+        let bytes = memory(|stats| stats.live_bytes + stats.cached_bytes);
         show(format!("{:.2} GB of GPU memory in all, pooled buffers included", bytes as f64 / 1e9))?;
         object["gpu_bytes"] = bytes.into();
     }

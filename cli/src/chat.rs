@@ -61,7 +61,7 @@ impl Chat {
         let model = self.device.load(&files, SessionOptions::new(1, room))?;
         let options = self.generation.with_draft(options, draft, &model, &self.device)?;
         if !self.json {
-            let (adapter, language) = model::device(model.context());
+            let (adapter, language) = model::device(&model)?;
             note(format!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew"));
         }
         let mut session = model.session(SessionOptions::new(1, room))?;

@@ -53,7 +53,7 @@ impl Embed {
         let files = self.device.open(&self.model)?;
         files.tokenizer()?;
         let model = self.device.load(&files, SessionOptions::new(1, files.config().context.min(LONGEST)).cache(Element::F32))?;
-        let (adapter, language) = model::device(model.context());
+        let (adapter, language) = model::device(&model)?;
         note(format!("{adapter}, kernels in {language}"));
         let pooling = self.pooling.map(|pooling| match pooling {
             PoolingName::Cls => Pooling::Cls,

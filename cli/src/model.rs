@@ -1,11 +1,11 @@
 //! Opening and loading a model as the command line says.
 
 use crate::{hub, note};
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
     AdapterChoice, Context, ContextOptions, ShaderLanguage,
     formats::I2sLayout,
-    model::{LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
+    model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
@@ -92,9 +92,12 @@ pub struct ModelArgs {
     /// Compute on the GPU, even a software one, which is slower than the CPU
     #[arg(long)]
     pub gpu: bool,
-    /// Compute on this GPU: a part of its name, or its number in `bitnet adapters`
+    /// Compute on this GPU: a part of its name, or its number in `bitnet adapters`; given again, the model's layers are split over these GPUs, in their order
     #[arg(long, value_name = "NAME|NUMBER", conflicts_with = "cpu")]
-    pub adapter: Option<String>,
+    pub adapter: Vec<String>,
+    /// How many layers each --adapter gets [default: by its memory]
+    #[arg(long, value_name = "LAYERS,LAYERS", value_delimiter = ',', requires = "adapter")]
+    pub split: Vec<usize>,
     /// Leave out the GPU's matrix units, which make prompts faster on Vulkan
     #[arg(long)]
     pub no_matrix_units: bool,
@@ -139,18 +142,18 @@ impl ModelArgs {
     /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time. With `--offload auto`, it leaves room for such a
     /// session.
     pub fn load(&self, files: &ModelFiles, room: SessionOptions) -> Result<Model> {
-        let (context, offload) = (self.context()?, self.offload(room));
+        let (contexts, offload) = (self.contexts()?, self.offload(room));
         let load = |progress: &mut dyn FnMut(usize, usize)| {
-            Model::from_files(context.as_ref(), files, self.options().offload(offload).progress(progress))
+            Model::from_files(devices(&contexts), files, self.options().offload(offload).progress(progress))
         };
         let model = with_progress("loading", load)?;
-        note_offloaded(&model);
+        note_placed(&model)?;
         Ok(model)
     }
 
     /// Loads a model that drafts, to a GPU, or for the CPU without a context. All of it is there: it is small.
     pub fn load_draft(&self, context: Option<&Context>, files: &ModelFiles) -> Result<Model> {
-        with_progress("loading", |progress| Ok(Model::from_files(context, files, self.options().progress(progress))?))
+        with_progress("loading", |progress| Ok(Model::from_files(context, files, self.options().split([]).progress(progress))?))
     }
 
     /// Which layers stay in host memory, with room for such a session.
@@ -163,50 +166,65 @@ impl ModelArgs {
     }
 
     pub fn options<'a>(&self) -> LoadOptions<'a> {
-        self.file.options().int8_head(self.int8_head).half_attention(self.half_attention)
+        self.file.options().int8_head(self.int8_head).half_attention(self.half_attention).split(&*self.split)
     }
 
-    /// The device; none for the CPU.
-    pub fn context(&self) -> Result<Option<Context>> {
+    /// The devices; none for the CPU.
+    pub fn contexts(&self) -> Result<Vec<Context>> {
         if matches!(self.offload, Some(Layers::Auto)) && self.memory_limit.is_none() {
             bail!("--offload auto takes as few layers as --memory-limit BYTES says");
         }
         if self.cpu {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
         let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
         options = options.memory_limit(self.memory_limit).offload(self.offload.is_some());
-        if let Some(adapter) = &self.adapter {
-            options = options.adapter(adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index));
+        let chosen = |adapter: &String| adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index);
+        if let [adapter] = &self.adapter[..] {
+            options = options.adapter(chosen(adapter));
         }
-        let context = if self.gpu || self.language.is_some() {
-            Some(pollster::block_on(Context::open(options))?)
+        let open = |options: ContextOptions| Ok::<_, Error>(pollster::block_on(Context::open(options))?);
+        let contexts = if self.adapter.len() > 1 {
+            self.adapter.iter().map(|adapter| open(options.clone().adapter(chosen(adapter)))).collect::<Result<_>>()?
+        } else if self.gpu || self.language.is_some() {
+            vec![open(options)?]
         } else {
             let (context, why) = pollster::block_on(Context::preferred(options))?;
             note(format!("computing on {why}"));
             if context.is_none() && (self.offload.is_some() || self.memory_limit.is_some()) {
                 bail!("--offload and --memory-limit are for a GPU: --gpu takes one");
             }
-            context
+            context.into_iter().collect()
         };
-        if context.as_ref().is_some_and(|context| !context.capabilities().tuning.is_empty()) {
+        if contexts.iter().any(|context| !context.capabilities().tuning.is_empty()) {
             note("kernels are chosen by what was measured on this device");
         }
-        Ok(match (context, self.language) {
-            (Some(context), Some(Language::Wgsl)) => Some(context.with_language(ShaderLanguage::Wgsl)?),
-            (Some(context), Some(Language::Msl)) => Some(context.with_language(ShaderLanguage::Msl)?),
-            (context, _) => context,
-        })
+        let spoken = |context: Context| match self.language {
+            Some(Language::Wgsl) => Ok(context.with_language(ShaderLanguage::Wgsl)?),
+            Some(Language::Msl) => Ok(context.with_language(ShaderLanguage::Msl)?),
+            None => Ok(context),
+        };
+        contexts.into_iter().map(spoken).collect()
     }
 }
 
-/// Says what of a model is not in GPU memory.
-pub fn note_offloaded(model: &Model) {
+/// What a model is loaded to.
+pub fn devices(contexts: &[Context]) -> Devices<'_> {
+    if contexts.is_empty() { None.into() } else { contexts.into() }
+}
+
+/// Says what of a model is not in GPU memory, and which layers are on which of several GPUs.
+pub fn note_placed(model: &Model) -> Result<()> {
     let (offloaded, layers) = (model.offloaded(), model.config().layers);
     if offloaded.layers > 0 {
         note(format!("{} of {layers} layers stay in host memory: {} bytes are copied for every token", offloaded.layers, offloaded.bytes));
     }
+    let parts = model.parts(SessionOptions::new(1, 1))?;
+    for part in parts.iter().filter(|_| parts.len() > 1) {
+        note(format!("layers {} to {} of {layers} on {}", part.layers.start + 1, part.layers.end, part.context.capabilities().adapter));
+    }
+    Ok(())
 }
 
 /// wgpu's token for the features that matrix units are.
@@ -233,12 +251,14 @@ pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
 }
 
-/// The device's name and the language of its kernels.
-pub fn device(context: Option<&Context>) -> (String, String) {
-    match context {
-        Some(context) => (context.capabilities().adapter.clone(), format!("{:?}", context.language()).to_lowercase()),
+/// The names of a model's devices, and the language of their kernels.
+pub fn device(model: &Model) -> Result<(String, String)> {
+    let parts = model.parts(SessionOptions::new(1, 1))?;
+    let names: Vec<_> = parts.iter().map(|part| part.context.capabilities().adapter.clone()).collect();
+    Ok(match model.context() {
+        Some(context) => (names.join(" + "), format!("{:?}", context.language()).to_lowercase()),
         None => ("CPU".into(), "rust".into()),
-    }
+    })
 }
 
 /// How conversations are written.

@@ -60,7 +60,7 @@ pub fn run(name: &str, text: &Path, args: &PerplexityArgs) -> Result<()> {
     for window in ids.chunks(window) {
         nll += pollster::block_on(model.score(&[&[bos], window].concat()))?.iter().sum::<f64>();
     }
-    let (adapter, language) = model::device(model.context());
+    let (adapter, language) = model::device(&model)?;
     let perplexity = (nll / ids.len() as f64).exp();
     let rate = ids.len() as f64 / start.elapsed().as_secs_f64();
     if args.json {

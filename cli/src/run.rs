@@ -93,7 +93,7 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
     let draft = args.generation.draft(&files, &args.model)?;
     let model = args.model.load(&files, options.room(1, ids.len(), files.config().context)?)?;
     let options = args.generation.with_draft(options, draft, &model, &args.model)?;
-    let (adapter, language) = model::device(model.context());
+    let (adapter, language) = model::device(&model)?;
     if !args.json {
         note(format!("{adapter}, kernels in {language}"));
     }

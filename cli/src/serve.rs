@@ -83,7 +83,7 @@ impl Serve {
         let address = (self.host.as_str(), self.port);
         let listener = runtime.block_on(TcpListener::bind(address)).with_context(|| format!("{}:{}", self.host, self.port))?;
         let model = self.device.load(&files, SessionOptions::new(self.slots, context))?;
-        let (adapter, language) = model::device(model.context());
+        let (adapter, language) = model::device(&model)?;
         note(format!("{adapter}, kernels in {language}"));
         let batch = model.batch(BatchOptions::new(self.slots, context).queue(self.queue))?;
         let options = Options::new(self.name.unwrap_or_else(|| name(&self.model))).key(key).defaults(defaults).tokenizer(tokenizer);

@@ -88,6 +88,12 @@ fn run_continues_a_text() {
     let text = succeeds(&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"]);
     assert_eq!(text, format!("Once upon a time{}\n", greedy["text"].as_str().unwrap()));
     assert_eq!(answers(&["run", TALES, "-", "--max-tokens", "12", "--greedy"], "Once upon a time"), text);
+    // On two devices, of one adapter here: what is on which is said, and the text is that of one.
+    let [one, two] = [&["--adapter", "0"][..], &["--adapter", "0", "--adapter", "0", "--split", "3,5"]].map(|more| {
+        let output = bitnet(&[&["run", TALES, "Once upon a time", "--max-tokens", "12", "--greedy"], more].concat()).output().unwrap();
+        (output.stdout.clone(), errors(&output))
+    });
+    assert!(one.0 == two.0 && two.1.contains("layers 1 to 3 of 8 on") && two.1.contains("layers 4 to 8 of 8 on"), "{one:?}, {two:?}");
     assert_eq!(answers(&["run", TALES, "--max-tokens", "12", "--greedy"], "Once upon a time\n"), text);
     let penalised = run(&["--greedy", "--presence-penalty", "-0.5", "--stop", "- x", "--stop", "--"]);
     assert_eq!(penalised["ids"].as_array().unwrap().len(), 12);
@@ -508,6 +514,12 @@ fn odd_surroundings_are_errors() {
     fails(&["run", TALES, "x", "--adapter", "no such adapter"], "no such adapter");
     fails(&["run", TALES, "x", "--adapter", "1000"], "adapter 1000 was asked for; there are");
     fails(&["run", TALES, "x", "--adapter", "0", "--cpu"], "cannot be used with");
+    fails(&["run", TALES, "x", "--split", "3,5"], "--adapter");
+    let split = |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--split", layers];
+    fails(&split("3,6"), "layers [3, 6]; the model has 8");
+    fails(&split("8"), "numbers of layers for 1 contexts, of which there are 2");
+    fails(&[&split("4,4")[..], &["--offload", "2"]].concat(), "not both");
+    fails(&["bench", TALES, "--adapter", "0", "--adapter", "0", "--profile"], "on one GPU");
 }
 
 #[test]

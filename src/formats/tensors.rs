@@ -46,6 +46,7 @@ pub struct Ends<T, V> {
 }
 
 /// An embedding or a head: a dense matrix `D`, or a ternary one `M`.
+#[derive(Clone)]
 pub enum Table<D, M> {
     Dense(D),
     Ternary(M),

@@ -125,7 +125,7 @@ fn unified_memory(kind: wgpu::DeviceType, apple: bool) -> Option<bool> {
 /// The largest of the heaps that Vulkan calls the device's own. (Others of them may be windows to the same memory.)
 #[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
 #[allow(unsafe_code)]
-fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+pub fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     const DEVICE_LOCAL: u32 = 1;
     // SAFETY: what wgpu lends is only asked for its properties, while wgpu keeps it alive.
     let memory = unsafe {
@@ -137,7 +137,7 @@ fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
 }
 
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
-fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
+pub fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
 }
 

@@ -1,5 +1,7 @@
 //! The device and everything that is shared by the work on it.
 
+#[cfg(feature = "models")]
+use super::adapters::memory_bytes;
 use super::{
     adapters::ContextOptions,
     cache::KernelCache,
@@ -48,6 +50,9 @@ struct Shared {
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
+    /// Bytes of the adapter's memory, where the system says it.
+    #[cfg(feature = "models")]
+    memory_bytes: Option<u64>,
     features: wgpu::Features,
     limits: wgpu::Limits,
     pool: Arc<Pool>,
@@ -70,9 +75,9 @@ impl Drop for Shared {
 impl Context {
     /// A context on an open device, with kernels in the last of the languages that it runs.
     pub(super) fn on(
+        adapter: &wgpu::Adapter,
         device: wgpu::Device,
         queue: wgpu::Queue,
-        info: wgpu::AdapterInfo,
         capabilities: Capabilities,
         wait_limit: Option<Duration>,
         cache: Option<KernelCache>,
@@ -81,7 +86,20 @@ impl Context {
         let poll = PollThread::spawn(waits.clone())?;
         let (features, limits) = (device.features(), device.limits());
         let (pool, pipelines, tracer) = (Arc::default(), Pipelines::new(cache), Arc::default());
-        let shared = Shared { device, queue, info, features, limits, pool, pipelines, waits, poll, tracer };
+        let shared = Shared {
+            device,
+            queue,
+            info: adapter.get_info(),
+            #[cfg(feature = "models")]
+            memory_bytes: memory_bytes(adapter),
+            features,
+            limits,
+            pool,
+            pipelines,
+            waits,
+            poll,
+            tracer,
+        };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
         let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
@@ -249,6 +267,13 @@ impl Context {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Bytes that tensors may still take: up to the limit or, without one, up to what the adapter has; `None` where the system does not say that.
+    #[cfg(feature = "models")]
+    pub(crate) fn free_memory(&self) -> Option<u64> {
+        let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
+        Some(limit.or(self.shared.memory_bytes)?.saturating_sub(live_bytes))
     }
 
     /// Refuses a device that is gone: what is made on it is no error before somebody waits.

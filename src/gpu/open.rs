@@ -168,7 +168,7 @@ impl Context {
             return Err(error);
         }
         let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter));
-        let context = Self::on(device, queue, info, capabilities.clone(), wait_limit, cache)?;
+        let context = Self::on(adapter, device, queue, capabilities.clone(), wait_limit, cache)?;
         let found = probes::probe(&context).await?;
         capabilities.half_subnormals = found.half_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;

@@ -1,20 +1,19 @@
 //! The model on the CPU: the CPU twins of the GPU's kernels, on all cores.
 
 use super::{
-    engine::{Choice, Engine, EngineSession, Pending, SessionOptions, unchosen},
+    engine::{Choice, Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
     layers::{HostEnds, HostTable},
     worker::on_all_cores,
 };
 use crate::{
-    Element,
     cpu::{self, attention::KvCache},
+    element::Element,
     error::{Error, Result},
     formats::{
         Hadamard, ModelConfig,
         tensors::{Ends, Layer, Stack, Table},
     },
     gpu::{context::Context, recording::Recording, tensor::Tensor},
-    memory::Footprint,
     ops::{
         bitnet,
         transformer::{self, HostKvCache},
@@ -62,8 +61,8 @@ impl Engine for CpuModel {
         &self.config
     }
 
-    fn context(&self) -> Option<&Context> {
-        None
+    fn contexts(&self) -> Vec<&Context> {
+        Vec::new()
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
@@ -72,8 +71,8 @@ impl Engine for CpuModel {
         Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), choice: None, next: Vec::new() }))
     }
 
-    fn footprint(&self, _: SessionOptions) -> Result<Footprint> {
-        Ok(Footprint::default())
+    fn parts(&self, _: SessionOptions) -> Result<Vec<ModelPart>> {
+        Ok(Vec::new())
     }
 
     fn warm_up(&self, _: SessionOptions) -> Result<Pending<()>> {

@@ -8,7 +8,7 @@ use crate::{
     memory::Footprint,
     ops::transformer::{HostKvCache, Penalties, SampleOptions, penalize_cpu, sample_cpu},
 };
-use std::{pin::Pin, sync::Arc};
+use std::{ops::Range, pin::Pin, sync::Arc};
 
 /// A result of work that is submitted already.
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
@@ -77,6 +77,18 @@ pub struct Offloaded {
     pub bytes: u64,
 }
 
+/// A run of a model's layers on a device, and what it takes there: [`ModelFiles::parts`](super::ModelFiles::parts), [`Model::parts`](super::Model::parts).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelPart {
+    /// The device.
+    pub context: Context,
+    /// Its layers. The first part has the embedding too, and the last the head: where these are one matrix, both have it.
+    pub layers: Range<usize>,
+    /// The memory.
+    pub footprint: Footprint,
+}
+
 /// A step for the next tokens before anyone said how they are chosen.
 pub(super) fn unchosen() -> Error {
     Error::Invalid { op: "session", what: "no choice of tokens was set".into() }
@@ -86,14 +98,14 @@ pub(super) fn unchosen() -> Error {
 pub(super) trait Engine: Send + Sync {
     fn config(&self) -> &ModelConfig;
 
-    /// The device; none for the CPU.
-    fn context(&self) -> Option<&Context>;
+    /// The devices, by the order of their layers; none for the CPU.
+    fn contexts(&self) -> Vec<&Context>;
 
     /// Empty sequences. The options have been checked.
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>>;
 
-    /// The GPU memory that such a session will need. The options have been checked.
-    fn footprint(&self, options: SessionOptions) -> Result<Footprint>;
+    /// The GPU memory that such a session will need, of each device. The options have been checked.
+    fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>>;
 
     /// What of it stays in host memory, beside a GPU.
     fn offloaded(&self) -> Offloaded {
@@ -125,6 +137,11 @@ pub(super) trait EngineSession: Send + Sync {
     /// How many tokens are computed together, at most, where a sequence gets more than one.
     fn batch(&self) -> usize;
 
+    /// How many pieces of a prompt are best submitted beyond the one that is awaited.
+    fn pieces_ahead(&self) -> usize {
+        1
+    }
+
     /// Appends as many tokens to each of some sequences, none of which is there twice: `tokens` `[sequences, run]`, one each or at most
     /// [`EngineSession::batch`] in all. Gives, when they are computed, the logits after the last `rows` tokens of each, `[sequences, rows, vocab]`.
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>>;
@@ -136,7 +153,7 @@ pub(super) trait EngineSession: Send + Sync {
     fn choose_by(&mut self, choice: Choice) -> Result<()>;
 
     /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the step before this one gives, which had the same
-    /// sequences and need not have been awaited. Gives the token that is chosen after every one, `[sequences, run]`,
+    /// sequences and, unless [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the token that is chosen after every one, `[sequences, run]`,
     /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where a choice has [`Changes`], a run is one token.
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>>;
 

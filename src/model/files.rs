@@ -1,7 +1,9 @@
 //! A model's files before its weights are read.
 
 use super::{
-    gpu::GpuModel,
+    devices::Devices,
+    engine::ModelPart,
+    gpu::{GpuModel, SplitModel},
     layers::{HostEnds, HostLayer},
     offload::Offload,
     options::GenerateOptions,
@@ -38,6 +40,9 @@ pub struct LoadOptions<'a> {
     pub ignore_unused: bool,
     /// Keep layers in host memory, for a model that is larger than the context's memory limit.
     pub offload: Offload,
+    /// How many layers each of several contexts gets, in their order: see [`Devices`]. Empty, they are shared by what memory the contexts have left, up to their limits where
+    /// they have some; equally, where that of one is not known.
+    pub split: Vec<usize>,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -85,9 +90,25 @@ impl<'a> LoadOptions<'a> {
         Self { offload, ..self }
     }
 
+    /// Sets [`LoadOptions::split`].
+    #[must_use]
+    pub fn split(self, split: impl Into<Vec<usize>>) -> Self {
+        Self { split: split.into(), ..self }
+    }
+
+    /// Can a model of so many layers be loaded so, to these?
+    pub(super) fn check(&self, devices: Devices<'_>, layers: usize) -> Result<()> {
+        self.offload.check(layers)?;
+        devices.check(layers, &self.split)?;
+        if devices.contexts().len() > 1 && self.offload != Offload::None {
+            return Err(Error::Invalid { op: "split", what: "layers are split over devices or kept in host memory, not both".into() });
+        }
+        Ok(())
+    }
+
     /// The same, for another attempt.
     pub(super) fn again(&mut self) -> LoadOptions<'_> {
-        let Self { int8_head, half_attention, quantize, quantized_activations, i2s_layout, ignore_unused, offload, progress } = self;
+        let Self { int8_head, half_attention, quantize, quantized_activations, i2s_layout, ignore_unused, offload, split, progress } = self;
         LoadOptions {
             int8_head: *int8_head,
             half_attention: *half_attention,
@@ -96,6 +117,7 @@ impl<'a> LoadOptions<'a> {
             i2s_layout: *i2s_layout,
             ignore_unused: *ignore_unused,
             offload: *offload,
+            split: split.clone(),
             progress: progress.as_mut().map(|progress| &mut **progress as &mut dyn FnMut(usize, usize)),
         }
     }
@@ -140,13 +162,14 @@ pub(super) struct Origin {
     half_attention: bool,
     ignore_unused: bool,
     offload: Offload,
+    split: Vec<usize>,
 }
 
 impl Origin {
     fn new(path: PathBuf, options: &LoadOptions<'_>) -> Self {
-        let &LoadOptions { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: _ } =
-            options;
-        Self { path, quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload }
+        let &LoadOptions { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = options;
+        let split = options.split.clone();
+        Self { path, quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, split }
     }
 
     /// The same files, read as they were opened, and loaded so.
@@ -155,9 +178,21 @@ impl Origin {
         Self { quantize, quantized_activations, i2s_layout, ..Self::new(self.path.clone(), options) }
     }
 
-    pub fn options(&self) -> LoadOptions<'static> {
+    /// For so many devices.
+    pub fn options(&self, devices: usize) -> LoadOptions<'static> {
         let Self { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = *self;
-        LoadOptions { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, progress: None }
+        let split = if self.split.len() == devices { self.split.clone() } else { Vec::new() };
+        LoadOptions {
+            quantize,
+            quantized_activations,
+            i2s_layout,
+            int8_head,
+            half_attention,
+            ignore_unused,
+            offload,
+            split,
+            progress: None,
+        }
     }
 }
 
@@ -240,10 +275,22 @@ impl ModelFiles {
     /// # Errors
     /// As [`Model::load_with`](super::Model::load_with).
     pub fn footprint(&self, context: &Context, options: &LoadOptions<'_>) -> Result<Footprint> {
-        let (ends, config) = (HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?);
-        options.offload.check(config.layers)?;
-        let (first, how) = (HostLayer::read(&*self.file, 0)?, (options.offload, options.half_attention));
-        Ok(GpuModel::weights(context, &config, &ends, &first, how)?.1)
+        Ok(self.parts(context, options)?.pop().map_or_else(Footprint::default, |part| part.footprint))
+    }
+
+    /// The same of each of several devices, with the layers that it will have; nothing for the CPU.
+    ///
+    /// # Errors
+    /// As [`ModelFiles::footprint`].
+    pub fn parts<'d>(&self, devices: impl Into<Devices<'d>>, options: &LoadOptions<'_>) -> Result<Vec<ModelPart>> {
+        let (devices, ends, config) = (devices.into(), HostEnds::read(&*self.file, options.int8_head)?, config(&*self.file)?);
+        options.check(devices, config.layers)?;
+        let first = HostLayer::read(&*self.file, 0)?;
+        let [context] = devices.contexts() else {
+            return SplitModel::weights(devices.contexts(), &config, &ends, &first, &options.split);
+        };
+        let (_, footprint) = GpuModel::weights(context, &config, &ends, &first, (options.offload, options.half_attention))?;
+        Ok(vec![ModelPart { context: context.clone(), layers: 0..config.layers, footprint }])
     }
 
     /// What loading would find wrong: tensors that are not used, the configuration, the tensors outside the layers, and one error for each layer that has

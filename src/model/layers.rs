@@ -25,8 +25,13 @@ pub(super) type HostTable = Table<PackedDense, PackedTernary>;
 /// A decoder layer on a GPU.
 pub(super) type GpuLayer = Layer<TernaryMatrix, Tensor<f32>>;
 
-/// What comes before and after the layers, on a GPU.
-pub(super) type GpuEnds = Ends<GpuTable, Tensor<f32>>;
+/// What comes before and after some of the layers, on a GPU.
+pub(super) struct GpuEnds {
+    /// None where others are before these layers.
+    pub embedding: Option<GpuTable>,
+    /// The gains of the final norm, and the head; none where others are after these layers.
+    pub head: Option<(Tensor<f32>, GpuTable)>,
+}
 
 /// An embedding or a head, on a GPU.
 pub(super) type GpuTable = Table<DenseMatrix, TernaryMatrix>;
@@ -71,12 +76,18 @@ impl HostLayer {
 }
 
 impl HostEnds {
-    /// Copies them to the GPU.
+    /// Copies to the GPU what the first layers need, the last, or both.
     ///
     /// # Errors
     /// As [`HostTable::upload`].
-    pub fn upload(&self, context: &Context) -> Result<GpuEnds> {
-        self.try_map(|table| table.upload(context), |gains| context.upload(gains, [gains.len()]))
+    pub(super) fn upload(&self, context: &Context, (first, last): (bool, bool)) -> Result<GpuEnds> {
+        let embedding = first.then(|| self.embedding.upload(context)).transpose()?;
+        let head = || match (&embedding, &self.untied_head) {
+            (Some(embedding), None) => Ok(embedding.clone()),
+            _ => self.head().upload(context),
+        };
+        let head = last.then(|| Ok((context.upload(&self.norm, [self.norm.len()])?, head()?))).transpose()?;
+        Ok(GpuEnds { embedding, head })
     }
 
     /// Reads the ends; where `int8_head`, the head is converted to 8 bits, unless it is ternary, or is in 8 bits already. (Not an embedding beside it, of which a token reads one

@@ -2,10 +2,11 @@
 
 use super::{
     cpu::{self, CpuModel},
-    engine::{Engine, Offloaded, SessionOptions},
+    devices::Devices,
+    engine::{Engine, ModelPart, Offloaded, SessionOptions},
     files::{self, LoadOptions, MaybeTokenizer, ModelFiles, Origin},
     generate::Generation,
-    gpu::GpuModel,
+    gpu::{GpuModel, SplitModel},
     layers::{HostEnds, HostLayer},
     options::GenerateOptions,
     saved::Fingerprint,
@@ -74,28 +75,29 @@ impl Model {
         Self::load_with(None, path, LoadOptions::default())
     }
 
-    /// Loads a model to a GPU, or for the CPU without a context.
+    /// Loads a model to a GPU, to several, or for the CPU without a context: see [`Devices`].
     ///
     /// # Errors
     /// As [`Model::load`]; [`Error::Invalid`] for more offloaded layers than the model has, or for layers that cannot take turns in memory, since the scales of some
-    /// go by other groups; [`Error::MissingFeature`] where a device for offloaded layers was opened without wgpu's `MAPPABLE_PRIMARY_BUFFERS`.
-    pub fn load_with(context: Option<&Context>, path: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Self> {
+    /// go by other groups; for layers that cannot be split so: more contexts than layers, two of one device, numbers of layers ([`LoadOptions::split`]) that are not one or more for each context and
+    /// all of the model's together, or layers that are offloaded too; [`Error::MissingFeature`] where a device for offloaded layers was opened without wgpu's `MAPPABLE_PRIMARY_BUFFERS`.
+    pub fn load_with<'d>(devices: impl Into<Devices<'d>>, path: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Self> {
         let files = ModelFiles::open(path, &options)?;
-        Self::from_files(context, &files, options)
+        Self::from_files(devices, &files, options)
     }
 
     /// Loads a model whose files are open already. Of the options, those that [`ModelFiles::open`] takes are what they were there.
     ///
     /// # Errors
-    /// As [`Model::load`].
-    pub fn from_files(context: Option<&Context>, files: &ModelFiles, options: LoadOptions<'_>) -> Result<Self> {
+    /// As [`Model::load_with`].
+    pub fn from_files<'d>(devices: impl Into<Devices<'d>>, files: &ModelFiles, options: LoadOptions<'_>) -> Result<Self> {
         let origin = files.origin.loaded(&options);
-        let model = Self::from_source(context, &*files.file, files.tokenizer.clone(), options)?;
+        let model = Self::from_source(devices.into(), &*files.file, files.tokenizer.clone(), options)?;
         Ok(Self { origin: Some(Arc::new(origin)), ..model })
     }
 
-    /// Loads it again from the files that it came from, as it was loaded: to another context, after its device was lost ([`Context::recover`]), or for the
-    /// CPU. Sessions and batches of this model stay with it. What they had goes on in others: a text by [`GenerateOptions::resumed`], a session
+    /// Loads it again from the files that it came from, as it was loaded: to another context, after its device was lost ([`Context::recover`]), to several, or for the
+    /// CPU. Numbers of layers that were given for each context hold for as many contexts. Sessions and batches of this model stay with it. What they had goes on in others: a text by [`GenerateOptions::resumed`], a session
     /// from [`Session::tokens`].
     ///
     /// ```no_run
@@ -112,14 +114,15 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::load`]; [`Error::Invalid`] for a model of [`Model::from_file`], which whoever made it makes again; [`Error::Format`] for files that are of
+    /// As [`Model::load_with`]; [`Error::Invalid`] for a model of [`Model::from_file`], which whoever made it makes again; [`Error::Format`] for files that are of
     /// another model by now.
-    pub fn reload(&self, context: Option<&Context>) -> Result<Self> {
+    pub fn reload<'d>(&self, devices: impl Into<Devices<'d>>) -> Result<Self> {
         let Some(origin) = &self.origin else {
             let what = "the model was made of a ModelFile, and not loaded from a path: make it again";
             return Err(Error::Invalid { op: "reload", what: what.into() });
         };
-        let model = Self::load_with(context, &origin.path, origin.options())?;
+        let devices = devices.into();
+        let model = Self::load_with(devices, &origin.path, origin.options(devices.contexts().len()))?;
         match (model.print, model.ends_print) == (self.print, self.ends_print) {
             true => Ok(model),
             false => Err(Problem::from("is another model than the one that was loaded").at(&origin.path)),
@@ -131,28 +134,23 @@ impl Model {
     /// [`Gguf::with_i2s_layout`](crate::formats::Gguf::with_i2s_layout).
     ///
     /// # Errors
-    /// As [`Model::load`].
-    pub fn from_file(
-        context: Option<&Context>,
+    /// As [`Model::load_with`].
+    pub fn from_file<'d>(
+        devices: impl Into<Devices<'d>>,
         file: &dyn ModelFile,
         tokenizer: Option<Tokenizer>,
         options: LoadOptions<'_>,
     ) -> Result<Self> {
-        Self::from_source(context, file, files::usable(tokenizer.map(Ok)), options)
+        Self::from_source(devices.into(), file, files::usable(tokenizer.map(Ok)), options)
     }
 
-    fn from_source(
-        context: Option<&Context>,
-        file: &dyn ModelFile,
-        tokenizer: MaybeTokenizer,
-        mut options: LoadOptions<'_>,
-    ) -> Result<Self> {
+    fn from_source(devices: Devices<'_>, file: &dyn ModelFile, tokenizer: MaybeTokenizer, mut options: LoadOptions<'_>) -> Result<Self> {
         let config = files::config(file)?;
         span!("load", layers = config.layers);
         if !options.ignore_unused {
             file.check_unused()?;
         }
-        options.offload.check(config.layers)?;
+        options.check(devices, config.layers)?;
         let ends = HostEnds::read(file, options.int8_head)?;
         let count = config.layers;
         let mut progress = |done| {
@@ -170,17 +168,15 @@ impl Model {
             weight_bytes += layer.matrices().iter().map(|matrix| size_of_val(matrix.words())).sum::<usize>();
             Ok(layer)
         });
-        let engine: Arc<dyn Engine> = match context {
-            Some(context) => {
-                let model = GpuModel::new(context, config, ends, layers, (options.offload, options.half_attention))?;
-                context.check_there("loading a model")?;
-                Arc::new(model)
-            }
-            None => {
+        let engine: Arc<dyn Engine> = match devices.contexts() {
+            [context] => Arc::new(GpuModel::new(context, config, ends, layers, (options.offload, options.half_attention))?),
+            [] => {
                 let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
                 Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends: cpu::ends(ends) })
             }
+            contexts => Arc::new(SplitModel::new(contexts, config, ends, layers, (&options.split, options.half_attention))?),
         };
+        devices.contexts().iter().try_for_each(|context| context.check_there("loading a model"))?;
         progress(count);
         Ok(Self { engine, tokenizer, workers: Arc::default(), print, ends_print, weight_bytes, origin: None })
     }
@@ -213,9 +209,9 @@ impl Model {
         self.engine.offloaded()
     }
 
-    /// The device that it is on; none for the CPU.
+    /// The device that it is on, or the first of several ([`Model::parts`] has all); none for the CPU.
     pub fn context(&self) -> Option<&Context> {
-        self.engine.context()
+        self.engine.contexts().first().copied()
     }
 
     /// Room for sequences.
@@ -246,7 +242,15 @@ impl Model {
     /// # Errors
     /// As [`Model::session`], but for memory.
     pub fn session_footprint(&self, options: SessionOptions) -> Result<Footprint> {
-        self.engine.footprint(Session::checked(&*self.engine, options)?)
+        Ok(self.parts(options)?.iter().fold(Footprint::default(), |sum, part| sum.and(part.footprint)))
+    }
+
+    /// The same of each device that the model is on, with the layers that are there: one, or several ([`Devices`]); nothing for the CPU.
+    ///
+    /// # Errors
+    /// As [`Model::session_footprint`].
+    pub fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
+        self.engine.parts(Session::checked(&*self.engine, options)?)
     }
 
     /// Compiles the kernels that a session of these options will use for prompts and for steps, on all cores, so that its first token need not wait for them.
@@ -488,8 +492,9 @@ impl From<&Model> for Speculation {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let c = self.config();
-        let device = self.context().map_or("CPU", |context| &context.capabilities().adapter);
-        write!(f, "Model({}, {} layers × {}, on {device})", c.architecture, c.layers, c.hidden)
+        let devices: Vec<_> = self.engine.contexts().iter().map(|context| context.capabilities().adapter.clone()).collect();
+        let devices = if devices.is_empty() { "CPU".into() } else { devices.join(", ") };
+        write!(f, "Model({}, {} layers × {}, on {devices})", c.architecture, c.layers, c.hidden)
     }
 }
 

@@ -16,13 +16,14 @@
 //! [`Model::generate`] gives a [`Stream`](futures_core::Stream), which a `for` loop takes too (and blocks); [`Model::logits`] and [`Model::score`]
 //! are futures for any executor. A [`Session`] is the layer below: sequences, their key-value caches, prefill and decode.
 
-// Imports go one way: sampling, tokenizer, config, layers < reasoning, saved, worker, mailbox < stop, ngram < engine < cpu, session < offload, gpu < speculate < options < choice, feed,
+// Imports go one way: sampling, tokenizer, config, layers, devices < reasoning, saved, worker, mailbox < stop, ngram < engine < cpu, session < offload, gpu < speculate < options < choice, feed,
 // files < native, sequence < generate, slots < loaded < auto, batch, embed; batch < together.
 mod auto;
 mod batch;
 mod choice;
 mod config;
 mod cpu;
+mod devices;
 mod embed;
 mod engine;
 mod feed;
@@ -50,8 +51,9 @@ mod worker;
 
 pub use auto::{DevicePolicy, Placement};
 pub use batch::{Batch, BatchLoad, BatchOptions, Generated, TokenStream};
+pub use devices::Devices;
 pub use embed::{EmbedOptions, Embedding};
-pub use engine::{Offloaded, SessionOptions};
+pub use engine::{ModelPart, Offloaded, SessionOptions};
 pub use feed::Blocking;
 pub use files::{LoadOptions, ModelFiles};
 pub use generate::Generation;

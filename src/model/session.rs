@@ -1,7 +1,7 @@
 //! Sequences in progress: their key-value caches and their lengths.
 
 use super::{
-    engine::{Choice, Engine, EngineSession, Pending, SessionOptions},
+    engine::{Choice, Engine, EngineSession, ModelPart, Pending, SessionOptions},
     saved::{Fingerprint, Saved},
     worker::yield_now,
 };
@@ -12,7 +12,7 @@ use crate::{
     limits::sessions::MOST_SEQUENCES,
     memory::Footprint,
 };
-use std::{path::Path, sync::Arc};
+use std::{collections::VecDeque, path::Path, sync::Arc};
 
 /// Rows of logits that are computed together, where all of them are wanted.
 const LOGIT_ROWS: usize = 64;
@@ -49,16 +49,17 @@ impl Session {
     pub(super) fn new(engine: Arc<dyn Engine>, print: Fingerprint, options: SessionOptions) -> Result<Self> {
         let options = Self::checked(&*engine, options)?;
         let SessionOptions { sequences, capacity, .. } = options;
-        if let Some(context) = engine.context().filter(|context| context.memory_stats().limit.is_some()) {
-            let need = engine.footprint(options)?;
-            let what = || {
-                let Footprint { cache, activations, staging, .. } = need;
-                format!("a session of {sequences} × {capacity} tokens: cache {cache}, activations {activations}, staging {staging}")
-            };
-            context.check_room(need.total(), what)?;
+        if engine.contexts().iter().any(|context| context.memory_stats().limit.is_some()) {
+            for ModelPart { context, footprint, .. } in engine.parts(options)? {
+                let what = || {
+                    let Footprint { cache, activations, staging, .. } = footprint;
+                    format!("a session of {sequences} × {capacity} tokens: cache {cache}, activations {activations}, staging {staging}")
+                };
+                context.check_room(footprint.total(), what)?;
+            }
         }
         let state = engine.clone().session(options)?;
-        engine.context().map_or(Ok(()), |context| context.check_there("making a session"))?;
+        engine.contexts().into_iter().try_for_each(|context| context.check_there("making a session"))?;
         Ok(Self { engine, state, tokens: vec![Vec::new(); sequences], options, print, draft: None })
     }
 
@@ -73,7 +74,8 @@ impl Session {
         if capacity > context {
             return Err(Error::Context { needed: capacity, capacity: context });
         }
-        let halves = engine.context().is_some_and(|context| context.capabilities().f16);
+        let contexts = engine.contexts();
+        let halves = !contexts.is_empty() && contexts.iter().all(|context| context.capabilities().f16);
         let cache = options.cache.unwrap_or(if halves { Element::F16 } else { Element::F32 });
         if !matches!(cache, Element::F32 | Element::F16) {
             return Err(Error::Invalid { op: "session", what: format!("a cache of {cache:?}; F32 and F16 are supported") });
@@ -222,19 +224,21 @@ impl Session {
         self.check(sequence, ids)?;
         let batches = ids.chunks(self.batch());
         let undo = self.undo();
-        let mut before: Option<Pending<Vec<f32>>> = None;
+        let (mut submitted, ahead) = (VecDeque::new(), undo.state.pieces_ahead());
         for (left, batch) in (0..batches.len()).rev().zip(batches) {
-            let submitted = undo.state.extend(&[sequence], batch, usize::from(left == 0))?;
+            submitted.push_back(undo.state.extend(&[sequence], batch, usize::from(left == 0))?);
             // One batch waits on the device for the one that it computes, and no more: what is dropped ends soon.
-            if let Some(before) = before.replace(submitted) {
-                before.await?;
+            if submitted.len() > ahead
+                && let Some(first) = submitted.pop_front()
+            {
+                first.await?;
             }
             yield_now().await;
         }
-        let logits = match before {
-            Some(last) => last.await?,
-            None => Vec::new(),
-        };
+        let mut logits = Vec::new();
+        for last in submitted {
+            logits = last.await?;
+        }
         undo.keep();
         self.tokens[sequence].extend(ids);
         Ok(logits)

@@ -1,10 +1,10 @@
 //! Small random models (tests/data/models) on every engine.
 
-use crate::{Golden, contexts};
+use crate::{Golden, block_on, contexts};
 use bitnet_wgpu::{
     Element, PackedDense, PackedTernary, Result, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
-    model::{Model, Session, SessionOptions},
+    model::{GenerateOptions, Model, Session, SessionOptions},
 };
 use std::path::PathBuf;
 
@@ -121,4 +121,27 @@ impl ModelFile for TernaryTables {
     fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
         self.packed.then(|| self.table(name, rows, columns)).transpose()
     }
+}
+
+/// Numbers as bits.
+pub fn bits(values: Vec<f32>) -> Vec<u32> {
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// What a model computes, as bits: the logits of prompts, one too long to be kept as a step among them, of steps of three sequences, layers' outputs, and texts.
+pub fn computed(model: &Model) -> Vec<Vec<u32>> {
+    let ids: Vec<u32> = (0..65).collect();
+    let (mut all, mut session) = (Vec::new(), model.session(SessionOptions::new(3, 70)).unwrap());
+    for (sequence, prompt) in [&ids[..], &ids[3..8], &ids[50..51]].into_iter().enumerate() {
+        all.push(bits(block_on(session.prefill(sequence, prompt)).unwrap()));
+    }
+    all.extend([[5, 6, 7], [8, 9, 10]].map(|tokens| bits(block_on(session.decode(&tokens)).unwrap())));
+    let c = model.config();
+    let hidden: Vec<f32> = (0..3 * c.hidden).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
+    all.extend([0, c.layers / 2, c.layers - 1].map(|layer| bits(block_on(model.layer_output(layer, &hidden)).unwrap())));
+    let options = GenerateOptions::default().max_tokens(6).ignore_eos(true);
+    // Two at once: layers that are offloaded meet in the same slots.
+    let texts = [0, 1].map(|start| model.generate_ids(&ids[start..start + 4], &options).unwrap());
+    all.extend(texts.map(|text| text.into_iter().map(|token| token.unwrap().id).collect()));
+    all
 }

@@ -3,7 +3,7 @@
 use super::offload::Streamed;
 use crate::{
     element::Element,
-    error::Result,
+    error::{Error, Result},
     formats::{
         Hadamard,
         config::ModelConfig,
@@ -34,8 +34,9 @@ pub(in crate::model) struct GpuModel {
     pub(super) given: Context,
     /// The same for intermediate results, which are counted as such.
     pub(super) context: Context,
+    /// With as many layers as are here.
     pub(super) config: ModelConfig,
-    ends: Arc<GpuEnds>,
+    pub(super) ends: Arc<GpuEnds>,
     layers: Arc<Vec<GpuLayer>>,
     /// Those of them whose matrices are on the host.
     pub(super) streamed: Arc<Streamed>,
@@ -46,6 +47,8 @@ pub(in crate::model) struct GpuModel {
     logit_scale: Option<Tensor<f32>>,
     /// Of prompts; see [`LoadOptions::half_attention`](crate::model::LoadOptions::half_attention).
     half_attention: bool,
+    /// Tokens that are computed together, at most.
+    pub(super) batch: usize,
 }
 
 /// How activations are rotated that meet rotated weights; see [`Hadamard`](crate::formats::Hadamard).
@@ -100,6 +103,8 @@ pub(super) struct Input {
     pub advances: bool,
     /// The most positions that a token sees.
     pub longest: usize,
+    /// The residual stream, `[sequences · run, hidden]`, of a model whose first layers are elsewhere.
+    pub stream: Option<Tensor<f32>>,
 }
 
 impl Input {
@@ -134,7 +139,7 @@ pub(super) struct Step {
 /// What a step gives.
 pub(super) enum Given {
     Nothing,
-    /// Logits, `[sequences · rows, vocab]`, or states, `[sequences · rows, hidden]`.
+    /// Logits, `[sequences · rows, vocab]`; states, `[sequences · rows, hidden]`; or the residual stream, `[sequences · run, hidden]`.
     Rows(Tensor<f32>),
     /// The next token after each, `[sequences · run]`.
     Next(Tensor<u32>),
@@ -159,6 +164,8 @@ pub(super) enum Wanted<'a> {
     States(usize),
     /// The token that is chosen after every one. Of a sequence's single token, it takes the place: it stays on the GPU as the next step's input.
     Next(&'a GpuChoice),
+    /// The residual stream of all tokens: other layers follow elsewhere.
+    Stream,
 }
 
 /// Intermediate results of a layer, in buffers that all layers share.
@@ -199,7 +206,7 @@ impl Scratch {
 }
 
 impl GpuModel {
-    /// A model of such ends and layers, some of which are streamed perhaps.
+    /// A model of such ends and layers, some of which are streamed perhaps; or a part of one.
     pub(super) fn of(context: &Context, config: ModelConfig, ends: GpuEnds, layers: Vec<GpuLayer>, streamed: Streamed) -> Result<Self> {
         let weights = context.labelled(Footprint::WEIGHTS);
         let rotations = Arc::new(rotations(&weights, &config)?);
@@ -216,6 +223,7 @@ impl GpuModel {
             embedding_scale,
             logit_scale,
             half_attention: false,
+            batch: batch(context),
         })
     }
 
@@ -240,16 +248,21 @@ impl GpuModel {
         Ok(Memory { caches, angles })
     }
 
-    /// Intermediate results of so many tokens.
-    pub(super) fn scratch(&self, rows: usize) -> Result<Scratch> {
-        let (c, context) = (&self.config, &self.context);
+    /// Room for the residual stream of so many tokens.
+    pub(super) fn stream(&self, rows: usize) -> Result<Tensor<f32>> {
+        Tensor::uninit(&self.context, [rows, self.config.hidden])
+    }
+
+    /// Intermediate results of the tokens of a residual stream.
+    pub(super) fn scratch(&self, x: Tensor<f32>) -> Result<Scratch> {
+        let (c, context, rows) = (&self.config, &self.context, x.shape().as_matrix().0);
         let width = c.heads * c.head_dim;
         let grouped = |stack: &GpuStack| stack.matrices().iter().any(|w| w.group().is_some());
         let normed = self.layout(c.hidden, |layer| grouped(&layer.qkv) || grouped(&layer.gate_up));
         let attended = self.layout(width, |layer| layer.output.group().is_some());
         let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
         Ok(Scratch {
-            x: Tensor::uninit(context, [rows, c.hidden])?,
+            x,
             normed: self.prepared(rows, c.hidden, normed, |_| true)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
             attended: Tensor::uninit(context, [rows, width])?,
@@ -311,14 +324,21 @@ impl GpuModel {
         }
     }
 
-    /// Records the embedding and all layers; gives the residual stream.
-    fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input, run: Run) -> Result<Tensor<f32>> {
-        let scratch = self.scratch(input.tokens.len())?;
-        embed(encoder, input, &self.ends.embedding, &scratch.x)?;
+    /// Records the embedding; gives the residual stream.
+    fn embedded(&self, encoder: &mut Encoder, input: &Input) -> Result<Tensor<f32>> {
+        let (x, table) = (self.stream(input.tokens.len())?, self.ends.embedding.as_ref().ok_or_else(|| elsewhere("embedding"))?);
+        embed(encoder, input, table, &x)?;
         if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.embedding) {
-            self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.undo(encoder, &scratch.x))?;
+            self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.undo(encoder, &x))?;
         }
-        self.embedding_scale.as_ref().map_or(Ok(()), |scale| tensor::mul_into(encoder, &scratch.x, scale, &scratch.x))?;
+        self.embedding_scale.as_ref().map_or(Ok(()), |scale| tensor::mul_into(encoder, &x, scale, &x))?;
+        Ok(x)
+    }
+
+    /// Records all layers, and the embedding before them; gives the residual stream.
+    fn hidden(&self, encoder: &mut Encoder, memory: &Memory, input: &Input, run: Run) -> Result<Tensor<f32>> {
+        let x = input.stream.as_ref().map_or_else(|| self.embedded(encoder, input), |x| Ok(x.clone()))?;
+        let scratch = self.scratch(x)?;
         self.streamed.begin(encoder);
         for layer in 0..self.layers.len() {
             self.layer(encoder, layer, memory, input, &scratch)?;
@@ -332,10 +352,15 @@ impl GpuModel {
         Ok(scratch.x)
     }
 
+    /// The final norm and the head.
+    fn head(&self) -> Result<&(Tensor<f32>, GpuTable)> {
+        self.ends.head.as_ref().ok_or_else(|| elsewhere("head"))
+    }
+
     /// Records the final norm of rows `first..first + rows` of the residual stream.
     fn states(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
-        let normed = Tensor::uninit(&self.context, [rows, self.config.hidden])?;
-        transformer::rms_norm_into(encoder, x, first, &self.ends.norm, self.config.eps, &normed).map(|()| normed)
+        let (normed, (norm, _)) = (self.stream(rows)?, self.head()?);
+        transformer::rms_norm_into(encoder, x, first, norm, self.config.eps, &normed).map(|()| normed)
     }
 
     /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
@@ -345,7 +370,7 @@ impl GpuModel {
             self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.apply(encoder, &normed))?;
         }
         self.logit_scale.as_ref().map_or(Ok(()), |scale| tensor::mul_into(encoder, &normed, scale, &normed))?;
-        match self.ends.head() {
+        match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {
                 let logits = Tensor::uninit(&self.context, [rows, head.rows()])?;
@@ -360,6 +385,7 @@ impl GpuModel {
         let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
         let x = self.hidden(&mut encoder, memory, input, run)?;
         let given = match wanted {
+            Wanted::Stream => Given::Rows(x),
             Wanted::Logits(0) | Wanted::States(0) => Given::Nothing,
             Wanted::Logits(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?),
             Wanted::States(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?),
@@ -383,6 +409,17 @@ impl GpuModel {
         let last = tensor::gather(encoder, x, &self.context.upload(&last, [wanted])?)?;
         made(self, encoder, &last, 0, wanted)
     }
+}
+
+/// A part of a model is asked for what another has.
+fn elsewhere(what: &str) -> Error {
+    Error::Invalid { op: "model", what: format!("the {what} is in another part of it") }
+}
+
+/// Tokens that are computed together by a whole model: enough for the GEMM, few enough for the activations' memory, and for a prompt to be given up soon. On
+/// matrix units a GEMM wants more, and takes less time for them (docs/performance.md).
+fn batch(context: &Context) -> usize {
+    if context.capabilities().matrix_units.is_empty() { 512 } else { 2048 }
 }
 
 /// How what enters linear layers is rotated, by its width.

@@ -10,8 +10,8 @@ use crate::{
     gpu::{context::Context, hosted},
     memory::Footprint,
     model::{
-        engine::{Engine, SessionOptions},
-        layers::{HostEnds, HostLayer},
+        engine::SessionOptions,
+        layers::{GpuEnds, HostEnds, HostLayer},
         offload::Offload,
         session::Session,
     },
@@ -29,7 +29,8 @@ struct Bytes {
 }
 
 impl Bytes {
-    fn of(context: &Context, ends: &HostEnds, layer: &HostLayer, layers: usize) -> Result<Self> {
+    /// Of so many layers, and the ends that they need.
+    fn of(context: &Context, (ends, which): (&HostEnds, (bool, bool)), layer: &HostLayer, layers: usize) -> Result<Self> {
         let planned = |upload: &dyn Fn(&Context) -> Result<()>| {
             let (context, plan) = context.labelled(Footprint::WEIGHTS).planning();
             upload(&context).map(|()| plan.bytes(Footprint::WEIGHTS))
@@ -38,7 +39,7 @@ impl Bytes {
         let hosted = matrices.iter().map(|matrix| 4 * (matrix.words().len() + matrix.row_scales().len()) as u64).sum();
         let all = planned(&|context| layer.upload(context).map(drop))?;
         let matrices = planned(&|context| slot_for(context, layer).map(drop))?;
-        let ends = planned(&|context| ends.upload(context).map(drop))?;
+        let ends = planned(&|context| ends.upload(context, which).map(drop))?;
         Ok(Self { ends, vectors: all - matrices, matrices, hosted, layers: layers as u64 })
     }
 
@@ -78,7 +79,7 @@ impl GpuModel {
             })?;
         }
         let weights = context.labelled(Footprint::WEIGHTS);
-        let ends = host.upload(&weights)?;
+        let ends = host.upload(&weights, (true, true))?;
         // An embedding is large: it need not stay while layers are read.
         drop(host);
         let mut streamed = Streamed::default();
@@ -101,7 +102,7 @@ impl GpuModel {
         layer: &HostLayer,
         (offload, half_attention): (Offload, bool),
     ) -> Result<(usize, Footprint)> {
-        let bytes = Bytes::of(context, ends, layer, config.layers)?;
+        let bytes = Bytes::of(context, (ends, (true, true)), layer, config.layers)?;
         let count = match offload {
             Offload::None => 0,
             Offload::Layers(count) => count,
@@ -126,6 +127,27 @@ impl GpuModel {
         Ok((count, bytes.with(count)))
     }
 
+    /// What the weights of a part take that is so many layers, and the ends that they need.
+    pub fn part_weights(context: &Context, ends: (&HostEnds, (bool, bool)), layer: &HostLayer, layers: usize) -> Result<Footprint> {
+        Ok(Bytes::of(context, ends, layer, layers)?.with(0))
+    }
+
+    /// Uploads the layers of a part, all that come, whose ends are there; with the attention of prompts in halves, or not.
+    ///
+    /// # Errors
+    /// What the layers report, and the device.
+    pub fn part(
+        context: &Context,
+        config: ModelConfig,
+        ends: GpuEnds,
+        layers: impl Iterator<Item = Result<HostLayer>>,
+        half_attention: bool,
+    ) -> Result<Self> {
+        let weights = context.labelled(Footprint::WEIGHTS);
+        let layers = layers.map(|layer| layer?.upload(&weights)).collect::<Result<_>>()?;
+        Ok(Self::of(context, config, ends, layers, Streamed::default())?.half_attention(half_attention))
+    }
+
     /// What a session of a model of such ends and layers takes.
     fn session_of(
         context: &Context,
@@ -137,7 +159,7 @@ impl GpuModel {
     ) -> Result<Footprint> {
         let (context, _) = context.planning();
         let layers = (0..config.layers).map(|_| layer.upload(&context)).collect::<Result<_>>()?;
-        let model = Self::of(&context, config.clone(), ends.upload(&context)?, layers, Streamed::default())?;
+        let model = Self::of(&context, config.clone(), ends.upload(&context, (true, true))?, layers, Streamed::default())?;
         let model = model.half_attention(half_attention);
         model.footprint(Session::checked(&model, options)?)
     }

@@ -4,5 +4,7 @@ mod graph;
 mod load;
 mod offload;
 mod session;
+mod split;
 
 pub(super) use graph::GpuModel;
+pub(super) use split::SplitModel;

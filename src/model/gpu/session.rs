@@ -7,18 +7,13 @@ use crate::{
     gpu::{context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
-        engine::{Changes, Choice, Engine, EngineSession, Offloaded, Pending, SessionOptions, unchosen},
+        engine::{Changes, Choice, Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen},
         worker::on_all_cores,
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
     spans::span,
 };
 use std::{iter, sync::Arc};
-
-/// Tokens that are computed together: enough for the GEMM, few enough for the activations' memory, and for a prompt to be given up soon. On matrix units a
-/// GEMM wants more, and takes less time for them (docs/performance.md).
-const BATCH: usize = 512;
-const BATCH_ON_UNITS: usize = 2048;
 
 /// Context lengths at which a step is recorded anew, with more shares of the attention: 64 and its doubles.
 const FIRST_SPAN: usize = 64;
@@ -31,11 +26,14 @@ const SHORT: usize = 64;
 const FEW_ROWS: usize = 16;
 const KEPT: usize = 8;
 
-struct GpuSession {
+/// Sequences on a GPU: of a model, or of a part of one.
+pub(super) struct GpuSession {
     model: Arc<GpuModel>,
     memory: Memory,
     /// The input of the next step.
     tokens: Tensor<u32>,
+    /// That of layers after others, which are elsewhere.
+    stream: Option<Tensor<f32>>,
     /// `[sequences, 2]`: see [`Input::runs`].
     runs: Tensor<u32>,
     /// The first of these, when all that was submitted has run.
@@ -63,15 +61,9 @@ struct Kind {
     given: Rows,
 }
 
-impl Kind {
-    /// Does the step count its tokens itself? It can be submitted again then without anything being written.
-    fn advances(self) -> bool {
-        self.run == 1 && self.given == Rows::Next
-    }
-}
-
+/// What is wanted of a step of the whole model.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rows {
+pub(super) enum Rows {
     /// The logits after the last tokens of each sequence, so many.
     Logits(usize),
     /// The states of the last tokens of each sequence, so many.
@@ -80,46 +72,41 @@ enum Rows {
     Next,
 }
 
+/// What a step has given.
+pub(super) enum Found {
+    /// Logits, states, or the residual stream.
+    Rows(Vec<f32>),
+    Next(Vec<u32>),
+}
+
+impl Found {
+    /// That of a step which gives rows.
+    pub async fn rows(found: Pending<Self>) -> Result<Vec<f32>> {
+        if let Self::Rows(rows) = found.await? { Ok(rows) } else { Err(unchosen()) }
+    }
+
+    /// That of a step which gives tokens.
+    pub async fn next(found: Pending<Self>) -> Result<Vec<u32>> {
+        if let Self::Next(next) = found.await? { Ok(next) } else { Err(unchosen()) }
+    }
+}
+
 impl Engine for GpuModel {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    fn context(&self) -> Option<&Context> {
-        Some(&self.given)
+    fn contexts(&self) -> Vec<&Context> {
+        vec![&self.given]
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let memory = self.memory(options)?;
-        Ok(Box::new(GpuSession::new(self, memory, vec![0; options.sequences])?))
+        Ok(Box::new(GpuSession::empty(self, options)?))
     }
 
-    fn footprint(&self, options: SessionOptions) -> Result<Footprint> {
-        let SessionOptions { sequences, capacity, .. } = options;
-        let (context, plan) = self.context.planning();
-        let model = Arc::new(self.on(context));
-        let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
-        // The way to choose that takes most.
-        let choice = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
-        session.choose_by(Choice { options: choice, seeds: vec![0; sequences], changes: None })?;
-        let batch = batch(&self.context);
-        let run = capacity.min(batch);
-        let prompts = sequences.min(batch / run);
-        session.record_kind(Kind { sequences: prompts, run, given: Rows::Logits(1) }, capacity, Run::Again)?;
-        // Larger ones are not kept, so that one of them is there at a time.
-        for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
-            session.record_kind(Kind { sequences, run: 1, given: Rows::Next }, capacity, Run::Again)?;
-        }
-        let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
-        // Prompts that are shorter may end together.
-        let ends = sequences.min(batch);
-        // Shorter prompts may take more for attention than the longest does.
-        let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
-        let shares = |prompts: usize| most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities);
-        let shares = shares(1).max(shares(prompts));
-        let activations = plan.bytes(Footprint::ACTIVATIONS) + logits(ends) - logits(prompts) + shares;
-        let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
-        Ok(Footprint { cache: plan.bytes(Footprint::CACHE), activations, staging, ..Footprint::default() })
+    fn parts(&self, options: SessionOptions) -> Result<Vec<ModelPart>> {
+        let (context, layers) = (self.given.clone(), 0..self.config.layers);
+        Ok(vec![ModelPart { context, layers, footprint: self.footprint(options)? }])
     }
 
     fn offloaded(&self) -> Offloaded {
@@ -134,6 +121,46 @@ impl Engine for GpuModel {
 }
 
 impl GpuModel {
+    /// The memory that such a session will need.
+    pub fn footprint(&self, options: SessionOptions) -> Result<Footprint> {
+        let SessionOptions { sequences, capacity, .. } = options;
+        let (context, plan) = self.context.planning();
+        let model = Arc::new(self.on(context));
+        let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
+        // The way to choose that takes most.
+        let choice = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
+        if self.ends.head.is_some() {
+            session.choose_by(Choice { options: choice, seeds: vec![0; sequences], changes: None })?;
+        }
+        let batch = self.batch;
+        let run = capacity.min(batch);
+        let prompts = sequences.min(batch / run);
+        session.record_kind(self.kind(prompts, run, Rows::Logits(1)), capacity, Run::Again)?;
+        // Larger ones are not kept, so that one of them is there at a time.
+        for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
+            session.record_kind(self.kind(sequences, 1, Rows::Next), capacity, Run::Again)?;
+        }
+        // Shorter prompts may take more for attention than the longest does.
+        let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
+        let shares = |prompts: usize| most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities);
+        let (cache, activations) = (plan.bytes(Footprint::CACHE), plan.bytes(Footprint::ACTIVATIONS) + shares(1).max(shares(prompts)));
+        if self.ends.head.is_none() {
+            let staging = buffer_bytes(4 * (prompts * run).max(sequences) as u64 * self.config.hidden as u64);
+            return Ok(Footprint { cache, activations, staging, ..Footprint::default() });
+        }
+        let logits = |rows: usize| buffer_bytes(4 * (rows * self.config.vocab) as u64);
+        // Prompts that are shorter may end together.
+        let ends = sequences.min(batch);
+        let activations = activations + logits(ends) - logits(prompts);
+        let staging = (1 + AHEAD) as u64 * buffer_bytes(4 * sequences as u64) + logits(ends);
+        Ok(Footprint { cache, activations, staging, ..Footprint::default() })
+    }
+
+    /// A kind of step: of a part that other layers follow, the same whatever is wanted of them.
+    fn kind(&self, sequences: usize, run: usize, given: Rows) -> Kind {
+        Kind { sequences, run, given: if self.ends.head.is_some() { given } else { Rows::Logits(0) } }
+    }
+
     /// The kernels of prompts of any length, and of steps, of such a session: found by recording them on a context that plans.
     fn kernels(&self, options: SessionOptions) -> Result<Vec<PlannedKernel>> {
         let SessionOptions { sequences, capacity, .. } = options;
@@ -145,12 +172,12 @@ impl GpuModel {
             let mut spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
             spans.try_for_each(|&longest| session.record_kind(kind, longest, Run::Again).map(drop))
         };
-        let batch = batch(&self.context);
+        let batch = self.batch;
         for run in lengths(capacity.min(batch), self.context.capabilities()) {
             // Of one sequence, and of as many as have their prompts computed together.
             let together = Some(sequences.min(batch / run)).filter(|&sequences| sequences > 1);
             for sequences in iter::once(1).chain(together) {
-                record(&session, Kind { sequences, run, given: Rows::Logits(1) })?;
+                record(&session, self.kind(sequences, run, Rows::Logits(1)))?;
             }
         }
         // The largest logit, and the way to choose that takes most: others take a part of its kernels.
@@ -159,8 +186,8 @@ impl GpuModel {
             let (seeds, bias) = (Tensor::uninit(context, [sequences, 2])?, Tensor::uninit(context, [vocab])?);
             let changes = GpuChanges { penalties: Penalties::NONE, bias, counts: Tensor::uninit(context, [sequences, vocab])? };
             session.choice = Some(GpuChoice { options, seeds, changes: Some(changes) });
-            for sequences in lengths(sequences, context.capabilities()) {
-                record(&session, Kind { sequences, run: 1, given: Rows::Next })?;
+            for sequences in lengths(sequences, self.context.capabilities()) {
+                record(&session, self.kind(sequences, 1, Rows::Next))?;
             }
         }
         Ok(plan.kernels())
@@ -173,27 +200,48 @@ fn lengths(most: usize, capabilities: &crate::Capabilities) -> impl Iterator<Ite
     (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most || choices.iter().any(|&choice| n == choice || n - 1 == choice))
 }
 
-fn batch(context: &Context) -> usize {
-    if context.capabilities().matrix_units.is_empty() { BATCH } else { BATCH_ON_UNITS }
-}
-
 impl GpuSession {
+    /// Empty sequences.
+    pub fn empty(model: Arc<GpuModel>, options: SessionOptions) -> Result<Self> {
+        let memory = model.memory(options)?;
+        Self::new(model, memory, vec![0; options.sequences])
+    }
+
     fn new(model: Arc<GpuModel>, memory: Memory, lengths: Vec<usize>) -> Result<Self> {
-        let tokens = Tensor::zeros(&model.context, [lengths.len().max(batch(&model.context))])?;
+        let most = lengths.len().max(model.batch);
+        let tokens = Tensor::zeros(&model.context, [most])?;
+        let stream = model.ends.embedding.is_none().then(|| model.stream(most)).transpose()?;
         let runs = Tensor::zeros(&model.context, [lengths.len(), 2])?;
-        Ok(Self { model, memory, tokens, runs, counted: Vec::new(), lengths, choice: None, steps: Vec::new() })
+        Ok(Self { model, memory, tokens, stream, runs, counted: Vec::new(), lengths, choice: None, steps: Vec::new() })
+    }
+
+    /// Another with the same sequences.
+    pub fn duplicate(&self) -> Result<Self> {
+        Self::new(self.model.clone(), self.memory.duplicate()?, self.lengths.clone())
+    }
+
+    /// Has sequences be as long as is known elsewhere: for a part of a model, whose steps may not all have come so far.
+    pub fn set_len(&mut self, sequence: usize, tokens: usize) {
+        self.lengths[sequence] = tokens;
+    }
+
+    /// Does such a step count its tokens itself? It can be submitted again then without anything being written.
+    fn advances(&self, kind: Kind) -> bool {
+        kind.run == 1 && kind.given == Rows::Next && self.stream.is_none()
     }
 
     /// The input of a step of so many sequences, of up to `longest` tokens with it.
     fn input(&self, kind: Kind, longest: usize) -> Result<Input> {
         let Kind { sequences, run, .. } = kind;
         let (tokens, runs) = (self.tokens.beginning([sequences * run])?, self.runs.beginning([sequences, 2])?);
-        Ok(Input { tokens, run, runs, advances: kind.advances(), longest })
+        let stream = self.stream.as_ref().map(|x| x.beginning([sequences * run, self.model.config.hidden])).transpose()?;
+        Ok(Input { tokens, run, runs, advances: self.advances(kind), longest, stream })
     }
 
     /// Records a step.
     fn record_kind(&self, kind: Kind, longest: usize, run: Run) -> Result<Step> {
         let wanted = match kind.given {
+            _ if self.model.ends.head.is_none() => Wanted::Stream,
             Rows::Logits(rows) => Wanted::Logits(rows),
             Rows::States(rows) => Wanted::States(rows),
             Rows::Next => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?),
@@ -228,19 +276,20 @@ impl GpuSession {
         Ok(step)
     }
 
-    /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that the step before this one gives to each. Whoever gets it
-    /// submits it.
-    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, given: Rows) -> Result<Arc<Step>> {
+    /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that the step before this one gives to each; of a part after
+    /// others, what `stream` `[sequences · run, hidden]` they gave. Whoever gets it submits it.
+    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<Arc<Step>> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
-        let kind = Kind { sequences: sequences.len(), run, given };
+        let kind = self.model.kind(sequences.len(), run, given);
         let runs: Vec<[u32; 2]> = sequences.iter().map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
         let longest = runs.iter().map(|run| run[1] as usize).max().unwrap_or(0) + run;
         let input = self.input(kind, longest)?;
         if let Some(tokens) = tokens {
             input.tokens.write(tokens)?;
         }
+        input.stream.as_ref().map_or(Ok(()), |x| x.write(stream))?;
         // In a row of steps, each finds them as the one before left them.
-        let begin: Vec<[u32; 2]> = runs.iter().map(|&[sequence, past]| [sequence, past.wrapping_sub(kind.advances().into())]).collect();
+        let begin: Vec<[u32; 2]> = runs.iter().map(|&[sequence, past]| [sequence, past.wrapping_sub(self.advances(kind).into())]).collect();
         if begin != self.counted {
             input.runs.write(begin.as_flattened())?;
         }
@@ -252,15 +301,22 @@ impl GpuSession {
         Ok(step)
     }
 
-    /// Submits what appends `tokens` `[sequences, run]` to these sequences, for the rows that it gives.
-    fn append(&mut self, sequences: &[usize], tokens: &[u32], given: Rows) -> Result<Pending<Vec<f32>>> {
-        span!("step", sequences = sequences.len(), tokens = tokens.len());
-        let step = self.prepare(sequences, Some(tokens), given)?;
+    /// Submits a step, as [`GpuSession::prepare`] has it ready.
+    pub fn submit(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<Pending<Found>> {
+        span!("step", sequences = sequences.len(), tokens = tokens.map_or(sequences.len(), <[u32]>::len));
+        let step = self.prepare(sequences, tokens, stream, given)?;
         Ok(match &step.given {
-            Given::Rows(rows) => Box::pin(step.recording.submit_read(rows)?),
-            _ => {
+            Given::Rows(rows) => {
+                let rows = step.recording.submit_read(rows)?;
+                Box::pin(async move { rows.await.map(Found::Rows) })
+            }
+            Given::Next(next) => {
+                let next = step.recording.submit_read(next)?;
+                Box::pin(async move { next.await.map(Found::Next) })
+            }
+            Given::Nothing => {
                 let submission = step.recording.submit()?;
-                Box::pin(async move { submission.await.map(|()| Vec::new()) })
+                Box::pin(async move { submission.await.map(|()| Found::Rows(Vec::new())) })
             }
         })
     }
@@ -278,7 +334,7 @@ impl EngineSession for GpuSession {
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
-        Ok(Box::new(Self::new(self.model.clone(), self.memory.duplicate()?, self.lengths.clone())?))
+        Ok(Box::new(self.duplicate()?))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
@@ -302,15 +358,15 @@ impl EngineSession for GpuSession {
     }
 
     fn batch(&self) -> usize {
-        batch(&self.model.context)
+        self.model.batch
     }
 
     fn extend(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
-        self.append(sequences, tokens, Rows::Logits(rows))
+        Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::Logits(rows))?)))
     }
 
     fn states(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Pending<Vec<f32>>> {
-        self.append(sequences, tokens, Rows::States(rows))
+        Ok(Box::pin(Found::rows(self.submit(sequences, Some(tokens), &[], Rows::States(rows))?)))
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
@@ -333,10 +389,7 @@ impl EngineSession for GpuSession {
     }
 
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
-        span!("step", sequences = sequences.len(), tokens = tokens.map_or(sequences.len(), <[u32]>::len));
-        let step = self.prepare(sequences, tokens, Rows::Next)?;
-        let Given::Next(next) = &step.given else { return Err(unchosen()) };
-        Ok(Box::pin(step.recording.submit_read(next)?))
+        Ok(Box::pin(Found::next(self.submit(sequences, tokens, &[], Rows::Next)?)))
     }
 
     fn steps_ahead(&self) -> usize {
@@ -345,7 +398,7 @@ impl EngineSession for GpuSession {
 
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let tokens = hidden.len() / self.model.config.hidden;
-        let scratch = self.model.scratch(tokens)?;
+        let scratch = self.model.scratch(self.model.stream(tokens)?)?;
         scratch.x.write(hidden)?;
         let input = Input {
             tokens: Tensor::uninit(&self.model.context, [tokens])?,
@@ -364,7 +417,7 @@ impl EngineSession for GpuSession {
         let longest = self.lengths[0] + ids.len();
         let (tokens, runs) =
             (self.model.context.upload(ids, [ids.len()])?, self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?);
-        let input = Input { tokens, run: ids.len(), runs, advances: false, longest };
+        let input = Input { tokens, run: ids.len(), runs, advances: false, longest, stream: None };
         let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Again)?;
         match step.given {
             Given::Rows(logits) => Ok((step.recording, logits)),
