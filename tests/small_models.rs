@@ -14,7 +14,8 @@ use support::{
     models::{LongContext, TernaryTables, directory, engines, golden, session},
 };
 
-const MODELS: [&str; 9] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm"];
+const MODELS: [&str; 12] =
+    ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm", "gemma3", "gemma3_plain", "gemma3_floats"];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
