@@ -6,8 +6,8 @@ use super::{
     worker::on_all_cores,
 };
 use crate::{
-    Element,
     cpu::{self, attention::KvCache},
+    element::Element,
     error::{Error, Result},
     formats::{
         Hadamard, ModelConfig,
