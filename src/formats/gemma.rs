@@ -101,7 +101,7 @@ pub(super) fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
 fn query_factor(json: Keys<'_>, head_dim: usize) -> Result<f32, String> {
     let key = "query_pre_attn_scalar";
     let scalar = json.float(key, 256.0)?;
-    if !(scalar >= 1.0) {
+    if scalar < 1.0 {
         return Err(format!("{key} is {scalar}; at least 1 is needed"));
     }
     Ok((head_dim as f32 / scalar).sqrt())
