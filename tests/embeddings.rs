@@ -26,15 +26,25 @@ fn bits(embedding: &Embedding) -> Vec<u32> {
 
 /// The small model of Qwen3 on each engine.
 fn engines() -> [(&'static str, Model); 2] {
-    let path = directory("qwen3");
+    engines_of("qwen3")
+}
+
+fn engines_of(name: &str) -> [(&'static str, Model); 2] {
+    let path = directory(name);
     [("GPU", Model::load(context(), &path).unwrap()), ("CPU", Model::load_cpu(&path).unwrap())]
 }
 
 #[test]
 fn vectors_are_those_of_sentence_transformers() {
-    let (prompts, vectors) = (golden("qwen3"), support::Golden::open(directory("qwen3").join("embeddings.safetensors")));
+    for name in ["qwen3", "gemma3"] {
+        vectors_of(name);
+    }
+}
+
+fn vectors_of(name: &str) {
+    let (prompts, vectors) = (golden(name), support::Golden::open(directory(name).join("embeddings.safetensors")));
     let texts: Vec<_> = (0..3).map(|n| prompts.ids(&format!("prompt{n}.ids"))).collect();
-    for (engine, model) in engines() {
+    for (engine, model) in engines_of(name) {
         for (name, pooling) in POOLINGS {
             for (normalize, suffix, tolerance) in [(true, ".normalized", 1e-5), (false, "", 1e-4)] {
                 let options = EmbedOptions::default().pooling(pooling).normalize(normalize);
@@ -53,7 +63,7 @@ fn vectors_are_those_of_sentence_transformers() {
 #[test]
 fn a_vector_has_the_same_bits_in_any_company() {
     let quantized = || Model::load(context(), directory("odd")).unwrap();
-    for (engine, model) in engines().into_iter().chain([("quantised activations", quantized())]) {
+    for (engine, model) in engines().into_iter().chain(engines_of("gemma3_floats")).chain([("quantised activations", quantized())]) {
         let vocab = model.config().vocab as u32;
         let text = |n: u32| (0..[1, 2, 7, 7, 65, 100, 31][n as usize % 7] + n / 7).map(|i| (i * i * 31 + n * 977 + i) % vocab).collect();
         let texts: Vec<Vec<u32>> = (0..19).map(text).collect();

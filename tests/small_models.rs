@@ -7,6 +7,7 @@ use bitnet_wgpu::{
     model::{GenerateOptions, LoadOptions, Model, Sampling, SessionOptions},
 };
 use safetensors::{Dtype, tensor::TensorView};
+use serde_json::json;
 use std::path::PathBuf;
 use support::{
     block_on, context, contexts,
@@ -14,7 +15,8 @@ use support::{
     models::{LongContext, TernaryTables, directory, engines, golden, session},
 };
 
-const MODELS: [&str; 9] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm"];
+const MODELS: [&str; 12] =
+    ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm", "gemma3", "gemma3_plain", "gemma3_floats"];
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
@@ -337,6 +339,24 @@ fn ternary_weights_in_floats_are_the_same_model() {
     assert!(Model::load_with(None, &unpacked.0, LoadOptions::default().quantize(true)).is_ok());
 }
 
+/// What a sequence sees through a window is the same however its text was cut, and after it was cut short.
+#[test]
+fn windows_keep_what_texts_promise() {
+    for name in ["gemma3", "gemma3_floats"] {
+        let ids = golden(name).ids("text.ids");
+        for (engine, model) in engines(name) {
+            let whole = block_on(session(&model, 1, 128, Element::F32).prefill(0, &ids)).unwrap();
+            let mut pieces = session(&model, 1, 128, Element::F32);
+            block_on(pieces.prefill(0, &ids[..90])).unwrap();
+            pieces.truncate(0, 50).unwrap();
+            block_on(pieces.prefill(0, &ids[50..97])).unwrap();
+            let mut forked = pieces.fork().unwrap();
+            let last = ids[97..].iter().map(|&id| block_on(forked.decode(&[id])).unwrap()).last().unwrap();
+            assert_eq!(last, whole, "{engine}");
+        }
+    }
+}
+
 /// A copy of a small model, its config.json and its tensors changed.
 fn changed(name: &str, config: impl Fn(&mut serde_json::Value), tensor: impl Fn(&str, &mut Vec<u8>) -> Option<String>) -> Directory {
     let checkpoint = Checkpoint::open(directory(name)).unwrap();
@@ -355,6 +375,47 @@ fn changed(name: &str, config: impl Fn(&mut serde_json::Value), tensor: impl Fn(
     copy.write("model.safetensors", safetensors::serialize(views, None).unwrap());
     copy.write("config.json", json.to_string());
     copy
+}
+
+/// Each part of Gemma moves its goldens by more than tests allow for.
+#[test]
+fn every_part_of_gemma_matters() {
+    let (ids, wanted) = (golden("gemma3").ids("prompt2.ids"), golden("gemma3").floats("prompt2.last_logits"));
+    let off = |copy: &Directory| {
+        let logits = block_on(Model::load_cpu(&copy.0).unwrap().logits(&ids)).unwrap();
+        largest_difference(&logits[logits.len() - wanted.len()..], &wanted)
+    };
+    assert!(off(&changed("gemma3", |_| {}, |_, _| None)) < TOLERANCE);
+    let (local, global) = ("sliding_attention", "full_attention");
+    for (keys, value) in [
+        (&["sliding_window"][..], json!(4)),
+        (&["sliding_window"], json!(6)),
+        (&["layer_types"], json!([local, local])),
+        (&["layer_types"], json!([global, global])),
+        (&["layer_types"], json!([global, local])),
+        (&["query_pre_attn_scalar"], json!(12)),
+        (&["hidden_activation"], json!("silu")),
+        (&["rope_parameters", local, "rope_theta"], json!(100_000.0)),
+        (&["rope_parameters", global, "rope_theta"], json!(500.0)),
+        (&["rope_parameters", global, "factor"], json!(1.0)),
+    ] {
+        let change = |json: &mut serde_json::Value| *keys.iter().fold(json, |json, key| &mut json[*key]) = value.clone();
+        let off = off(&changed("gemma3", change, |_, _| None));
+        assert!(off > 10.0 * TOLERANCE, "{keys:?} of {value}: {off}");
+    }
+    let norms = ["input", "post_attention", "pre_feedforward", "post_feedforward"].map(|name| format!("layers.1.{name}_layernorm.weight"));
+    let own = ["layers.1.self_attn.q_norm.weight", "layers.1.self_attn.k_norm.weight", "model.norm.weight"].map(str::to_owned);
+    for part in norms.into_iter().chain(own) {
+        // Gains of one.
+        let clear = |name: &str, bytes: &mut Vec<u8>| {
+            if name.ends_with(&part) {
+                bytes.fill(0);
+            }
+            None
+        };
+        let off = off(&changed("gemma3", |_| {}, clear));
+        assert!(off > 10.0 * TOLERANCE, "{part}: {off}");
+    }
 }
 
 #[test]

@@ -258,7 +258,11 @@ fn works(context: &Context, c: &ModelConfig) -> Result<Vec<Work>> {
     let mut works = Vec::new();
     if c.quantized_activations {
         for (n, shape) in products(c).into_iter().enumerate() {
-            let gate = if c.activation == Activation::Relu2 { Gate::Relu2 } else { Gate::Silu };
+            let gate = match c.activation {
+                Activation::Relu2 => Gate::Relu2,
+                Activation::GeluTanh => Gate::GeluTanh,
+                _ => Gate::Silu,
+            };
             of_product(context, shape, (n == 2).then_some(gate), &mut works)?;
         }
     }

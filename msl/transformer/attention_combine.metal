@@ -1,5 +1,5 @@
 // Brings together the shares of an attention that attention_few.metal has left. One thread per quad. Shapes: wgsl/transformer/attention_combine.wgsl.
-struct Params { uint run, heads, head_dim, longest, tokens, add; };
+struct Params { uint run, heads, head_dim, longest, tokens, add, window; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void attention_combine(
@@ -19,9 +19,10 @@ kernel void attention_combine(
     if (row >= rows) return;
     const uint quad = index % quads;
     const uint token = row / params.heads;
-    const uint visible = min(runs[token / params.run].y + token % params.run + 1u, params.longest);
+    const uint end = runs[token / params.run].y + token % params.run + 1u;
+    const uint visible = min(end, params.longest);
     Merged so_far = {-1e30f, 0.0f, float4(0.0f)};
-    for (uint share = 0; share * SPAN < visible; ++share) {
+    for (uint share = (end - min(end, params.window)) / SPAN; share * SPAN < visible; ++share) {
         const uint at = share * rows + row;
         const float2 weight = x_weight[at];
         so_far = merged(so_far, weight.x, weight.y, x[at * quads + quad]);

@@ -50,7 +50,7 @@ kernel void attention_few(
     threadgroup float4 weights[TILE_X * 16];
     const uint share = group.y / params.kv_heads;
     const Rows rows = rows_of(params, runs, group.x, group.y % params.kv_heads, group.z);
-    if (share * SPAN >= rows.visible) return;
+    if (share * SPAN >= rows.visible || share < rows.start / SPAN) return;
     const bool rotates = params.rotate != 0u;
     const HeadQuad head_quad = {params, qkv, angles};
     load_queries(params, rows, Query{head_quad, rotates, min(rows.past, params.capacity - 1u)}, queries, local);

@@ -51,8 +51,10 @@ static inline float2 dot_rows(threadgroup const float2* queries, uint quad, uint
     return fma(queries[slot(4u * quad + 3u, down)], float2(key.w), sum);
 }
 
-// LOWEST instead of scores that rows do not see whose positions end at `ends`.
-static inline float2 seen(uint position, uint2 ends, float2 v) { return float2(position < ends.x ? v.x : LOWEST, position < ends.y ? v.y : LOWEST); }
+// LOWEST instead of scores that rows do not see whose positions are from `begins` to `ends`.
+static inline float2 seen(uint position, uint2 begins, uint2 ends, float2 v) {
+    return float2(begins.x <= position && position < ends.x ? v.x : LOWEST, begins.y <= position && position < ends.y ? v.y : LOWEST);
+}
 
 static inline float2 exp_negatives(float2 x) { return float2(exp_negative(x.x), exp_negative(x.y)); }
 
@@ -94,6 +96,9 @@ kernel void attention_many(
     const uint2 ends = uint2(
         min(rows.past + min(row, last) / rows.sharing + 1u, rows.visible),
         min(rows.past + min(row + 1u, last) / rows.sharing + 1u, rows.visible));
+    const uint2 begins = uint2(
+        start_of(rows.past, min(row, last) / rows.sharing, params.window),
+        start_of(rows.past, min(row + 1u, last) / rows.sharing, params.window));
     const uint part = (rows.quads + 3u) / 4u;
 
     float2 largest = float2(LOWEST);
@@ -101,7 +106,7 @@ kernel void attention_many(
     const Quads none = Quads{float4(0.0f), float4(0.0f)};
     Quads so_far[PASSES];
     for (uint p = 0; p < PASSES; ++p) so_far[p] = none;
-    for (uint start = 0; start < rows.visible; start += SPAN) {
+    for (uint start = rows.start / SPAN * SPAN; start < rows.visible; start += SPAN) {
         // A score is four sums, each of a quarter of the quads.
         Scores scores = Scores{float2(0.0f), float2(0.0f), float2(0.0f), float2(0.0f)};
         Scores kept = scores;
@@ -110,12 +115,13 @@ kernel void attention_many(
             Scores sums = Scores{float2(0.0f), float2(0.0f), float2(0.0f), float2(0.0f)};
             const uint end = min((quarter + 1u) * part, rows.quads);
             for (uint first = quarter * part; first < end; first += STEP) {
-                // All loads are on their way before the barrier. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken again.
+                // All loads are on their way before the barrier. Beyond the last quad, queries are 0; before the first position that is seen
+                // and beyond the last, these are taken again.
                 const uint pair = 2u * first + local % 16u;
                 const float scale = pair < width ? params.scale : 0.0f;
                 const float2 a = qkv[start_a + min(pair, width - 1u)];
                 const float2 b = qkv[start_b + min(pair, width - 1u)];
-                const uint position = min(start + local % SPAN, rows.visible - 1u);
+                const uint position = clamp(start + local % SPAN, rows.start, rows.visible - 1u);
                 const uint quad0 = min(first + local / SPAN, rows.quads - 1u);
                 const uint quad1 = min(first + local / SPAN + STEP / 2u, rows.quads - 1u);
                 const C4 key0 = keys[(cache_row * rows.quads + quad0) * params.capacity + position];
@@ -139,10 +145,10 @@ kernel void attention_many(
             else if (quarter == 1u) scores = added(kept, sums);
             else scores = added(scores, added(kept, sums));
         }
-        scores.a = seen(start + across, ends, scores.a);
-        scores.b = seen(start + across + 16u, ends, scores.b);
-        scores.c = seen(start + across + 32u, ends, scores.c);
-        scores.d = seen(start + across + 48u, ends, scores.d);
+        scores.a = seen(start + across, begins, ends, scores.a);
+        scores.b = seen(start + across + 16u, begins, ends, scores.b);
+        scores.c = seen(start + across + 32u, begins, ends, scores.c);
+        scores.d = seen(start + across + 48u, begins, ends, scores.d);
         // Of the eight lanes across, then of both such groups.
         float2 most = max(max(scores.a, scores.b), max(scores.c, scores.d));
         for (ushort mask = 1; mask < 8; mask *= 2) most = max(most, float2(exchanged(most.x, mask), exchanged(most.y, mask)));
@@ -179,8 +185,8 @@ kernel void attention_many(
                 for (uint h = 0; h < 2; ++h) {
                     const uint position = start + local / 64u * 8u + h * 4u + local / 16u % 4u;
                     const uint quad = min(first + local % 16u, rows.quads - 1u);
-                    const C4 value0 = values[(cache_row * params.capacity + min(position, rows.visible - 1u)) * rows.quads + quad];
-                    const C4 value1 = values[(cache_row * params.capacity + min(position + SPAN / 2u, rows.visible - 1u)) * rows.quads + quad];
+                    const C4 value0 = values[(cache_row * params.capacity + clamp(position, rows.start, rows.visible - 1u)) * rows.quads + quad];
+                    const C4 value1 = values[(cache_row * params.capacity + clamp(position + SPAN / 2u, rows.start, rows.visible - 1u)) * rows.quads + quad];
                     threadgroup_barrier(mem_flags::mem_threadgroup);
                     staged[BESIDE / 2u + local] = float4(value0);
                     staged[BESIDE / 2u + local + THREADS] = float4(value1);

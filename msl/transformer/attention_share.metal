@@ -1,20 +1,24 @@
 // The attention of TILE_X rows to a share: SPAN neighbouring positions of a key head. What rows and shares are, and in which order is added:
 // wgsl/transformer/attention_share.wgsl.
-struct Params { uint run, sequences, heads, kv_heads, head_dim, capacity, longest, rotate, add; float scale; };
+struct Params { uint run, sequences, heads, kv_heads, head_dim, capacity, longest, rotate, add, window; float scale; };
 
 #define QUADS (MAX_QUADS / (THREADS / 8u))
 // Below every score. Finite, since some compilers assume that infinities do not occur.
 #define LOWEST (-1e30f)
 
 // Where the rows of a threadgroup are, and what they see.
-struct Rows { uint sequence, token, kv_head, first, count, sharing, past, visible, quads; };
+struct Rows { uint sequence, token, kv_head, first, count, sharing, past, start, visible, quads; };
+
+// The first position that a sequence's new token sees: with itself, `window` at most.
+static inline uint start_of(uint past, uint token, uint window) { return past + token + 1u - min(past + token + 1u, window); }
 
 static inline Rows rows_of(constant Params& params, device const uint2* runs, uint x, uint kv_head, uint z) {
     const uint sharing = params.heads / params.kv_heads;
     const uint count = params.run * sharing;
     const uint past = runs[z].y;
     const uint visible = min(past + (min((x + 1u) * TILE_X, count) - 1u) / sharing + 1u, params.longest);
-    return Rows{min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, (params.head_dim + 3u) / 4u};
+    const uint start = start_of(past, x * TILE_X / sharing, params.window);
+    return Rows{min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, start, visible, (params.head_dim + 3u) / 4u};
 }
 
 // The row of the output, and of queries in units of a head: token · heads + head.
@@ -72,7 +76,7 @@ static Share attend(constant Params& params, Rows rows, device const C4* keys, d
     const uint part = (rows.quads + 3u) / 4u;
     float score[TILE_X];
     for (uint r = 0; r < TILE_X; ++r) score[r] = 0.0f;
-    if (position < rows.visible) {
+    if (rows.start <= position && position < rows.visible) {
         const uint end = min((quarter + 1u) * part, rows.quads);
         for (uint d = quarter * part; d < end; ++d) {
             const float4 k = float4(keys[(cache_row * rows.quads + d) * params.capacity + position]);
@@ -83,7 +87,8 @@ static Share attend(constant Params& params, Rows rows, device const C4* keys, d
     fold(TILE_X / 2, 2, score, local);
     for (uint r = 0; r < TILE_X / 4; ++r) {
         const uint row = 4u * r + quarter;
-        const bool seen = position < rows.visible && position <= rows.past + (rows.first + row) / rows.sharing;
+        const uint token = (rows.first + row) / rows.sharing;
+        const bool seen = position < rows.visible && position <= rows.past + token && start_of(rows.past, token, params.window) <= position;
         if (!seen) score[r] = LOWEST;
         weights[row * SPAN + local / 4u] = score[r];
     }
@@ -116,7 +121,7 @@ static Share attend(constant Params& params, Rows rows, device const C4* keys, d
         for (uint r = 0; r < TILE_X; ++r) sum[r] = float4(0.0f);
         if (quad < rows.quads) {
             for (uint i = local % 8u; i < SPAN && start + i < rows.visible; i += 8u) {
-                const float4 v = float4(values[(cache_row * params.capacity + start + i) * rows.quads + quad]);
+                const float4 v = float4(values[(cache_row * params.capacity + max(start + i, rows.start)) * rows.quads + quad]);
                 for (uint r = 0; r < TILE_X; ++r) sum[r] = fma(float4(weights[r * SPAN + i]), v, sum[r]);
             }
         }

@@ -10,7 +10,7 @@ use crate::{
 };
 use half::{f16, slice::HalfFloatSliceExt};
 use rayon::prelude::*;
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 /// Positions whose keys lie together. Of fewer, compilers unroll loops instead of making vectors of them.
 const BLOCK: usize = 64;
@@ -30,6 +30,8 @@ pub struct KvCache {
     shape: AttentionShape,
     len: usize,
     heads: Heads,
+    /// Positions that a token sees, itself among them; all where there is none.
+    window: Option<usize>,
 }
 
 /// By key head, in the type that they are kept in.
@@ -133,12 +135,12 @@ fn place(d: usize, dim: usize) -> usize {
 }
 
 impl KvCache {
-    /// An empty cache, of numbers in 16 bits or in 32; refused where the kernels for GPUs refuse one.
-    pub fn new(shape: AttentionShape, halves: bool) -> Result<Self> {
+    /// An empty cache, of numbers in 16 bits or in 32, all of which tokens see, or so many; refused where the kernels for GPUs refuse one.
+    pub fn new(shape: AttentionShape, halves: bool, window: Option<usize>) -> Result<Self> {
         shape.check("key-value cache")?;
         let count = shape.kv_heads;
         let heads = if halves { Heads::F16(vec![KeyHead::none(); count]) } else { Heads::F32(vec![KeyHead::none(); count]) };
-        Ok(Self { shape, len: 0, heads })
+        Ok(Self { shape, len: 0, heads, window })
     }
 
     /// Tokens in it.
@@ -183,7 +185,7 @@ impl KvCache {
 
     /// The inverse of [`KvCache::to_host`], in the type of this one.
     pub fn copied(&self, host: &HostKvCache) -> Result<Self> {
-        let mut cache = Self::new(host.shape(), matches!(self.heads, Heads::F16(_)))?;
+        let mut cache = Self::new(host.shape(), matches!(self.heads, Heads::F16(_)), self.window)?;
         let row = cache.shape.kv_heads * cache.shape.head_dim;
         host.keys().chunks_exact(row).zip(host.values().chunks_exact(row)).for_each(|(keys, values)| cache.push(keys, values));
         Ok(cache)
@@ -224,9 +226,11 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
     let group = |(i, y): (usize, &mut [f32])| {
         let (token, head) = (i / shape.kv_heads, i % shape.kv_heads);
         let q = &qkv[token * row + head * sharing * dim..][..sharing * dim];
+        let end = past + token + 1;
+        let seen = end - end.min(cache.window.unwrap_or(end))..end;
         match &cache.heads {
-            Heads::F32(heads) => attend(q, &heads[head], past + token + 1, dim, y),
-            Heads::F16(heads) => attend_halves(q, &heads[head], past + token + 1, dim, y),
+            Heads::F32(heads) => attend(q, &heads[head], seen, dim, y),
+            Heads::F16(heads) => attend_halves(q, &heads[head], seen, dim, y),
         }
     };
     let products = cache.len * sharing * dim;
@@ -236,21 +240,23 @@ pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
 }
 
 #[multiversion::multiversion(targets = "simd")]
-fn attend(q: &[f32], head: &KeyHead<f32>, seen: usize, dim: usize, y: &mut [f32]) {
+fn attend(q: &[f32], head: &KeyHead<f32>, seen: Range<usize>, dim: usize, y: &mut [f32]) {
     attend_as(q, head, seen, dim, y);
 }
 
 #[multiversion::multiversion(targets = "simd")]
-fn attend_halves(q: &[f32], head: &KeyHead<f16>, seen: usize, dim: usize, y: &mut [f32]) {
+fn attend_halves(q: &[f32], head: &KeyHead<f16>, seen: Range<usize>, dim: usize, y: &mut [f32]) {
     attend_as(q, head, seen, dim, y);
 }
 
-/// The heads that share a key head, of one token that sees `seen` positions.
+/// The heads that share a key head, of one token that sees the positions `seen`.
 ///
 /// Loops are `for` here: a closure that an iterator calls is compiled for the oldest of processors.
 #[inline(always)]
-fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: usize, dim: usize, y: &mut [f32]) {
-    let (scale, blocks) = ((dim as f32).sqrt().recip(), seen.div_ceil(BLOCK));
+fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: Range<usize>, dim: usize, y: &mut [f32]) {
+    // Of whole blocks, those from the first that is seen on.
+    let (scale, first) = ((dim as f32).sqrt().recip(), seen.start / BLOCK);
+    let (blocks, unseen) = (seen.end.div_ceil(BLOCK) - first, seen.start % BLOCK);
     // In the order of the keys.
     let mut scaled = vec![0f32; q.len()];
     for (scaled, q) in scaled.chunks_exact_mut(dim).zip(q.chunks_exact(dim)) {
@@ -260,17 +266,18 @@ fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: usize, dim: usize, y
     }
     // A sum of no numbers is -0.
     let (mut scores, mut room) = (vec![[-0.0; BLOCK]; q.len() / dim * blocks], Vec::new());
-    for (block, keys) in head.keys.chunks_exact(dim).take(blocks).enumerate() {
+    for (block, keys) in head.keys.chunks_exact(dim).skip(first).take(blocks).enumerate() {
         add_scores(&scaled, keys, &mut room, &mut scores[block..], blocks);
     }
     let mut totals = vec![0f32; q.len() / dim];
     for (total, scores) in totals.iter_mut().zip(scores.chunks_exact_mut(blocks)) {
-        *total = weigh(&mut scores.as_flattened_mut()[..seen]);
+        *total = weigh(&mut scores.as_flattened_mut()[unseen..][..seen.len()]);
     }
-    for (block, values) in head.values[..seen * dim].chunks(BLOCK * dim).enumerate() {
-        let values = T::widen(values, &mut room);
+    for (block, values) in head.values[first * BLOCK * dim..seen.end * dim].chunks(BLOCK * dim).enumerate() {
+        let unseen = if block == 0 { unseen } else { 0 };
+        let values = T::widen(&values[unseen * dim..], &mut room);
         for (weights, y) in scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)) {
-            blend(weights, values, dim, T::NEAR, y);
+            blend(&weights[unseen..], values, dim, T::NEAR, y);
         }
     }
     for (y, total) in y.chunks_exact_mut(dim).zip(totals) {
@@ -394,21 +401,24 @@ mod tests {
     }
 
     /// A cache as it is in 16 bits, and as `f32` has those.
-    fn halves(host: &HostKvCache) -> HostKvCache {
+    fn halves(host: &HostKvCache, window: Option<usize>) -> HostKvCache {
         let round = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
-        HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values())).unwrap()
+        HostKvCache::from_parts(host.shape(), round(host.keys()), round(host.values())).unwrap().with_window(window)
     }
 
     #[test]
     fn it_gives_the_bits_of_the_twin() {
         let mut rng = StdRng::seed_from_u64(1);
-        for (heads, kv_heads, head_dim) in [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (2, 2, 96), (20, 5, 128), (2, 1, 256)] {
+        let shapes = [(1, 1, 2), (4, 2, 10), (6, 2, 64), (4, 4, 72), (2, 2, 96), (20, 5, 128), (2, 1, 256)];
+        let windows = [None, Some(1), Some(63), Some(64), Some(65), Some(100), None];
+        for ((heads, kv_heads, head_dim), window) in shapes.into_iter().zip(windows) {
             let shape = AttentionShape { heads, kv_heads, head_dim };
             let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 1.0 / (i + 1) as f32).collect();
             let angles = rope_angles(&frequencies, 200);
             for in_halves in [false, true] {
-                let kept = |host: &HostKvCache| if in_halves { halves(host) } else { host.clone() };
-                let (mut host, mut cache) = (HostKvCache::new(shape).unwrap(), KvCache::new(shape, in_halves).unwrap());
+                let kept = |host: &HostKvCache| if in_halves { halves(host, window) } else { host.clone() };
+                let mut host = HostKvCache::new(shape).unwrap().with_window(window);
+                let mut cache = KvCache::new(shape, in_halves, window).unwrap();
                 for tokens in [1, 1, 14, 1, 40, 3, 0, 100] {
                     let mut qkv: Vec<f32> = (0..tokens * shape.row()).map(|_| rng.random_range(-4.0..4.0)).collect();
                     let mut same = qkv.clone();

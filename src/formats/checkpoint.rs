@@ -3,6 +3,7 @@
 use super::{
     config::{ModelConfig, is_bitnet},
     embedding::EmbeddingDefaults,
+    gemma,
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::{self, Masters},
@@ -95,6 +96,10 @@ impl Checkpoint {
         let unsaid = checkpoint.config.architecture == "minicpm" && checkpoint.json.get("tie_word_embeddings").is_none();
         checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
+        if checkpoint.config.architecture == "gemma3_text" {
+            let stored = checkpoint.tensor("model.embed_tokens.weight").ok().map(|tensor| tensor.dtype);
+            checkpoint.config.embedding_scale = gemma::embedding_scale(checkpoint.config.hidden, stored);
+        }
         // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose activations are quantised.
         if checkpoint.contains("model.layers.0.self_attn.q_proj.norm") {
             let config = &mut checkpoint.config;
@@ -335,9 +340,13 @@ impl ModelFile for Checkpoint {
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(&self.stored(name))?;
-        match tensor.shape {
-            &[found] if found == len => tensors::finite(tensor.to_f32()?, |what| tensor.error(what)),
-            shape => Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
+        let stored = match tensor.shape {
+            &[found] if found == len => tensors::finite(tensor.to_f32()?, |what| tensor.error(what))?,
+            shape => return Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
+        };
+        match self.config.architecture.as_str() {
+            "gemma3_text" => gemma::gains(&self.json, name, stored, self.config.head_dim).map_err(|what| tensor.error(what)),
+            _ => Ok(stored),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::{
     embedding::EmbeddingDefaults,
+    gemma::{self, LocalLayers},
     generation::GenerationDefaults,
     hadamard::Hadamard,
     json::{Keys, token_ids},
@@ -20,6 +21,8 @@ pub enum Activation {
     Relu2,
     /// x / (1 + e^-x): the Llama-like ternary models.
     Silu,
+    /// GELU by its approximation with tanh: Gemma.
+    GeluTanh,
 }
 
 /// How rotary frequencies are scaled for a context longer than the one the model was trained on.
@@ -110,6 +113,10 @@ pub struct ModelConfig {
     pub projection_norms: bool,
     /// Are there norms of every query and key head, before they are rotated?
     pub qk_norms: bool,
+    /// Are there norms of what each half of a block adds, before it is added to the residual stream?
+    pub post_norms: bool,
+    /// The layers that see a window of the text only, where there are some.
+    pub local: Option<LocalLayers>,
     /// Do linear layers quantise their activations to 8 bits, as BitNet's do? Else these are floats (W1.58A16).
     pub quantized_activations: bool,
     /// Does the head share the embedding's weights?
@@ -127,9 +134,10 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads a config.json of `model_type` `bitnet`, `llama`, `qwen3` or `minicpm`. Missing keys get the defaults of transformers. For `llama`, config.json
+    /// Reads a config.json of `model_type` `bitnet`, `llama`, `qwen3`, `minicpm` or `gemma3_text`. Missing keys get the defaults of transformers. For `llama`, config.json
     /// does not mention sub-norms: they are off here, and [`Checkpoint`](super::Checkpoint) turns them on if their tensors exist. Activations are
-    /// quantised, but for files of MLX and for `qwen3` and `minicpm`, unless they say that they are BitNets.
+    /// quantised, but for files of MLX and for `qwen3`, `minicpm` and `gemma3_text`, unless they say that they are BitNets. Gemma's `embedding_scale` is
+    /// what files in f32 have; [`Checkpoint`](super::Checkpoint) rounds it to the embedding's type.
     ///
     /// # Errors
     /// A message that names the key: a size that is missing or out of range; a model graph that is not supported.
@@ -142,18 +150,37 @@ impl ModelConfig {
             "llama" => &LLAMA,
             "qwen3" => &QWEN3,
             "minicpm" => &MINICPM,
-            "gemma3" | "gemma3_text" => return unsupported(format!("model_type `{architecture}` is not supported: {GEMMA3}")),
-            other => return unsupported(format!("model_type `{other}` is not supported; `bitnet`, `llama`, `qwen3` and `minicpm` are")),
+            "gemma3_text" => &GEMMA3,
+            "gemma3" => {
+                return unsupported("model_type `gemma3` is not supported: it sees images; of its models of text it is `gemma3_text`");
+            }
+            other => {
+                let known = "`bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3_text`";
+                return unsupported(format!("model_type `{other}` is not supported; {known} are"));
+            }
         };
         check_graph(json)?;
+        let layers = json.size("num_hidden_layers", None)?;
+        let (mut local, flat) = (None, if defaults.gemma { gemma::with_global_rope(json)? } else { serde_json::Map::new() });
+        if defaults.gemma {
+            gemma::check_graph(json)?;
+            local = LocalLayers::from_json(json, layers)?;
+        } else if let Some(kind) = json.get("layer_types").and_then(|kinds| kinds.as_array()?.iter().find(|&kind| kind != "full_attention"))
+        {
+            return unsupported(format!("layer_types has {kind}; only \"full_attention\" is supported"));
+        }
+        let json = if defaults.gemma { Keys(&flat) } else { json };
         let context = json.size("max_position_embeddings", Some(defaults.context))?;
         let (hidden, heads) = (json.size("hidden_size", None)?, json.size("num_attention_heads", None)?);
         // A null says that there are as many as heads.
         let kv_heads = defaults.kv_heads.filter(|_| !json.0.contains_key("num_key_value_heads")).unwrap_or(heads);
         let vocab = json.size("vocab_size", None)?;
         let rope = Rope::from_json(json, defaults, context)?;
-        let layers = json.size("num_hidden_layers", None)?;
-        let scales = if architecture == "minicpm" { minicpm_scales(json, hidden, layers)? } else { [1.0; 3] };
+        let scales = match architecture {
+            "minicpm" => minicpm_scales(json, hidden, layers)?,
+            "gemma3_text" => [gemma::embedding_scale(hidden, None), 1.0, 1.0],
+            _ => [1.0; 3],
+        };
         let eos = match json.0.get("eos_token_id") {
             Some(ids) => token_ids(ids)?,
             None => defaults.eos.into_iter().collect(),
@@ -175,12 +202,16 @@ impl ModelConfig {
             embedding_scale: scales[0],
             residual_scale: scales[1],
             logit_scale: scales[2],
-            activation: Activation::from_name(json.text("hidden_act")?.unwrap_or(defaults.activation))?,
+            activation: Activation::from_name(
+                json.text(if defaults.gemma { "hidden_activation" } else { "hidden_act" })?.unwrap_or(defaults.activation),
+            )?,
             sub_norms: defaults.sub_norms,
             projection_norms: projection_norms(json, defaults)?,
             qk_norms: defaults.qk_norms,
+            post_norms: defaults.gemma,
+            local,
             quantized_activations: bitnet || (defaults.quantized_activations && json.get("quantization").is_none()),
-            tied_head: json.flag("tie_word_embeddings")?,
+            tied_head: json.flag("tie_word_embeddings")? || defaults.gemma && json.get("tie_word_embeddings").is_none(),
             bos: json.token("bos_token_id", defaults.bos)?,
             eos,
             generation: GenerationDefaults::default(),
@@ -241,6 +272,10 @@ impl ModelConfig {
         if let Some(scale) = scales.into_iter().find(|scale| !(*scale > 0.0 && scale.is_finite())) {
             return Err(format!("the embedding, the residual stream or the logits are scaled by {scale}; a positive number is needed"));
         }
+        self.local.as_ref().map_or(Ok(()), |local| local.check(self.layers))?;
+        if self.post_norms && self.residual_scale != 1.0 {
+            return Err("what is added is scaled before a norm, which would undo it".into());
+        }
         if self.rope_theta == 1.0 && matches!(self.rope_scaling, RopeScaling::Yarn { .. }) {
             return Err("the rotary base is 1; YaRN needs frequencies that differ".into());
         }
@@ -258,7 +293,8 @@ impl Activation {
         match name {
             "relu2" => Ok(Self::Relu2),
             "silu" => Ok(Self::Silu),
-            other => unsupported(format!("hidden_act `{other}` is not supported; `relu2` and `silu` are")),
+            "gelu_pytorch_tanh" => Ok(Self::GeluTanh),
+            other => unsupported(format!("hidden_act `{other}` is not supported; `relu2`, `silu` and `gelu_pytorch_tanh` are")),
         }
     }
 }
@@ -280,16 +316,14 @@ impl RopeScaling {
     }
 }
 
-/// What is not done of Gemma 3, of which there are ternary models that embed texts.
-pub(super) const GEMMA3: &str =
-    "Gemma 3 has norms behind each half of a block, gates of GELU, and layers that see a window only, by another rotary base";
-
 /// The defaults of transformers for missing keys.
 struct Defaults {
     activation: &'static str,
     sub_norms: bool,
     qk_norms: bool,
     quantized_activations: bool,
+    /// Is it what Gemma 3 is, beside?
+    gemma: bool,
     /// None where there are as many as heads.
     kv_heads: Option<usize>,
     /// None where it follows from the hidden size.
@@ -306,6 +340,7 @@ static BITNET: Defaults = Defaults {
     sub_norms: true,
     qk_norms: false,
     quantized_activations: true,
+    gemma: false,
     kv_heads: None,
     head_dim: None,
     context: 2048,
@@ -321,6 +356,7 @@ static QWEN3: Defaults = Defaults {
     sub_norms: false,
     qk_norms: true,
     quantized_activations: false,
+    gemma: false,
     kv_heads: Some(32),
     head_dim: Some(128),
     context: 32_768,
@@ -339,6 +375,18 @@ static MINICPM: Defaults = Defaults {
     bos: Some(1),
     eos: Some(2),
     ..BITNET
+};
+
+static GEMMA3: Defaults = Defaults {
+    activation: "gelu_pytorch_tanh",
+    gemma: true,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    context: 131_072,
+    theta: 1_000_000.0,
+    bos: Some(2),
+    eos: Some(1),
+    ..QWEN3
 };
 
 /// What MiniCPM's embedding, residual stream and logits are multiplied by.
@@ -371,9 +419,6 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     // Named by Qwen's, and used where this is set.
     if json.flag("use_sliding_window")? {
         return unsupported("use_sliding_window is not supported: only attention to the whole context is");
-    }
-    if let Some(kind) = json.get("layer_types").and_then(|kinds| kinds.as_array()?.iter().find(|&kind| kind != "full_attention")) {
-        return unsupported(format!("layer_types has {kind}; only \"full_attention\" is supported"));
     }
     whole_heads(json)
 }

@@ -9,6 +9,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod config;
 mod embedding;
 pub(crate) mod file;
+mod gemma;
 mod generation;
 pub(crate) mod gguf;
 mod hadamard;
@@ -27,6 +28,7 @@ pub(crate) mod write;
 pub use checkpoint::{Checkpoint, ScaleRule};
 pub use config::{Activation, ModelConfig, RopeScaling};
 pub use embedding::{EmbeddingDefaults, Pooling};
+pub use gemma::LocalLayers;
 pub use generation::GenerationDefaults;
 pub use gguf::{
     blocks::{GgufType, I2sLayout},

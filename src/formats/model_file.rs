@@ -8,7 +8,8 @@ use crate::{
 
 /// A model's configuration and tensors. Tensor names are those of transformers without `.weight`: `model.embed_tokens`, `lm_head`,
 /// `model.norm`, and for each layer `model.layers.0.` + `input_layernorm`, `post_attention_layernorm`, `self_attn.{q,k,v,o}_proj`,
-/// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`, `mlp.ffn_sub_norm`; where every linear layer has a norm of its own, the
+/// `self_attn.{q,k}_norm`, `self_attn.attn_sub_norm`, `mlp.{gate,up,down}_proj`, `mlp.ffn_sub_norm`, and of Gemma
+/// `{pre,post}_feedforward_layernorm`; where every linear layer has a norm of its own, the
 /// layer's name and `.norm`.
 ///
 /// Callers pass the shape that the configuration implies; another shape is an [`Error::Format`](crate::Error::Format) that names the
@@ -53,7 +54,7 @@ pub trait ModelFile: Send + Sync {
         Ok(None)
     }
 
-    /// The gains of a norm, `[len]`.
+    /// The gains of a norm, `[len]`, as they multiply: Gemma's are stored less 1 by transformers.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 
     /// An embedding or a head, `[rows, columns]`, in its stored type if there is a [`DenseElement`](crate::DenseElement) for it.

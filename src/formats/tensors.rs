@@ -21,12 +21,17 @@ pub struct Layer<M, V> {
     /// Only in models with sub-norms, or with a norm of every linear layer.
     pub attention_norm: Option<V>,
     pub output: M,
+    /// Only in models with norms of what is added: of `output`'s product.
+    pub output_norm: Option<V>,
+    /// Before the feed-forward part.
     pub post_norm: V,
     /// Gate, up.
     pub gate_up: Stack<M, V>,
     /// As `attention_norm`.
     pub gated_norm: Option<V>,
     pub down: M,
+    /// As `output_norm`, of `down`'s product.
+    pub down_norm: Option<V>,
 }
 
 /// Linear layers of one input.
@@ -79,6 +84,7 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
         true => Stack::Normed(parts.iter().map(|&(name, norm, rows)| (gains(norm, c.hidden), stack(c.hidden, &[(name, rows)]))).collect()),
         false => Stack::One(stack(c.hidden, &parts.iter().map(|&(name, _, rows)| (name, rows)).collect::<Vec<_>>())),
     };
+    let added_norm = |name| c.post_norms.then_some(Gains { name, len: c.hidden });
     let head_norm = |name| c.qk_norms.then_some(Gains { name, len: c.head_dim });
     Layer {
         input_norm: gains("input_layernorm", c.hidden),
@@ -91,13 +97,15 @@ pub fn layer_tensors(c: &ModelConfig) -> Layer<Vec<Matrix>, Gains> {
         key_norm: head_norm("self_attn.k_norm"),
         attention_norm: sub_norm("self_attn.attn_sub_norm", "self_attn.o_proj.norm", queries),
         output: stack(queries, &[("self_attn.o_proj", c.hidden)]),
-        post_norm: gains("post_attention_layernorm", c.hidden),
+        output_norm: added_norm("post_attention_layernorm"),
+        post_norm: gains(if c.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" }, c.hidden),
         gate_up: side_by_side(&[
             ("mlp.gate_proj", "mlp.gate_proj.norm", c.intermediate),
             ("mlp.up_proj", "mlp.up_proj.norm", c.intermediate),
         ]),
         gated_norm: sub_norm("mlp.ffn_sub_norm", "mlp.down_proj.norm", c.intermediate),
         down: stack(c.intermediate, &[("mlp.down_proj", c.hidden)]),
+        down_norm: added_norm("post_feedforward_layernorm"),
     }
 }
 
@@ -161,7 +169,7 @@ impl<M, V> Layer<M, V> {
 
     /// Its vectors.
     pub fn vectors(&self) -> Vec<&V> {
-        let optional = [&self.query_norm, &self.key_norm, &self.attention_norm, &self.gated_norm];
+        let optional = [&self.query_norm, &self.key_norm, &self.attention_norm, &self.output_norm, &self.gated_norm, &self.down_norm];
         let stacks = self.qkv.norms().into_iter().chain(self.gate_up.norms());
         [&self.input_norm, &self.post_norm].into_iter().chain(optional.into_iter().flatten()).chain(stacks).collect()
     }
@@ -175,10 +183,12 @@ impl<M, V> Layer<M, V> {
             key_norm: self.key_norm.as_ref().map(&vector).transpose()?,
             attention_norm: self.attention_norm.as_ref().map(&vector).transpose()?,
             output: matrix(&self.output)?,
+            output_norm: self.output_norm.as_ref().map(&vector).transpose()?,
             post_norm: vector(&self.post_norm)?,
             gate_up: self.gate_up.try_map(&matrix, &vector)?,
             gated_norm: self.gated_norm.as_ref().map(&vector).transpose()?,
             down: matrix(&self.down)?,
+            down_norm: self.down_norm.as_ref().map(&vector).transpose()?,
         })
     }
 }

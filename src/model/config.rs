@@ -17,6 +17,7 @@ impl ModelConfig {
         match self.activation {
             Activation::Relu2 => Gate::Relu2,
             Activation::Silu => Gate::Silu,
+            Activation::GeluTanh => Gate::GeluTanh,
         }
     }
 
@@ -33,6 +34,18 @@ impl ModelConfig {
         let (low, high) = self.rope_scaling.yarn_ramp(self.head_dim, self.rope_theta);
         let kept = |i: usize| 1.0 - ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
         pairs.map(|i| 1.0 / (factor * power(i)) * (1.0 - kept(i)) + 1.0 / power(i) * kept(i)).collect()
+    }
+
+    /// The positions that a token sees in a layer, where these are not all.
+    pub(super) fn window(&self, layer: usize) -> Option<usize> {
+        self.local.as_ref().filter(|local| local.layers[layer]).map(|local| local.window)
+    }
+
+    /// [`Self::rope_angles`] of layers that see a window, where there are some.
+    pub(super) fn local_angles(&self, positions: usize) -> Option<Vec<f32>> {
+        let theta = self.local.as_ref()?.rope_theta;
+        let frequency = |i: usize| 1.0 / theta.powf((2 * i) as f32 / self.head_dim as f32);
+        Some(rope_angles(&(0..self.head_dim / 2).map(frequency).collect::<Vec<_>>(), positions))
     }
 
     /// What multiplies cosines and sines, where something does.

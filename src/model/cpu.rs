@@ -21,7 +21,7 @@ use crate::{
     weights::{dense::PackedDense, ternary::interleaved::InterleavedTernary},
 };
 use rayon::prelude::*;
-use std::{future::ready, sync::Arc};
+use std::{borrow::Cow, future::ready, sync::Arc};
 
 /// The gain of a norm before a linear layer, if there is one.
 type Gain<'a> = Option<&'a Vec<f32>>;
@@ -51,6 +51,8 @@ struct CpuSession {
     capacity: usize,
     /// The cosine and sine of every rotary angle, for as many positions as there have been: a context may have millions.
     angles: Vec<f32>,
+    /// The same of layers that see a window.
+    local_angles: Vec<f32>,
     choice: Option<Choice>,
     /// The tokens that were chosen last.
     next: Vec<u32>,
@@ -66,9 +68,10 @@ impl Engine for CpuModel {
     }
 
     fn session(self: Arc<Self>, options: SessionOptions) -> Result<Box<dyn EngineSession>> {
-        let cache = KvCache::new(self.config.attention(), options.cache == Some(Element::F16))?;
-        let caches = vec![vec![cache; self.config.layers]; options.sequences];
-        Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles: Vec::new(), choice: None, next: Vec::new() }))
+        let cache = |layer| KvCache::new(self.config.attention(), options.cache == Some(Element::F16), self.config.window(layer));
+        let caches = vec![(0..self.config.layers).map(cache).collect::<Result<_>>()?; options.sequences];
+        let (angles, local_angles) = (Vec::new(), Vec::new());
+        Ok(Box::new(CpuSession { model: self, caches, capacity: options.capacity, angles, local_angles, choice: None, next: Vec::new() }))
     }
 
     fn parts(&self, _: SessionOptions) -> Result<Vec<ModelPart>> {
@@ -105,7 +108,8 @@ impl CpuModel {
             cpu::attention::rope(qkv, angles, cache);
             attended.copy_from_slice(&cpu::attention::attention(qkv, cache));
         });
-        add(x, &self.linear(&attended, layer.attention_norm.as_ref(), &layer.output)?);
+        let attended = self.linear(&attended, layer.attention_norm.as_ref(), &layer.output)?;
+        self.add(x, attended, layer.output_norm.as_ref())?;
         let gate_up = self.side_by_side(x, &layer.post_norm, &layer.gate_up)?;
         let norm = layer.gated_norm.as_ref();
         let down = if c.quantized_activations {
@@ -114,7 +118,13 @@ impl CpuModel {
         } else {
             self.linear(&bitnet::gate_cpu(&gate_up, c.intermediate, c.gate())?, norm, &layer.down)?
         };
-        add(x, &down);
+        self.add(x, down, layer.down_norm.as_ref())
+    }
+
+    /// Adds what a half of a block gives to the residual stream, normed where there is such a norm.
+    fn add(&self, x: &mut [f32], y: Vec<f32>, norm: Gain<'_>) -> Result<()> {
+        let y = norm.map_or(Ok(y.as_slice().into()), |gain| transformer::rms_norm_cpu(&y, gain, self.config.eps).map(Cow::from))?;
+        x.iter_mut().zip(&*y).for_each(|(x, y)| *x += y);
         Ok(())
     }
 
@@ -188,10 +198,6 @@ impl CpuModel {
     }
 }
 
-fn add(x: &mut [f32], y: &[f32]) {
-    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-}
-
 fn scale(x: &mut [f32], by: f32) {
     if by != 1.0 {
         x.iter_mut().for_each(|x| *x *= by);
@@ -210,6 +216,7 @@ impl CpuSession {
         if self.angles.len() < positions * config.head_dim {
             let positions = positions.next_power_of_two().min(self.capacity);
             self.angles = config.rope_angles(positions);
+            self.local_angles = config.local_angles(positions).unwrap_or_default();
         }
     }
 
@@ -226,9 +233,10 @@ impl CpuSession {
         // Each sequence's caches, in the order in which the sequences are named.
         let mut all: Vec<_> = self.caches.iter_mut().map(|caches| Some(caches.iter_mut())).collect();
         let mut caches: Vec<_> = sequences.iter().filter_map(|&sequence| all[sequence].take()).collect();
-        for layer in &model.layers {
+        for (l, layer) in model.layers.iter().enumerate() {
             let mut caches: Vec<_> = caches.iter_mut().filter_map(Iterator::next).collect();
-            model.layer(layer, &mut x, &self.angles, &mut caches)?;
+            let angles = if model.config.window(l).is_some() { &self.local_angles } else { &self.angles };
+            model.layer(layer, &mut x, angles, &mut caches)?;
         }
         if rows == 0 {
             return Ok(Vec::new());
@@ -253,8 +261,9 @@ impl EngineSession for CpuSession {
     }
 
     fn fork(&self) -> Result<Box<dyn EngineSession>> {
-        let (model, caches, angles) = (self.model.clone(), self.caches.clone(), self.angles.clone());
-        Ok(Box::new(Self { model, caches, capacity: self.capacity, angles, choice: None, next: Vec::new() }))
+        let (model, caches, capacity) = (self.model.clone(), self.caches.clone(), self.capacity);
+        let (angles, local_angles) = (self.angles.clone(), self.local_angles.clone());
+        Ok(Box::new(Self { model, caches, capacity, angles, local_angles, choice: None, next: Vec::new() }))
     }
 
     fn read(&self) -> Result<Pending<Vec<Vec<HostKvCache>>>> {
@@ -309,9 +318,11 @@ impl EngineSession for CpuSession {
 
     fn layer_output(&mut self, layer: usize, hidden: &[f32]) -> Result<Pending<Vec<f32>>> {
         let mut x = hidden.to_vec();
-        let mut cache = KvCache::new(self.model.config.attention(), false)?;
+        let window = self.model.config.window(layer);
+        let mut cache = KvCache::new(self.model.config.attention(), false, window)?;
         self.prepare(hidden.len() / self.model.config.hidden);
-        on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, &self.angles, &mut [&mut cache]))?;
+        let angles = if window.is_some() { &self.local_angles } else { &self.angles };
+        on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, angles, &mut [&mut cache]))?;
         done(x)
     }
 

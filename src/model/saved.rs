@@ -4,7 +4,7 @@
 use super::layers::{HostEnds, HostLayer};
 use crate::{
     error::Result,
-    formats::{Activation, ModelConfig, Problem, SafeTensors, tensors::finite},
+    formats::{ModelConfig, Problem, SafeTensors, tensors::finite},
     ops::transformer::{AttentionShape, HostKvCache},
     written::{at, written},
 };
@@ -42,12 +42,16 @@ impl Fingerprint {
         let mut print = Self(0xcbf2_9ce4_8422_2325);
         let c = config;
         print.add([c.hidden, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab].map(|size| size as u32));
-        print.add([c.eps.to_bits(), u32::from(c.activation == Activation::Silu), u32::from(c.sub_norms)]);
+        print.add([c.eps.to_bits(), c.activation as u32, u32::from(c.sub_norms)]);
         print.add(c.rope_frequencies().iter().map(|frequency| frequency.to_bits()));
         // What came later adds nothing to models without it, whose sessions lie in files.
         print.add(c.rope_factor().map(f32::to_bits));
         print.add((!c.quantized_activations).then_some(1));
         print.add((c.embedding_scale != 1.0).then_some(c.embedding_scale.to_bits()));
+        if let Some(local) = &c.local {
+            print.add([local.window as u32, local.rope_theta.to_bits()]);
+            print.add(local.layers.iter().map(|&local| u32::from(local)));
+        }
         if let Some(hadamard) = &c.hadamard {
             print.add([hadamard.block as u32, u32::from(hadamard.embedding)]);
             print.add(hadamard.signs.values().flatten().map(|sign| sign.to_bits()));
@@ -73,6 +77,7 @@ impl Fingerprint {
         let sub_norms = layer.attention_norm.iter().chain(&layer.gated_norm).flatten();
         self.add(layer.query_norm.iter().chain(&layer.key_norm).flatten().map(|gain| gain.to_bits()));
         self.add(layer.input_norm.iter().chain(&layer.post_norm).chain(sub_norms).map(|gain| gain.to_bits()));
+        self.add(layer.output_norm.iter().chain(&layer.down_norm).flatten().map(|gain| gain.to_bits()));
         self.add(layer.qkv.norms().into_iter().chain(layer.gate_up.norms()).flatten().map(|gain| gain.to_bits()));
         for matrix in layer.matrices() {
             self.add(matrix.words().iter().step_by(7).copied());

@@ -215,6 +215,60 @@ fn rotary_parameters_that_disagree_are_refused() {
     assert!(read_config(json!({"rope_parameters": yarn, "rope_scaling": yarn, "original_max_position_embeddings": 8192})).is_ok());
 }
 
+fn gemma3(keys: serde_json::Value) -> serde_json::Value {
+    let mut all = json!({"model_type": "gemma3_text", "hidden_act": null, "tie_word_embeddings": null, "num_hidden_layers": 7});
+    all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    all
+}
+
+#[test]
+fn gemmas_have_layers_that_see_a_window() {
+    let read = |keys| read_config(gemma3(keys)).unwrap();
+    let usual = read(json!({}));
+    assert_eq!((usual.activation, usual.post_norms, usual.qk_norms, usual.tied_head), (Activation::GeluTanh, true, true, true));
+    assert_eq!((usual.rope_theta, usual.quantized_activations), (1e6, false));
+    assert_eq!(usual.embedding_scale, (usual.hidden as f32).sqrt());
+    let local = usual.local.unwrap();
+    assert_eq!((local.window, local.rope_theta), (4096, 1e4));
+    assert_eq!(local.layers, [true, true, true, true, true, false, true]);
+    // As older transformers wrote it, and as newer do.
+    let older = read(json!({
+        "sliding_window": 9, "sliding_window_pattern": 3, "rope_theta": 5e5, "rope_local_base_freq": 500.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }));
+    let newer = read(json!({
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+            "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    }));
+    assert_eq!(older, newer);
+    assert_eq!((newer.rope_theta, newer.rope_scaling), (5e5, RopeScaling::Linear(8.0)));
+    let local = newer.local.unwrap();
+    assert_eq!((local.window, local.rope_theta, local.layers[2]), (9, 500.0, false));
+    assert!(read(json!({"layer_types": vec!["full_attention"; 7]})).local.is_none());
+    for (keys, words) in [
+        (json!({"layer_types": ["sliding_attention"]}), "of 7 layers, 1 are said"),
+        (json!({"layer_types": ["chunked_attention"]}), "layer_types has \"chunked_attention\""),
+        (json!({"layer_types": 3}), "a list is needed"),
+        (json!({"sliding_window": 0}), "sliding_window"),
+        (json!({"sliding_window_pattern": 0}), "sliding_window_pattern"),
+        (json!({"rope_local_base_freq": 0.5}), "the rotary base of a window is 0.5"),
+        (json!({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}), "`linear` of sliding_attention"),
+        (json!({"rope_parameters": {"rope_theta": 1e6}}), "rope_parameters has `rope_theta`"),
+        (json!({"query_pre_attn_scalar": 0.0}), "query_pre_attn_scalar is 0"),
+        (json!({"attn_logit_softcapping": 50.0}), "attn_logit_softcapping is not supported"),
+        (json!({"use_bidirectional_attention": true}), "attention to tokens that follow"),
+        (json!({"hidden_activation": "gelu"}), "`gelu`"),
+    ] {
+        let error = read_config(gemma3(keys.clone())).unwrap_err().to_string();
+        assert!(error.contains(words), "{keys}: {error}");
+    }
+}
+
 #[test]
 fn impossible_configurations_are_refused() {
     let sizes =
@@ -227,7 +281,7 @@ fn impossible_configurations_are_refused() {
     }
     for (keys, words) in [
         (json!({"model_type": "qwen2"}), "`qwen2`"),
-        (json!({"model_type": "gemma3_text"}), "`gemma3_text` is not supported: Gemma 3 has norms behind"),
+        (json!({"model_type": "gemma3"}), "`gemma3` is not supported: it sees images"),
         (json!({"model_type": "qwen3", "use_sliding_window": true}), "use_sliding_window"),
         (json!({"model_type": "qwen3", "layer_types": ["full_attention", "sliding_attention"]}), "sliding_attention"),
         (json!({"model_type": null}), "model_type"),
@@ -264,7 +318,10 @@ fn impossible_configurations_are_refused() {
 fn sound_models_that_cannot_run_are_unsupported() {
     for keys in [
         json!({"model_type": "qwen2"}),
-        json!({"model_type": "gemma3_text"}),
+        json!({"model_type": "gemma3"}),
+        gemma3(json!({"use_bidirectional_attention": true})),
+        gemma3(json!({"final_logit_softcapping": 30.0})),
+        gemma3(json!({"rope_parameters": {"rope_theta": 1e6}})),
         json!({"quantization": {"bits": 4, "group_size": 64}}),
         json!({"hidden_act": "gelu"}),
         json!({"attention_bias": true}),

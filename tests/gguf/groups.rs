@@ -170,3 +170,35 @@ fn keys_of_qwen3_are_read() {
     refused(scaling(&yarn.clone().float("qwen3.rope.scaling.yarn_ext_factor", 0.5)), "yarn_ext_factor is 0.5");
     refused(scaling(&yarn.float("qwen3.rope.scaling.factor", -1.0)), "out of range");
 }
+
+#[test]
+fn keys_of_gemma_are_read() {
+    let plain = Maker::of("gemma3").number("gemma3.attention.key_length", 6).number("gemma3.attention.value_length", 6);
+    let open = |maker: &Maker| open_bytes(&maker.bytes());
+    let config = open(&plain).unwrap().config().clone();
+    assert_eq!((config.head_dim, config.activation, config.post_norms, config.qk_norms), (6, Activation::GeluTanh, true, true));
+    assert_eq!((config.embedding_scale, config.quantized_activations), ((config.hidden as f32).sqrt(), false));
+    // BitNet's embedding model has no window, and so has all of its layers see all.
+    assert!(config.local.is_none());
+    let windowed = plain.clone().number("gemma3.attention.sliding_window", 5).number("gemma3.block_count", 7);
+    let local = |maker: &Maker| open(maker).map(|file| file.config().local.clone().unwrap());
+    let usual = local(&windowed).unwrap();
+    assert_eq!((usual.window, usual.rope_theta, usual.layers), (5, 1e4, vec![true, true, true, true, true, false, true]));
+    let other = windowed.clone().number("gemma3.attention.sliding_window_pattern", 2).float("gemma3.rope.freq_base_swa", 500.0);
+    let other = local(&other).unwrap();
+    assert_eq!((other.rope_theta, other.layers[..3].to_vec()), (500.0, vec![true, false, true]));
+    refused(local(&windowed.clone().number("gemma3.attention.sliding_window_pattern", 0)), "sliding_window_pattern is");
+    refused(local(&windowed.clone().text("gemma3.rope.freq_base_swa", "x")), "freq_base_swa is");
+    refused(local(&windowed.text("gemma3.attention.sliding_window", "x")), "sliding_window is no number");
+    refused(open(&plain.clone().float("gemma3.final_logit_softcapping", 30.0)), "final_logit_softcapping is not supported");
+    refused(open(&plain.clone().number("gemma3.block_count", 62)), "queries of 62 layers");
+    // Norms by llama.cpp's names, which has 1 added to their gains.
+    let norm = |name: &str, gain: f32| (format!("blk.0.{name}.weight"), gain);
+    let norms = [norm("attn_norm", 1.0), norm("post_attention_norm", 2.0), norm("ffn_norm", 3.0), norm("post_ffw_norm", 4.0)];
+    let maker = norms.iter().fold(plain, |maker, (name, gain)| maker.tensor(name, &[3], 0, &[gain.to_le_bytes(); 3].concat()));
+    let file = open(&maker).unwrap();
+    let names = ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"];
+    for (name, (_, gain)) in names.iter().zip(&norms) {
+        assert_eq!(file.vector(&format!("model.layers.0.{name}"), 3).unwrap(), [*gain; 3], "{name}");
+    }
+}

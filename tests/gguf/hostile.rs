@@ -249,7 +249,10 @@ fn impossible_models_are_refused() {
     refused(model(&|m| m.without("token_embd.weight")), "no tensor `token_embd.weight`");
     refused(model(&|m| m.tensor("token_embd.weight", &[32], 0, &[0; 128])), "a matrix");
     refused(model(&|m| m.text("general.architecture", "qwen2")), "`qwen2`");
-    refused(model(&|m| m.text("general.architecture", "gemma3")), "`gemma3` is not supported: Gemma 3 has norms behind");
+    refused(
+        model(&|m| m.text("general.architecture", "gemma-embedding")),
+        "`gemma-embedding` is not supported: tokens attend to those that follow",
+    );
     refused(model(&|m| m.without("general.architecture")), "general.architecture");
     refused(model(&|m| m.float("bitnet-25.attention.layer_norm_rms_epsilon", f32::NAN)), "epsilon");
     refused(model(&|m| m.float("bitnet-25.rope.freq_base", 0.0)), "rotary base");

@@ -1,7 +1,7 @@
 // Brings together the shares of an attention that attention_few.wgsl has left: x [shares, tokens · heads, quads], x_weight [shares, tokens · heads] pairs
-// (largest score, sum of weights), y [tokens · heads, head_dim]. A token's shares are as many as its `run` tokens see positions, SPAN each. One thread
+// (largest score, sum of weights), y [tokens · heads, head_dim]. A token's shares are those of the positions that it sees, SPAN each. One thread
 // per quad.
-struct Params { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 }
+struct Params { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32, window: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> runs: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
@@ -17,9 +17,10 @@ fn attention_combine(group: Group, ids: Ids) {
     if row >= rows { return; }
     let quad = index % quads;
     let token = row / params.heads;
-    let visible = min(runs[token / params.run].y + token % params.run + 1u, params.longest);
+    let end = runs[token / params.run].y + token % params.run + 1u;
+    let visible = min(end, params.longest);
     var so_far = Merged(-1e30, 0.0, vec4<f32>());
-    for (var share = 0u; share * SPAN < visible; share += 1u) {
+    for (var share = (end - min(end, params.window)) / SPAN; share * SPAN < visible; share += 1u) {
         let at = share * rows + row;
         so_far = merged(so_far, x_weight[at].x, x_weight[at].y, x[at * quads + quad]);
     }

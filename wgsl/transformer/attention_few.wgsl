@@ -58,7 +58,7 @@ fn append(rows: Rows, ids: Ids) {
 fn attention_few(group: Group, ids: Ids) {
     let share = group.id.y / params.kv_heads;
     let rows = rows_of(group.id.x, group.id.y % params.kv_heads, group.id.z);
-    if share * SPAN >= rows.visible { return; }
+    if share * SPAN >= rows.visible || share < rows.start / SPAN { return; }
     load_queries(rows, ids);
     if params.rotate != 0u && share == rows.past / SPAN && rows.past < params.capacity {
         append(rows, ids);

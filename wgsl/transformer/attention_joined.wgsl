@@ -10,7 +10,7 @@
 
 var<workgroup> done: u32;
 
-fn shares_of(rows: Rows) -> u32 { return (rows.visible + SPAN - 1u) / SPAN; }
+fn shares_of(rows: Rows) -> u32 { return (rows.visible + SPAN - 1u) / SPAN - rows.start / SPAN; }
 
 fn is_single(rows: Rows, group: Group) -> bool { return shares_of(rows) == 1u; }
 
@@ -51,7 +51,7 @@ fn leave(rows: Rows, share: u32, output: u32, known: bool, found: Share, group: 
             var total = array<f32, AHEAD>();
             var sum = array<vec4<f32>, AHEAD>();
             for (var i = 0u; i < AHEAD; i += 1u) {
-                let at = min(first + i, shares - 1u) * stride + start;
+                let at = (rows.start / SPAN + min(first + i, shares - 1u)) * stride + start;
                 largest[i] = load(at + 4u * rows.quads);
                 total[i] = load(at + 4u * rows.quads + 1u);
                 sum[i] = vec4<f32>(load(at + 4u * quad), load(at + 4u * quad + 1u), load(at + 4u * quad + 2u), load(at + 4u * quad + 3u));

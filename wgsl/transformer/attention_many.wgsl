@@ -44,8 +44,11 @@ fn queries_of(rows: Rows, row: u32) -> u32 { return head_of(rows, row_of(rows, r
 // The positions that a row sees end here.
 fn end_of(rows: Rows, row: u32) -> u32 { return min(rows.past + row_of(rows, row) / rows.sharing + 1u, rows.visible); }
 
-// Stages quads of queries and keys from `first` on. Beyond the last quad, queries are 0; beyond the last position that is seen, it is taken
-// again. All loads are on their way before the barrier.
+// The first position that a row sees.
+fn begin_of(rows: Rows, row: u32) -> u32 { return start_of(rows.past, row_of(rows, row) / rows.sharing); }
+
+// Stages quads of queries and keys from `first` on. Beyond the last quad, queries are 0; before the first position that is seen and beyond the last,
+// these are taken again. All loads are on their way before the barrier.
 fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: u32) {
     let column = local % 16u;
     let pair = 2u * first + column;
@@ -59,7 +62,7 @@ fn stage_products(rows: Rows, starts: vec4<u32>, start: u32, first: u32, local: 
     for (var n = 0u; n < STEP * SPAN / THREADS; n += 1u) {
         let i = local + n * THREADS;
         let quad = min(first + i / SPAN, rows.quads - 1u);
-        k[n] = keys[(row * rows.quads + quad) * params.capacity + min(start + i % SPAN, rows.visible - 1u)];
+        k[n] = keys[(row * rows.quads + quad) * params.capacity + clamp(start + i % SPAN, rows.start, rows.visible - 1u)];
     }
     workgroupBarrier();
     let scale = select(0.0, params.scale, pair < params.head_dim / 2u);
@@ -89,13 +92,13 @@ fn add_products(quad: u32, place: Place, sums: Tile) -> Tile {
     );
 }
 
-// LOWEST instead of scores that are not seen, by rows whose positions end at `ends`.
-fn seen(position: u32, ends: vec4<u32>, v: vec4<f32>) -> vec4<f32> {
+// LOWEST instead of scores that are not seen, by rows whose positions are from `begins` to `ends`.
+fn seen(position: u32, begins: vec4<u32>, ends: vec4<u32>, v: vec4<f32>) -> vec4<f32> {
     return vec4<f32>(
-        select(LOWEST, v.x, position < ends.x),
-        select(LOWEST, v.y, position < ends.y),
-        select(LOWEST, v.z, position < ends.z),
-        select(LOWEST, v.w, position < ends.w),
+        select(LOWEST, v.x, begins.x <= position && position < ends.x),
+        select(LOWEST, v.y, begins.y <= position && position < ends.y),
+        select(LOWEST, v.z, begins.z <= position && position < ends.z),
+        select(LOWEST, v.w, begins.w <= position && position < ends.w),
     );
 }
 
@@ -122,7 +125,7 @@ fn load_values(rows: Rows, start: u32, first: u32, second_half: u32, local: u32)
         let i = local + n * THREADS;
         let position = start + i / 64u * 8u + second_half * 4u + i / 16u % 4u;
         let quad = min(first + i % 16u, rows.quads - 1u);
-        v[n] = values[(row * params.capacity + min(position, rows.visible - 1u)) * rows.quads + quad];
+        v[n] = values[(row * params.capacity + clamp(position, rows.start, rows.visible - 1u)) * rows.quads + quad];
     }
     return v;
 }
@@ -175,11 +178,12 @@ fn attention_many(group: Group, ids: Ids) {
     let asked = ids.local / 16u * 4u;
     let starts = vec4<u32>(queries_of(rows, asked), queries_of(rows, asked + 1u), queries_of(rows, asked + 2u), queries_of(rows, asked + 3u));
     let all_see = end_of(rows, 0u);
+    let all_begin = begin_of(rows, TILE_X - 1u);
 
     var largest = vec4<f32>(LOWEST);
     var total = vec4<f32>();
     var so_far = array<Tile, PASSES>();
-    for (var start = 0u; start < rows.visible; start += SPAN) {
+    for (var start = rows.start / SPAN * SPAN; start < rows.visible; start += SPAN) {
         // Four sums for every score: of quads 0, 4, .., of quads 1, 5, .., and so on.
         var sums0 = Tile();
         var sums1 = Tile();
@@ -196,13 +200,15 @@ fn attention_many(group: Group, ids: Ids) {
         }
         var loaded = load_values(rows, start, strip, 0u, ids.local);
         var scores = added(added(sums0, sums1), added(sums2, sums3));
-        if start + SPAN > all_see {
+        if start + SPAN > all_see || start < all_begin {
             let position = start + place.across;
             let ends = vec4<u32>(end_of(rows, row), end_of(rows, row + 1u), end_of(rows, row + 2u), end_of(rows, row + 3u));
-            scores.a = seen(position, ends, scores.a);
-            scores.b = seen(position + 16u, ends, scores.b);
-            scores.c = seen(position + 32u, ends, scores.c);
-            scores.d = seen(position + 48u, ends, scores.d);
+            let begins =
+                vec4<u32>(begin_of(rows, row), begin_of(rows, row + 1u), begin_of(rows, row + 2u), begin_of(rows, row + 3u));
+            scores.a = seen(position, begins, ends, scores.a);
+            scores.b = seen(position + 16u, begins, ends, scores.b);
+            scores.c = seen(position + 32u, begins, ends, scores.c);
+            scores.d = seen(position + 48u, begins, ends, scores.d);
         }
         staged[LARGEST + slot(place.across, place.down)] = max(max(scores.a, scores.b), max(scores.c, scores.d));
         workgroupBarrier();

@@ -1,7 +1,8 @@
 // The rows of attention: a key head serves heads / kv_heads query heads; these times the new tokens of a sequence are its rows. Positions are taken in
 // shares of SPAN neighbours, whatever the context, the batch, and what else a workgroup does. qkv and the caches are as in rope.wgsl.
 struct Params {
-    run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
+    run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, window: u32,
+    scale: f32,
 }
 var<immediate> params: Params;
 
@@ -19,18 +20,23 @@ struct Rows {
     sharing: u32,
     // Tokens that the sequence has had before.
     past: u32,
-    // Positions that the last row sees.
+    // The first position that the first row sees, and where those of the last row end.
+    start: u32,
     visible: u32,
     quads: u32,
 }
+
+// The first position that a sequence's new token sees: with itself, `window` at most.
+fn start_of(past: u32, token: u32) -> u32 { return past + token + 1u - min(past + token + 1u, params.window); }
 
 fn rows_of(x: u32, kv_head: u32, z: u32) -> Rows {
     let sharing = params.heads / params.kv_heads;
     let count = params.run * sharing;
     let past = runs[z].y;
     let visible = min(past + (min((x + 1u) * TILE_X, count) - 1u) / sharing + 1u, params.longest);
+    let start = start_of(past, x * TILE_X / sharing);
     let quads = (params.head_dim + 3u) / 4u;
-    return Rows(min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, visible, quads);
+    return Rows(min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, start, visible, quads);
 }
 
 // The row of the output, and of queries in units of a head: token · heads + head.

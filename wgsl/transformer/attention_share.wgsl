@@ -83,7 +83,7 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
     let quarter = ids.local % 4u;
     let position = start + ids.local / 4u;
     var score = array<f32, TILE_X>();
-    if position < rows.visible {
+    if rows.start <= position && position < rows.visible {
         for (var first = quarter; first < rows.quads; first += 4u * AHEAD) {
             var k = array<vec4<C>, AHEAD>();
             for (var u = 0u; u < AHEAD; u += 1u) { k[u] = key_quad(rows, position, min(first + 4u * u, rows.quads - 1u)); }
@@ -102,7 +102,8 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
     var seen = array<bool, TILE_X / 4u>();
     for (var r = 0u; r < TILE_X / 4u; r += 1u) {
         let row = 4u * r + quarter;
-        seen[r] = position < rows.visible && position <= rows.past + (rows.first + row) / rows.sharing;
+        let token = (rows.first + row) / rows.sharing;
+        seen[r] = position < rows.visible && position <= rows.past + token && start_of(rows.past, token) <= position;
         let most = largest_of(to_ordered(select(LOWEST, score[r], seen[r])), ids);
         if team_lane(ids) < 4u { atomicMax(&cells[row], most); }
     }
@@ -124,10 +125,10 @@ fn attend(rows: Rows, share: u32, ids: Ids) -> Share {
         // The same for all threads, since they exchange.
         if q * (THREADS / 8u) < rows.quads {
             let at = min(quad, rows.quads - 1u);
-            // Beyond the last position that is seen, it is taken again: its weight there is 0.
+            // Before the first position that is seen and beyond the last, these are taken again: their weights there are 0.
             var v = array<vec4<C>, SPAN / 8u>();
             for (var u = 0u; u < SPAN / 8u; u += 1u) {
-                v[u] = value_quad(rows, min(start + ids.local % 8u + 8u * u, rows.visible - 1u), at);
+                v[u] = value_quad(rows, clamp(start + ids.local % 8u + 8u * u, rows.start, rows.visible - 1u), at);
             }
             for (var u = 0u; u < SPAN / 8u; u += 1u) {
                 let i = ids.local % 8u + 8u * u;

@@ -3,8 +3,9 @@
 use super::{file::GgufFile, value::GgufValue};
 use crate::{
     formats::{
-        config::{Activation, GEMMA3, ModelConfig, RopeScaling, yarn_attention},
+        config::{Activation, ModelConfig, RopeScaling, yarn_attention},
         embedding::EmbeddingDefaults,
+        gemma::{self, LocalLayers},
         generation::GenerationDefaults,
         problem::{Problem, unsupported},
     },
@@ -35,13 +36,18 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         "llama" => (Activation::Silu, false, RotaryOrder::Pairs),
         "qwen3" => (Activation::Silu, false, RotaryOrder::Halves),
         "minicpm" => (Activation::Silu, false, RotaryOrder::Pairs),
-        "gemma3" | "gemma-embedding" => return unsupported(format!("architecture `{architecture}` is not supported: {GEMMA3}")),
+        "gemma3" => (Activation::GeluTanh, false, RotaryOrder::Halves),
+        "gemma-embedding" => {
+            return unsupported(
+                "architecture `gemma-embedding` is not supported: tokens attend to those that follow; only causal attention is",
+            );
+        }
         other => {
-            let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3` and `minicpm`";
+            let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3`";
             return unsupported(format!("architecture `{other}` is not supported; {known} are"));
         }
     };
-    let (qwen3, minicpm) = (architecture == "qwen3", architecture == "minicpm");
+    let (qwen3, minicpm, gemma3) = (architecture == "qwen3", architecture == "minicpm", architecture == "gemma3");
     // bitnet.cpp's embedding models.
     let projection_norms = file.contains("blk.0.attn_q_norm_in.weight");
     let sub_norms = sub_norms || file.contains("blk.0.attn_sub_norm.weight");
@@ -55,12 +61,21 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
     let vocab = keys.vocab()?;
     let context = keys.size("context_length", None)?;
     let (bos, eos) = tokens(file)?;
-    let scales = if minicpm { keys.minicpm_scales()? } else { [1.0; 3] };
+    let layers = keys.size("block_count", None)?;
+    let mut scales = [1.0; 3];
+    let mut local = None;
+    if minicpm {
+        scales = keys.minicpm_scales()?;
+    } else if gemma3 {
+        keys.check_gemma(layers, hidden / heads, head_dim)?;
+        scales[0] = gemma::embedding_scale(hidden, None);
+        local = keys.local_layers(layers)?;
+    }
     let config = ModelConfig {
         architecture: architecture.to_owned(),
         hidden,
         intermediate: keys.size("feed_forward_length", None)?,
-        layers: keys.size("block_count", None)?,
+        layers,
         heads,
         kv_heads: keys.size("attention.head_count_kv", Some(heads))?,
         head_dim,
@@ -76,8 +91,10 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         activation,
         sub_norms,
         projection_norms,
-        qk_norms: qwen3,
-        quantized_activations: !(qwen3 || minicpm) || projection_norms,
+        qk_norms: qwen3 || gemma3,
+        post_norms: gemma3,
+        local,
+        quantized_activations: !(qwen3 || minicpm || gemma3) || projection_norms,
         tied_head: !file.contains("output.weight"),
         bos,
         eos,
@@ -147,6 +164,41 @@ impl<'a> Keys<'a> {
             }
         }
         Ok([self.float("embedding_scale", None)?, self.float("residual_scale", None)?, 1.0 / self.float("logit_scale", None)?])
+    }
+
+    /// Refuses what would change Gemma's graph, as llama.cpp reads it.
+    fn check_gemma(self, layers: usize, share: usize, head_dim: usize) -> Result<(), Problem> {
+        for key in ["final_logit_softcapping", "attn_logit_softcapping"] {
+            if self.float(key, Some(0.0))? != 0.0 {
+                return unsupported(format!("gemma3.{key} is not supported: logits and scores are taken as they are"));
+            }
+        }
+        // Known by its layers: the one of 27 B, whose queries have another scale.
+        if layers == 62 && share != head_dim {
+            return unsupported(format!(
+                "queries of {layers} layers are scaled by {share} and not by {head_dim}, which is not supported in GGUF files"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The layers that see a window only, as llama.cpp reads it: all but every sixth, unless the file says another number, or names them.
+    fn local_layers(self, layers: usize) -> Result<Option<LocalLayers>, Problem> {
+        let (key, window) = self.get("attention.sliding_window");
+        if window.is_none_or(|window| window.as_u64() == Some(0)) {
+            return Ok(None);
+        }
+        let window = window.and_then(|window| window.as_u64()).and_then(|window| usize::try_from(window).ok());
+        let window = window.filter(|&window| window <= MOST_SIZE).ok_or_else(|| format!("{key} is no number up to {MOST_SIZE}"))?;
+        let (key, pattern) = self.get("attention.sliding_window_pattern");
+        let local = match pattern.and_then(|pattern| pattern.as_array()) {
+            Some(array) => {
+                let flags = array.iter().map(|flag| flag.as_bool()).collect::<Option<Vec<_>>>();
+                flags.ok_or_else(|| format!("{key} has something else than true and false"))?
+            }
+            None => LocalLayers::but_every(self.size("attention.sliding_window_pattern", Some(gemma::PERIOD))?, layers),
+        };
+        Ok(LocalLayers::of(local, window, self.float("rope.freq_base_swa", Some(gemma::THETA))?))
     }
 
     fn embedding(self) -> Result<EmbeddingDefaults, String> {

@@ -20,7 +20,7 @@ use crate::{
 };
 use std::{collections::HashSet, path::Path, sync::Once};
 
-/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3` and `minicpm`.
+/// A model in a GGUF file: architectures `bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3`.
 ///
 /// ```no_run
 /// use bitnet_wgpu::{formats::{Gguf, I2sLayout}, model::Tokenizer};
@@ -112,13 +112,17 @@ impl Gguf {
         vocabulary::read(&self.file, self.config.vocab).map_err(|message| self.file.error(message))
     }
 
+    fn stored(&self, name: &str) -> String {
+        stored(name, self.config.post_norms)
+    }
+
     fn tensor(&self, name: &str) -> Result<GgufTensor<'_>> {
-        self.file.tensor(&format!("{}.weight", stored(name)))
+        self.file.tensor(&format!("{}.weight", self.stored(name)))
     }
 
     /// `matrix` times the scale that llama.cpp's architecture `bitnet` stores as a separate tensor.
     fn scaled(&self, name: &str, matrix: PackedTernary) -> Result<PackedTernary> {
-        let beside = format!("{}.scale", stored(name));
+        let beside = format!("{}.scale", self.stored(name));
         if !self.file.contains(&beside) {
             return Ok(matrix);
         }
@@ -144,7 +148,7 @@ impl Gguf {
         }
         let size = self.config.head_dim;
         if !matrix.rows().is_multiple_of(size) {
-            return Err(self.file.error(format!("`{}.weight` has {} rows, not whole heads of {size}", stored(name), matrix.rows())));
+            return Err(self.file.error(format!("`{}.weight` has {} rows, not whole heads of {size}", self.stored(name), matrix.rows())));
         }
         matrix.reorder_rows(|row| {
             let (head, half, pair) = (row / size, row % size / (size / 2), row % (size / 2));
@@ -172,7 +176,7 @@ impl ModelFile for Gguf {
         }
         let used: HashSet<String> = wanted
             .iter()
-            .flat_map(|name| ["weight", "scale"].map(|part| format!("{}.{part}", stored(name))))
+            .flat_map(|name| ["weight", "scale"].map(|part| format!("{}.{part}", self.stored(name))))
             // Read with the configuration.
             .chain(["rope_freqs.weight".to_owned()])
             .collect();
@@ -181,13 +185,13 @@ impl ModelFile for Gguf {
     }
 
     fn contains(&self, name: &str) -> bool {
-        self.file.contains(&format!("{}.weight", stored(name)))
+        self.file.contains(&format!("{}.weight", self.stored(name)))
     }
 
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
-        if self.file.contains(&format!("{}.bias", stored(name))) {
+        if self.file.contains(&format!("{}.bias", self.stored(name))) {
             return Err(tensor.unsupported("has a bias; layers with biases are not supported"));
         }
         let matrix = self.scaled(name, tensor.linear(self.layout, self.masters)?)?;
@@ -242,16 +246,19 @@ fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<(
 fn linears(config: &ModelConfig) -> Vec<String> {
     let tensors = layer_tensors(config);
     let names: Vec<_> = tensors.matrices().into_iter().flatten().map(|matrix| matrix.name).collect();
-    let full = |layer| names.iter().map(move |name| format!("{}.weight", stored(&format!("model.layers.{layer}.{name}"))));
+    let full =
+        |layer| names.iter().map(move |name| format!("{}.weight", stored(&format!("model.layers.{layer}.{name}"), config.post_norms)));
     (0..config.layers).flat_map(full).collect()
 }
 
-/// The GGUF name of a tensor, from its name in transformers, both without `.weight`. A name without a counterpart is returned as it is.
-pub(super) fn stored(name: &str) -> String {
+/// The GGUF name of a tensor, from its name in transformers, both without `.weight`, of a model with norms of what is added, or without. A name without a counterpart is returned as it is.
+pub(super) fn stored(name: &str, post_norms: bool) -> String {
     let part = |part: &str| {
         Some(match part {
             "input_layernorm" => "attn_norm",
-            "post_attention_layernorm" => "ffn_norm",
+            "post_attention_layernorm" if post_norms => "post_attention_norm",
+            "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
+            "post_feedforward_layernorm" => "post_ffw_norm",
             "self_attn.q_proj" => "attn_q",
             "self_attn.k_proj" => "attn_k",
             "self_attn.v_proj" => "attn_v",

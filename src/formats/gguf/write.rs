@@ -115,6 +115,9 @@ fn architecture(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem>
 
 fn graph_of(c: &ModelConfig) -> Result<(&'static str, RotaryOrder), Problem> {
     match (c.activation, c.sub_norms, c.qk_norms) {
+        _ if c.post_norms => {
+            unsupported("is a Gemma 3, which is not written as GGUF: its readers do not round the embedding's scale as this model's do")
+        }
         _ if c.architecture == "minicpm" => Ok(("minicpm", RotaryOrder::Pairs)),
         (Activation::Relu2, true, false) => Ok(("bitnet-b1.58", RotaryOrder::Halves)),
         (Activation::Silu, true, false) if c.tied_head && c.heads * c.head_dim == c.hidden => Ok(("bitnet", RotaryOrder::Halves)),
@@ -190,7 +193,7 @@ fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
 fn gains(checkpoint: &Checkpoint, name: String, &Gains { len, .. }: &Gains) -> Tensor {
     let before = checkpoint.bytes_of(&name);
     Tensor {
-        name: format!("{}.weight", stored(&name)),
+        name: format!("{}.weight", stored(&name, false)),
         shape: vec![len],
         kind: GgufType::F32,
         bytes: 4 * len,
@@ -214,7 +217,7 @@ fn linear(
         Scales::Tensor(scale) => Some(*scale).filter(|&scale| !is_half(scale)),
         _ => check_groups(kind, &matrix).map(|()| None).map_err(refused)?,
     };
-    let (before, place) = (checkpoint.bytes_of(&name), stored(&name));
+    let (before, place) = (checkpoint.bytes_of(&name), stored(&name, false));
     let content = Content::Linear { name, rows, columns, scaled: beside.is_none() };
     all.push(Tensor { name: format!("{place}.weight"), shape: vec![rows, columns], kind, bytes, before, content });
     if let Some(scale) = beside {
@@ -242,7 +245,7 @@ fn table(checkpoint: &Checkpoint, kind: GgufType, &Matrix { name, rows, columns 
     let kind = if ternary { kind } else { float_type(&checkpoint.dense(name, rows, columns)?) };
     let bytes = kind.bytes(rows * columns, columns).ok().flatten().unwrap_or(0);
     let (before, content) = (checkpoint.bytes_of(name), Content::Table { name, rows, columns, ternary });
-    Ok(Tensor { name: format!("{}.weight", stored(name)), shape: vec![rows, columns], kind, bytes, before, content })
+    Ok(Tensor { name: format!("{}.weight", stored(name, false)), shape: vec![rows, columns], kind, bytes, before, content })
 }
 
 fn float_type(matrix: &PackedDense) -> GgufType {

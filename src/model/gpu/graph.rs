@@ -80,13 +80,15 @@ pub(super) struct Memory {
     pub caches: Vec<KvCache>,
     /// The cosine and sine of every rotary angle, by position.
     angles: Tensor<f32>,
+    /// The same of layers that see a window, where there are some.
+    local_angles: Option<Tensor<f32>>,
 }
 
 impl Memory {
     /// Caches of their own with the same contents.
     pub fn duplicate(&self) -> Result<Self> {
         let caches = self.caches.iter().map(KvCache::duplicate).collect::<Result<_>>()?;
-        Ok(Self { caches, angles: self.angles.clone() })
+        Ok(Self { caches, angles: self.angles.clone(), local_angles: self.local_angles.clone() })
     }
 }
 
@@ -180,6 +182,8 @@ pub(super) struct Scratch {
     /// act(gate)·up, `[rows, intermediate]`, where a dispatch makes it of `x` at once.
     hidden: Tensor<f32>,
     gated: Prepared,
+    /// What a half of a block gives, `[rows, hidden]`, where it is normed before it is added.
+    added: Option<Tensor<f32>>,
 }
 
 /// Where the input of a linear layer is prepared.
@@ -202,6 +206,11 @@ impl Prepared {
 impl Scratch {
     fn rows(&self) -> usize {
         self.normed.tokens()
+    }
+
+    /// Where a half of a block puts what it gives.
+    fn given(&self) -> Out<'_, f32> {
+        self.added.as_ref().map_or(Out::add(&self.x), Out::set)
     }
 }
 
@@ -242,10 +251,12 @@ impl GpuModel {
         let (context, c) = (&self.context.labelled(Footprint::CACHE), &self.config);
         let SessionOptions { sequences, capacity, cache } = options;
         let element = cache.unwrap_or(Element::F32);
-        let cache = |_| KvCache::new(context, c.attention(), sequences, capacity, element);
+        let cache =
+            |layer| KvCache::new(context, c.attention(), sequences, capacity, element).map(|cache| cache.with_window(c.window(layer)));
         let caches = (0..c.layers).map(cache).collect::<Result<_>>()?;
-        let angles = context.upload(&c.rope_angles(capacity), [capacity, c.head_dim / 2, 2])?;
-        Ok(Memory { caches, angles })
+        let upload = |angles: Vec<f32>| context.upload(&angles, [capacity, c.head_dim / 2, 2]);
+        let (angles, local_angles) = (upload(c.rope_angles(capacity))?, c.local_angles(capacity).map(upload).transpose()?);
+        Ok(Memory { caches, angles, local_angles })
     }
 
     /// Room for the residual stream of so many tokens.
@@ -270,6 +281,7 @@ impl GpuModel {
             gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
             hidden: Tensor::uninit(context, [rows, c.intermediate])?,
             gated: self.prepared(rows, c.intermediate, gated, |layer| layer.gated_norm.is_some())?,
+            added: c.post_norms.then(|| Tensor::uninit(context, [rows, c.hidden])).transpose()?,
         })
     }
 
@@ -301,27 +313,37 @@ impl GpuModel {
             transformer::rms_norm_heads(encoder, &s.qkv, c.attention(), queries, keys, c.eps)?;
         }
         let attend = if self.half_attention { transformer::rope_attention_in_halves_into } else { transformer::rope_attention_into };
-        attend(encoder, &s.qkv, &input.new_tokens(), &memory.angles, cache, input.longest, Out::set(&s.attended))?;
-        linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, Out::add(&s.x))?;
+        let angles = memory.local_angles.as_ref().filter(|_| c.window(index).is_some()).unwrap_or(&memory.angles);
+        attend(encoder, &s.qkv, &input.new_tokens(), angles, cache, input.longest, Out::set(&s.attended))?;
+        linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, s.given())?;
+        self.add_normed(encoder, s, layer.output_norm.as_ref())?;
         let gated_norm = layer.gated_norm.as_ref().and_then(norm);
         if let Stack::One(gate_up) = &layer.gate_up
             && c.quantized_activations
             && bitnet::norm_bitlinear_fuses(&self.context, s.rows(), gate_up)
         {
             bitnet::norm_bitlinear_gated_into(encoder, &s.x, norm(&layer.post_norm), gate_up, c.gate(), &s.hidden)?;
-            return linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x));
+            linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, s.given())?;
+            return self.add_normed(encoder, s, layer.down_norm.as_ref());
         }
         side_by_side(encoder, &s.x, (&layer.post_norm, c.eps), &layer.gate_up, &s.normed, &s.gate_up)?;
         match &s.gated {
             Prepared::Quantized(gated) => {
                 bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, gated)?;
-                bitnet::bitlinear_quantized_into(encoder, gated, &layer.down, Out::add(&s.x))
+                bitnet::bitlinear_quantized_into(encoder, gated, &layer.down, s.given())?;
             }
             Prepared::Floats { .. } => {
                 bitnet::gate_into(encoder, &s.gate_up, c.gate(), &s.hidden)?;
-                linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, Out::add(&s.x))
+                linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, s.given())?;
             }
         }
+        self.add_normed(encoder, s, layer.down_norm.as_ref())
+    }
+
+    /// Records the norm of what a half of a block has given, and its way to the residual stream, where there is such a norm.
+    fn add_normed(&self, encoder: &mut Encoder, s: &Scratch, gain: Option<&Tensor<f32>>) -> Result<()> {
+        let (Some(added), Some(gain)) = (&s.added, gain) else { return Ok(()) };
+        transformer::rms_norm_into(encoder, added, 0, gain, self.config.eps, Out::add(&s.x))
     }
 
     /// Records the embedding; gives the residual stream.

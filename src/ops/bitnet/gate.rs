@@ -1,5 +1,5 @@
-//! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's) and y = silu(gate)·up (SwiGLU, Shazeer 2020, arXiv:2002.05202), and their gradients:
-//! of a gate dy·up·f'(gate), of an up dy·f(gate).
+//! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's), y = silu(gate)·up (SwiGLU, Shazeer 2020, arXiv:2002.05202) and y = gelu(gate)·up (GEGLU,
+//! by GELU's approximation), and gradients of the first two: of a gate dy·up·f'(gate), of an up dy·f(gate).
 
 #[cfg(feature = "models")]
 use super::gate_quantize::Gate;
@@ -13,7 +13,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::tensor::activations::{relu2_backward_cpu, relu2_cpu, silu_backward_cpu, silu_cpu},
+    ops::tensor::activations::{gelu_tanh_cpu, relu2_backward_cpu, relu2_cpu, silu_backward_cpu, silu_cpu},
     params, wgsl,
 };
 
@@ -43,7 +43,12 @@ static SILU_GATE_BACKWARD: Kernel = backward(
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gated_backward"])],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&RELU2_GATE, &RELU2_GATE_BACKWARD, &SILU_GATE, &SILU_GATE_BACKWARD];
+static GELU_TANH_GATE: Kernel = forward(
+    "gelu_tanh_gate",
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/gated"])],
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&RELU2_GATE, &RELU2_GATE_BACKWARD, &SILU_GATE, &SILU_GATE_BACKWARD, &GELU_TANH_GATE];
 
 /// relu(gate)²·up: `x` `[tokens, 2·features]` holds gate, then up, in every row; gives `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///
@@ -91,6 +96,22 @@ pub fn silu_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<
 /// [`Error::Shape`] if `dy` does not fit `x`.
 pub fn silu_gate_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
     gradient(encoder, &SILU_GATE_BACKWARD, x, dy)
+}
+
+/// gelu(gate)·up, as [`gelu_tanh`](crate::tensor::gelu_tanh) approximates it; else as [`relu2_gate`].
+///
+/// # Errors
+/// [`Error::Shape`] for an odd number of columns.
+pub fn gelu_tanh_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<f32>> {
+    allocated(encoder, &GELU_TANH_GATE, x)
+}
+
+/// [`gelu_tanh_gate`] into a tensor of the caller, `[tokens, features]`.
+///
+/// # Errors
+/// As [`gelu_tanh_gate`]; [`Error::Shape`] if the output does not fit.
+pub fn gelu_tanh_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
+    gate(encoder, &GELU_TANH_GATE, x, y.into())
 }
 
 fn allocated<T: Float>(encoder: &mut Encoder, kernel: &'static Kernel, x: &Tensor<T>) -> Result<Tensor<f32>> {
@@ -143,7 +164,15 @@ pub fn silu_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
     gated_cpu(x, features, silu_cpu)
 }
 
-/// [`relu2_gate_into`] or [`silu_gate_into`].
+/// The CPU twin of [`gelu_tanh_gate`]; else as [`relu2_gate_cpu`].
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn gelu_tanh_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>> {
+    gated_cpu(x, features, gelu_tanh_cpu)
+}
+
+/// [`relu2_gate_into`], [`silu_gate_into`] or [`gelu_tanh_gate_into`].
 ///
 /// # Errors
 /// As these.
@@ -152,10 +181,11 @@ pub(crate) fn gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tenso
     match kind {
         Gate::Relu2 => relu2_gate_into(encoder, x, y),
         Gate::Silu => silu_gate_into(encoder, x, y),
+        Gate::GeluTanh => gelu_tanh_gate_into(encoder, x, y),
     }
 }
 
-/// [`relu2_gate_cpu`] or [`silu_gate_cpu`].
+/// [`relu2_gate_cpu`], [`silu_gate_cpu`] or [`gelu_tanh_gate_cpu`].
 ///
 /// # Errors
 /// As these.
@@ -164,6 +194,7 @@ pub(crate) fn gate_cpu<T: Float>(x: &[T], features: usize, kind: Gate) -> Result
     match kind {
         Gate::Relu2 => relu2_gate_cpu(x, features),
         Gate::Silu => silu_gate_cpu(x, features),
+        Gate::GeluTanh => gelu_tanh_gate_cpu(x, features),
     }
 }
 

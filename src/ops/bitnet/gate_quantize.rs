@@ -52,8 +52,31 @@ row_quantizer! {
     wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 }
 
-pub(super) const KERNELS: &[&Kernel] =
-    &[&RELU2_INT8, &RELU2_HALF, &SILU_INT8, &SILU_HALF, &NORM_RELU2_INT8, &NORM_RELU2_HALF, &NORM_SILU_INT8, &NORM_SILU_HALF];
+row_quantizer! {
+    GELU_INT8 = "gate_quantize_gelu_tanh_int8", GELU_HALF = "gate_quantize_gelu_tanh_half",
+    "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"], msl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
+}
+row_quantizer! {
+    NORM_GELU_INT8 = "gate_norm_quantize_gelu_tanh_int8", NORM_GELU_HALF = "gate_norm_quantize_gelu_tanh_half",
+    "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
+    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
+}
+
+pub(super) const KERNELS: &[&Kernel] = &[
+    &RELU2_INT8,
+    &RELU2_HALF,
+    &SILU_INT8,
+    &SILU_HALF,
+    &GELU_INT8,
+    &GELU_HALF,
+    &NORM_RELU2_INT8,
+    &NORM_RELU2_HALF,
+    &NORM_SILU_INT8,
+    &NORM_SILU_HALF,
+    &NORM_GELU_INT8,
+    &NORM_GELU_HALF,
+];
 
 /// The activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +86,8 @@ pub enum Gate {
     Relu2,
     /// x / (1 + e^-x): Llama.
     Silu,
+    /// x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), GELU's approximation by tanh: Gemma.
+    GeluTanh,
 }
 
 /// The norm before a quantiser: its gain `[k]` and its eps.
@@ -71,7 +96,7 @@ pub type Norm<'a, G> = Option<(&'a G, f32)>;
 /// Gates, normalises (where `norm` is given) and quantises every row of `x` `[m, 2·k]`, which holds k gates, then as many ups; in the layout that
 /// suits this device and k.
 ///
-/// With relu² codes and scales are the same bits on every device; with SiLU they differ in last bits, as e^x and divisions do, so a code on a
+/// With relu² codes and scales are the same bits on every device; with SiLU and GELU they differ in last bits, as e^x and divisions do, so a code on a
 /// rounding boundary may differ by one.
 ///
 /// # Errors
@@ -109,6 +134,7 @@ pub fn gate_quantize_into(
         let kernel = match gate {
             Gate::Relu2 => xq.layout().choose(&RELU2_INT8, &RELU2_HALF),
             Gate::Silu => xq.layout().choose(&SILU_INT8, &SILU_HALF),
+            Gate::GeluTanh => xq.layout().choose(&GELU_INT8, &GELU_HALF),
         };
         let params = Params { tokens, features, words };
         return encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], extent);
@@ -116,6 +142,7 @@ pub fn gate_quantize_into(
     let kernel = match gate {
         Gate::Relu2 => xq.layout().choose(&NORM_RELU2_INT8, &NORM_RELU2_HALF),
         Gate::Silu => xq.layout().choose(&NORM_SILU_INT8, &NORM_SILU_HALF),
+        Gate::GeluTanh => xq.layout().choose(&NORM_GELU_INT8, &NORM_GELU_HALF),
     };
     encoder.dispatch(kernel, &NormParams { tokens, features, words, eps }, &[x, gain, &xq.codes, &xq.scales, &xq.sums], extent)
 }
@@ -141,6 +168,7 @@ pub fn gate_quantize_cpu(x: &[f32], features: usize, gate: Gate, norm: Norm<'_, 
         match gate {
             Gate::Relu2 => relu2(&mut gated, ups),
             Gate::Silu => silu(&mut gated, ups),
+            Gate::GeluTanh => gelu_tanh(&mut gated, ups),
         }
         if let Some((gain, eps)) = norm {
             let inverse = inverse_rms(&gated, eps);
@@ -161,4 +189,10 @@ fn relu2(gates: &mut [f32], ups: &[f32]) {
 #[multiversion::multiversion(targets = "simd")]
 fn silu(gates: &mut [f32], ups: &[f32]) {
     gates.iter_mut().zip(ups).for_each(|(g, u)| *g = *g / (1.0 + exp(-*g)) * u);
+}
+
+/// Gates to gated numbers: g / (1 + e^-2v) · u with v = √(2/π)·(g + 0.044715·g³).
+#[multiversion::multiversion(targets = "simd")]
+fn gelu_tanh(gates: &mut [f32], ups: &[f32]) {
+    gates.iter_mut().zip(ups).for_each(|(g, u)| *g = *g / (1.0 + exp(-2.0 * (0.797_884_6 * *g * (0.044_715 * *g * *g + 1.0)))) * u);
 }

@@ -4,7 +4,7 @@
 use super::{
     activations::{Layout, QuantizedActivations},
     bitlinear::{bitlinear_quantized, bitlinear_quantized_cpu, bitlinear_quantized_into},
-    gate::{relu2_gate_cpu, relu2_gate_into, silu_gate_cpu, silu_gate_into},
+    gate::{gelu_tanh_gate_cpu, gelu_tanh_gate_into, relu2_gate_cpu, relu2_gate_into, silu_gate_cpu, silu_gate_into},
     gate_quantize::{Gate, Norm},
     plan::{layout, layout_on},
     quantize_activations::{quantize_activations_cpu, quantize_activations_into},
@@ -114,6 +114,12 @@ family_of!(
     msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]
 );
 
+family_of!(
+    GELU, "norm_bitlinear_gelu_tanh",
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"],
+    msl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]
+);
+
 pub(super) const KERNELS: &[&Kernel] = &[
     &STORED.int8[0],
     &STORED.int8[1],
@@ -139,6 +145,14 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &SILU.half[1],
     &SILU.software[0],
     &SILU.software[1],
+    &GELU.int8[0],
+    &GELU.int8[1],
+    &GELU.int8[2],
+    &GELU.int8[3],
+    &GELU.half[0],
+    &GELU.half[1],
+    &GELU.software[0],
+    &GELU.software[1],
 ];
 
 /// A kernel, and the rows of the matrix that a workgroup takes.
@@ -218,7 +232,8 @@ pub fn norm_bitlinear_into<'a>(
 
 /// [`norm_bitlinear`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them: `[.., n]`.
 ///
-/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU within the bounds of [`silu_gate`](super::silu_gate).
+/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU within the bounds of
+/// [`silu_gate`](super::silu_gate) and [`gelu_tanh_gate`](super::gelu_tanh_gate).
 ///
 /// # Errors
 /// As [`norm_bitlinear`]; [`Error::Shape`] for a matrix of an odd number of rows.
@@ -256,6 +271,7 @@ pub fn norm_bitlinear_gated_into(
     let family = match gate {
         Gate::Relu2 => &RELU2,
         Gate::Silu => &SILU,
+        Gate::GeluTanh => &GELU,
     };
     if record(encoder, family, x, norm, w, y.into())? {
         return Ok(());
@@ -265,6 +281,7 @@ pub fn norm_bitlinear_gated_into(
     match gate {
         Gate::Relu2 => relu2_gate_into(encoder, &gate_up, y),
         Gate::Silu => silu_gate_into(encoder, &gate_up, y),
+        Gate::GeluTanh => gelu_tanh_gate_into(encoder, &gate_up, y),
     }
 }
 
@@ -342,6 +359,7 @@ pub fn norm_bitlinear_gated_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>,
     match gate {
         Gate::Relu2 => relu2_gate_cpu(&gate_up, w.rows() / 2),
         Gate::Silu => silu_gate_cpu(&gate_up, w.rows() / 2),
+        Gate::GeluTanh => gelu_tanh_gate_cpu(&gate_up, w.rows() / 2),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Causal attention to a key-value cache: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
+//! Causal attention to a key-value cache, to all of it or to a window: softmax(q·kᵀ / sqrt(D))·v, in `f32`.
 
 use super::cache::{AttentionShape, HostKvCache, KvCache, NewTokens};
 use crate::{
@@ -25,10 +25,11 @@ use rayon::prelude::*;
 
 params! {
     pub(super) struct Params {
-        run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, scale: f32,
+        run: u32, sequences: u32, heads: u32, kv_heads: u32, head_dim: u32, capacity: u32, longest: u32, rotate: u32, add: u32, window: u32,
+        scale: f32,
     }
 }
-params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32 } }
+params! { struct CombineParams { run: u32, heads: u32, head_dim: u32, longest: u32, tokens: u32, add: u32, window: u32 } }
 
 /// Positions of a share.
 pub(super) const SPAN: usize = 64;
@@ -147,7 +148,8 @@ static COMBINE: Kernel = Kernel::trusted(
 pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
-/// `[m, heads·D]`. No token may see more than `longest` positions, itself included; those beyond are not seen.
+/// `[m, heads·D]`. No token may see positions from `longest` on, and where the cache has a window ([`KvCache::with_window`]), it sees the last so many, itself
+/// included.
 ///
 /// Positions are taken in shares of 64, in one order and with the same roundings however many tokens and sequences there are: on a device, a token's
 /// attention is the same bits alone and in company.
@@ -253,6 +255,7 @@ pub(super) fn params(qkv: &Tensor<f32>, new: &NewTokens<'_>, cache: &KvCache, lo
         longest: longest.min(cache.capacity) as u32,
         rotate: 0,
         add: y.adds().into(),
+        window: cache.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX)),
         scale: (shape.head_dim as f32).sqrt().recip(),
     })
 }
@@ -298,8 +301,8 @@ fn record(
     if shares == 1 {
         return Ok(());
     }
-    let Params { run, heads, head_dim, longest, add, .. } = params;
-    let params = CombineParams { run, heads, head_dim, longest, tokens: tokens as u32, add };
+    let Params { run, heads, head_dim, longest, add, window, .. } = params;
+    let params = CombineParams { run, heads, head_dim, longest, tokens: tokens as u32, add, window };
     encoder.dispatch(&COMBINE, &params, &[runs, &x, &x_weight, y], [tokens * shape.heads * shape.quads(), 1, 1])
 }
 
@@ -327,12 +330,13 @@ pub fn attention_cpu(qkv: &[f32], cache: &HostKvCache) -> Result<Vec<f32>> {
         let of = |all: &'_ [f32], position: usize| {
             position * stride + head / sharing * dim..all.len().min(position * stride + (head / sharing + 1) * dim)
         };
-        let seen = past + token + 1;
-        let mut weights: Vec<f32> = (0..seen).map(|p| dot(&q, &cache.keys[of(&cache.keys, p)])).collect();
+        let end = past + token + 1;
+        let seen = end - end.min(cache.window.unwrap_or(end))..end;
+        let mut weights: Vec<f32> = seen.clone().map(|p| dot(&q, &cache.keys[of(&cache.keys, p)])).collect();
         let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         weights.iter_mut().for_each(|w| *w = exp(*w - largest));
         let total: f32 = weights.iter().sum();
-        for (p, w) in weights.iter().enumerate() {
+        for (p, w) in seen.zip(&weights) {
             let v = &cache.values[of(&cache.values, p)];
             out.iter_mut().zip(v).for_each(|(o, v)| *o += w * v);
         }

@@ -80,7 +80,7 @@ fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize
 /// by √D, give NaN.
 ///
 /// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is still the same bits however many there are. It is
-/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, without a fitting unit
+/// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, for a window, without a fitting unit
 /// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)), for a cache in `f32`, and for heads that are not of four or eight matrices: of
 /// other widths than 64 and 128 on GPUs.
 ///
@@ -99,7 +99,7 @@ pub fn rope_attention_in_halves_into<'y>(
     let (capabilities, shape) = (encoder.context().capabilities(), cache.shape);
     let (rows, sequences) = (new.run * (shape.heads / shape.kv_heads), qkv.shape().as_matrix().0 / new.run.max(1));
     // A row that sees nothing is for the others.
-    let served = new.run >= MIN_RUN && cache.in_halves() && longest.min(cache.capacity) > 0;
+    let served = new.run >= MIN_RUN && cache.in_halves() && cache.window.is_none() && longest.min(cache.capacity) > 0;
     let Some(kernel) = plan(capabilities, shape.head_dim, rows, shape.kv_heads * sequences).filter(|_| served) else {
         return attention::rope_attention_into(encoder, qkv, new, angles, cache, longest, y);
     };

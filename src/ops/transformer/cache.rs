@@ -86,6 +86,8 @@ pub struct KvCache {
     pub(super) capacity: usize,
     pub(super) keys: Floats,
     pub(super) values: Floats,
+    /// Positions that a token sees, itself among them; all where there is none.
+    pub(super) window: Option<usize>,
 }
 
 /// A tensor of either float type.
@@ -147,7 +149,14 @@ impl KvCache {
         shape.check("key-value cache")?;
         let dims = [sequences.saturating_mul(shape.kv_heads), shape.quads(), capacity, 4];
         let (keys, values) = (Floats::zeros(context, element, dims)?, Floats::zeros(context, element, dims)?);
-        Ok(Self { shape, sequences, capacity, keys, values })
+        Ok(Self { shape, sequences, capacity, keys, values, window: None })
+    }
+
+    /// The same cache for tokens that see the last `window` positions only, each its own among them; all positions where it is none. A window of 0 is one of 1. The cache keeps those
+    /// that nobody sees, so that a sequence can be cut short.
+    #[must_use]
+    pub fn with_window(self, window: Option<usize>) -> Self {
+        Self { window: window.map(|window| window.max(1)), ..self }
     }
 
     /// A cache of its own with the same contents.
@@ -253,6 +262,8 @@ pub struct HostKvCache {
     /// A token after another, `[kv_heads, head_dim]` each.
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
+    /// As in [`KvCache`].
+    pub(super) window: Option<usize>,
 }
 
 impl HostKvCache {
@@ -262,7 +273,13 @@ impl HostKvCache {
     /// [`Error::Invalid`] as for [`KvCache::new`].
     pub fn new(shape: AttentionShape) -> Result<Self> {
         shape.check("key-value cache")?;
-        Ok(Self { shape, keys: Vec::new(), values: Vec::new() })
+        Ok(Self { shape, keys: Vec::new(), values: Vec::new(), window: None })
+    }
+
+    /// As [`KvCache::with_window`].
+    #[must_use]
+    pub fn with_window(self, window: Option<usize>) -> Self {
+        Self { window: window.map(|window| window.max(1)), ..self }
     }
 
     /// A cache of keys and values, `[tokens, kv_heads, head_dim]` both.

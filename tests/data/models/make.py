@@ -18,7 +18,7 @@ Each <name>/ has config.json, model.safetensors (or shards) and golden.safetenso
     text.ids, text.nll, _f64     100 tokens; nll[i] of ids[i + 1] given ids[..= i]
     text.spread, .code_margin    f32 [1], as above; the spread is of a token's nll
 
-The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `GraniteForCausalLM` for MiniCPM); the f64 forward pass shares no code
+The reference is transformers in f32 with eager attention (`BitNetForCausalLM`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `Gemma3ForCausalLM`, `GraniteForCausalLM` for MiniCPM); the f64 forward pass shares no code
 with it and is a cross-check. Prompts (with their continuations) and text are chosen so that no activation is close to a rounding boundary
 of its code, so that correct implementations agree to float rounding. Elsewhere a single flipped code can move a logit by 1.
 """
@@ -49,6 +49,11 @@ OFFLINE = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantizat
 
 
 MINICPM = {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm", "hidden_act": "silu", "attention_bias": False}
+GEMMA3 = {
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False,
+    "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 256,
+}
+WINDOW, WHOLE = "sliding_attention", "full_attention"
 # Of a head, one each pair.
 FACTORS = [1.0, 1.05, 1.2, 1.5, 2.1, 3.3, 5.0]
 
@@ -149,6 +154,35 @@ CASES = {
         },
         "side": torch.float16, "parts": 2, "seed": 9,
     },
+    # Gemma 3 as an embedding model of BitNet's has it, with a norm in every linear layer. A window shorter than the texts, by another rotary base; queries
+    # with a scale of their own; and an embedding whose scale, the root of 28, is rounded to bf16.
+    "gemma3": {
+        "config": GEMMA3 | shape(28, 48, 2, 4, 1, 12, 300) | {
+            "query_pre_attn_scalar": 20, "sliding_window": 5, "layer_types": [WINDOW, WHOLE],
+            "rope_parameters": {
+                WHOLE: {"rope_type": "linear", "factor": 2.0, "rope_theta": 100000.0}, WINDOW: {"rope_type": "default", "rope_theta": 500.0},
+            },
+            "bos_token_id": 298, "eos_token_id": 299, "quantization_config": OFFLINE | {"use_rms_norm": True, "rms_norm_eps": 1e-6},
+        },
+        "side": torch.bfloat16, "reciprocal": False, "seed": 10,
+    },
+    # The same without these norms; keys as older transformers wrote them.
+    "gemma3_plain": {
+        "config": GEMMA3 | shape(40, 72, 2, 2, 1, 20, 300) | {
+            "query_pre_attn_scalar": 20, "sliding_window": 9, "sliding_window_pattern": 2, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+            "bos_token_id": 298, "eos_token_id": 299, "quantization_config": OFFLINE,
+        },
+        "side": torch.bfloat16, "reciprocal": False, "seed": 11,
+    },
+    # Activations in floats, a window of more than a share of 64 positions.
+    "gemma3_floats": {
+        "config": GEMMA3 | shape(48, 72, 2, 4, 2, 16, 300) | {
+            "query_pre_attn_scalar": 12, "sliding_window": 67, "layer_types": [WINDOW, WHOLE], "torch_dtype": "float16",
+            "rope_parameters": {WHOLE: {"rope_type": "default", "rope_theta": 20000.0}, WINDOW: {"rope_type": "default", "rope_theta": 300.0}},
+            "bos_token_id": 298, "eos_token_id": 299,
+        },
+        "side": torch.float16, "groups": 128, "seed": 12,
+    },
 }
 
 
@@ -190,10 +224,13 @@ def make_tensors(case):
     bitnet = config["model_type"] == "bitnet"
     hidden, vocab = config["hidden_size"], config["vocab_size"]
 
-    def gains(n):
-        return torch.from_numpy(rng.normal(1, 0.1, n)).to(side)
+    gemma = config["model_type"] == "gemma3_text"
 
-    tensors = {"model.embed_tokens.weight": torch.from_numpy(rng.normal(0, 1, (vocab, hidden))).to(side)}
+    def gains(n, mean=1):
+        return torch.from_numpy(rng.normal(mean, 0.1, n)).to(side)
+
+    # Gemma's embedding is scaled, and what is added is of length one before its gains: they make up for it.
+    tensors = {"model.embed_tokens.weight": torch.from_numpy(rng.normal(0, 0.1 if gemma else 1, (vocab, hidden))).to(side)}
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
@@ -201,8 +238,12 @@ def make_tensors(case):
             norms |= {"self_attn.attn_sub_norm": hidden, "mlp.ffn_sub_norm": config["intermediate_size"]}
         if config["model_type"] == "qwen3":
             norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
+        if gemma:
+            norms |= {"pre_feedforward_layernorm": hidden, "post_feedforward_layernorm": hidden}
+            norms |= {"self_attn.q_norm": config["head_dim"], "self_attn.k_norm": config["head_dim"]}
         for name, n in norms.items():
-            tensors[f"{prefix}{name}.weight"] = gains(n)
+            added = name in ("post_attention_layernorm", "post_feedforward_layernorm")
+            tensors[f"{prefix}{name}.weight"] = gains(n, (2 if added else 0) if gemma else 1)
         for name in LINEARS:
             rows, columns = linear_shape(config, name)
             # Outputs of about 1.5, and residuals larger than the embedding, so that a tied head does not just predict the input token.
@@ -228,7 +269,7 @@ def make_tensors(case):
             scale = 1 / beta if case["reciprocal"] else beta
             tensors[f"{prefix}{name}.weight"] = pack(codes)
             tensors[f"{prefix}{name}.weight_scale"] = torch.tensor([scale], dtype=side)
-    tensors["model.norm.weight"] = gains(hidden)
+    tensors["model.norm.weight"] = gains(hidden, 0 if gemma else 1)
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = torch.from_numpy(rng.normal(0, 1, (vocab, hidden))).to(side)
     return tensors
@@ -260,6 +301,8 @@ def write_model(directory, case):
 
 def factors(config):
     """What embedding, residual stream and logits are multiplied by."""
+    if config["model_type"] == "gemma3_text":
+        return float(torch.tensor(config["hidden_size"] ** 0.5).to(getattr(torch, config["torch_dtype"]))), 1, 1
     if config["model_type"] != "minicpm":
         return 1, 1, 1
     return config["scale_emb"], config["scale_depth"] / config["num_hidden_layers"] ** 0.5, config["dim_model_base"] / config["hidden_size"]
@@ -275,7 +318,7 @@ class Forward:
         self.config = json.loads((directory / "config.json").read_text())
         self.config.setdefault("head_dim", self.config["hidden_size"] // self.config["num_attention_heads"])
         # Activations are not quantised.
-        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama") and "quantization_config" not in self.config
+        self.floats = self.config["model_type"] in ("qwen3", "minicpm", "llama", "gemma3_text") and "quantization_config" not in self.config
         self.tensors = {}
         for file in directory.glob("model*.safetensors"):
             self.tensors |= load_file(file)
@@ -314,14 +357,29 @@ class Forward:
 
     def norm(self, name, x):
         mean = np.mean(x * x, -1, keepdims=True, dtype=self.dtype)
-        return x / np.sqrt(mean + self.dtype(self.config["rms_norm_eps"])) * self.array(f"{name}.weight")
+        gains = self.array(f"{name}.weight")
+        if self.config["model_type"] == "gemma3_text" and not name.endswith("rms_norm"):
+            gains = gains + self.dtype(1)
+        return x / np.sqrt(mean + self.dtype(self.config["rms_norm_eps"])) * gains
 
-    def frequencies(self):
+    def window(self, layer):
+        """How many positions a token of a layer sees, where these are not all."""
         config = self.config
-        theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+        if config["model_type"] != "gemma3_text":
+            return None
+        local = config["layer_types"][layer] == WINDOW if "layer_types" in config else (layer + 1) % config["sliding_window_pattern"] != 0
+        return config["sliding_window"] if local else None
+
+    def frequencies(self, local=False):
+        config = self.config
+        parameters = config.get("rope_parameters", {})
+        parameters = parameters.get(WINDOW if local else WHOLE, parameters)
+        theta = parameters.get("rope_theta") or config["rope_local_base_freq" if local else "rope_theta"]
         half = config["head_dim"] // 2
         frequencies = theta ** (-np.arange(half, dtype=np.float64) / half)
         scaling = config.get("rope_scaling")
+        if parameters.get("rope_type") == "linear":
+            return frequencies / parameters["factor"]
         if scaling is None:
             return frequencies
         if scaling.get("rope_type") == "longrope":
@@ -338,9 +396,9 @@ class Forward:
         kept = np.clip((turns - low) / (high - low), 0, 1)
         return frequencies * (kept + (1 - kept) / scaling["factor"])
 
-    def rotate(self, x):
+    def rotate(self, x, local=False):
         """x [heads, tokens, head_dim]"""
-        angles = np.arange(x.shape[1])[:, None] * self.frequencies()
+        angles = np.arange(x.shape[1])[:, None] * self.frequencies(local)
         scaling = self.config.get("rope_scaling") or {}
         factor = 0.1 * np.log(scaling["factor"]) + 1 if is_yarn(scaling) else 1
         if scaling.get("rope_type") == "longrope":
@@ -354,12 +412,14 @@ class Forward:
         config, tokens = self.config, len(x)
         head_dim = config["head_dim"]
         q, k, v = (self.linear(f"{prefix}{name}_proj", x).reshape(tokens, -1, head_dim).swapaxes(0, 1) for name in "qkv")
-        if config["model_type"] == "qwen3":
+        if config["model_type"] in ("qwen3", "gemma3_text"):
             q, k = self.norm(f"{prefix}q_norm", q), self.norm(f"{prefix}k_norm", k)
+        window = self.window(int(prefix.split(".")[2]))
         group = config["num_attention_heads"] // config["num_key_value_heads"]
-        k, v = np.repeat(self.rotate(k), group, 0), np.repeat(v, group, 0)
-        scores = self.rotate(q) @ k.swapaxes(1, 2) * self.dtype(head_dim**-0.5)
-        scores = np.where(np.tri(tokens, dtype=bool), scores, self.dtype(-np.inf))
+        k, v = np.repeat(self.rotate(k, window is not None), group, 0), np.repeat(v, group, 0)
+        scores = self.rotate(q, window is not None) @ k.swapaxes(1, 2) * self.dtype(config.get("query_pre_attn_scalar", head_dim) ** -0.5)
+        seen = np.tri(tokens, dtype=bool) & ~np.tri(tokens, k=-(window or tokens), dtype=bool)
+        scores = np.where(seen, scores, self.dtype(-np.inf))
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         out = (weights @ v).swapaxes(0, 1).reshape(tokens, -1)
@@ -369,7 +429,10 @@ class Forward:
 
     def feed_forward(self, prefix, x):
         gate, up = (self.linear(f"{prefix}{name}_proj", x) for name in ("gate", "up"))
-        out = (np.maximum(gate, 0) ** 2 if self.config["hidden_act"] == "relu2" else gate / (1 + np.exp(-gate))) * up
+        if "hidden_activation" in self.config:
+            out = gate * 0.5 * (1 + np.tanh(np.sqrt(self.dtype(2 / np.pi)) * (gate + self.dtype(0.044715) * gate**3))) * up
+        else:
+            out = (np.maximum(gate, 0) ** 2 if self.config["hidden_act"] == "relu2" else gate / (1 + np.exp(-gate))) * up
         if self.config["model_type"] == "bitnet":
             out = self.norm(f"{prefix}ffn_sub_norm", out)
         return self.linear(f"{prefix}down_proj", out)
@@ -381,7 +444,13 @@ class Forward:
         x = self.array("model.embed_tokens.weight")[ids] * embedding
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}."
-            x = x + residual * self.attention(f"{prefix}self_attn.", self.norm(f"{prefix}input_layernorm", x))
+            attended = self.attention(f"{prefix}self_attn.", self.norm(f"{prefix}input_layernorm", x))
+            if self.config["model_type"] == "gemma3_text":
+                x = x + self.norm(f"{prefix}post_attention_layernorm", attended)
+                fed = self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}pre_feedforward_layernorm", x))
+                x = x + self.norm(f"{prefix}post_feedforward_layernorm", fed)
+                continue
+            x = x + residual * attended
             x = x + residual * self.feed_forward(f"{prefix}mlp.", self.norm(f"{prefix}post_attention_layernorm", x))
         head = "model.embed_tokens" if self.config["tie_word_embeddings"] else "lm_head"
         return self.norm("model.norm", x) * head_factor @ self.array(f"{head}.weight").T
@@ -436,6 +505,9 @@ def recorded(model, ids):
     outputs["logits"] = model(torch.tensor([ids.tolist()]), use_cache=False).logits[0].clone()
     for hook in hooks:
         hook.remove()
+    if model.config.model_type == "gemma3_text":
+        # As it is before it is scaled.
+        outputs["embed.out"] = model.model.embed_tokens.weight[torch.tensor(ids.tolist())].clone()
     return outputs
 
 
@@ -482,6 +554,10 @@ def load(directory):
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
             tensor.data = tensor.data.float()
+    config = json.loads((directory / "config.json").read_text())
+    if config["model_type"] == "gemma3_text":
+        # In the type of the file, as it is where the model is run in that.
+        model.model.embed_tokens.embed_scale.data.fill_(factors(config)[0])
     return model
 
 

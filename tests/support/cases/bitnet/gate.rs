@@ -5,7 +5,11 @@ use crate::{
     cases::tensor::{activations, unary::times},
     convert, floats, rng, shapes,
 };
-use bitnet_wgpu::{Encoder, Float, Out, Result, Tensor, bitnet, f16};
+use bitnet_wgpu::{
+    Encoder, Float, Out, Result, Tensor,
+    bitnet::{self, Gate},
+    f16,
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -17,7 +21,10 @@ pub fn cases() -> Vec<Case> {
     cases.extend([case::<f32, f32>(&x, 9, 1280), case::<f16, f32>(&x, 9, 1280)]);
     cases.extend([case::<f32, f16>(&x, 9, 1280), case::<f16, f16>(&x, 9, 1280)]);
     let x = floats(&mut rng(16), 5 * 2 * 33, 9.0);
-    cases.extend([silu::<f32, f32>(&x, 5, 33), silu::<f16, f32>(&x, 5, 33), silu::<f32, f16>(&x, 5, 33), silu::<f16, f16>(&x, 5, 33)]);
+    for gate in [Gate::Silu, Gate::GeluTanh] {
+        cases.extend([near::<f32, f32>(&x, 5, 33, gate), near::<f16, f32>(&x, 5, 33, gate)]);
+        cases.extend([near::<f32, f16>(&x, 5, 33, gate), near::<f16, f16>(&x, 5, 33, gate)]);
+    }
     cases.extend([gradients::<f32>(&x, 5, 33), gradients::<f16>(&x, 5, 33)]);
     cases
 }
@@ -42,14 +49,17 @@ fn pairs<X: Float>(x: &[X], features: usize) -> Vec<(f64, f64)> {
     x.chunks_exact(2 * features).flat_map(pair).collect()
 }
 
-/// The same with silu, and on top of something.
-fn silu<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
+/// The same with silu or gelu, and on top of something.
+fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gate) -> Case {
     let x = convert::<X>(x);
     let base = convert::<Y>(&floats(&mut rng(17), tokens * features, 9.0));
-    let near = |&(gate, up): &(f64, f64)| times(activations::silu(gate, 0.0, [0.0; 2]).0, up, 1.0);
+    let silu = gate == Gate::Silu;
+    let function = if silu { activations::silu } else { activations::gelu_tanh };
+    let near = |&(gate, up): &(f64, f64)| times(function(gate, 0.0, [0.0; 2]).0, up, 1.0);
     let y: Vec<Near> = pairs(&x, features).iter().map(near).collect();
     let sum: Vec<Near> = y.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
-    let twin = Data::F32(bitnet::silu_gate_cpu(&x, features).unwrap());
+    let twin = if silu { bitnet::silu_gate_cpu } else { bitnet::gelu_tanh_gate_cpu };
+    let twin = Data::F32(twin(&x, features).unwrap());
     let check = move |got: &[Data], _| {
         got[0].check_near(y.iter().copied())?;
         got.get(1).map_or(Ok(()), |got| got.check_near(sum.iter().copied()))
@@ -57,13 +67,18 @@ fn silu<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let record = move |r: &mut Recorder| {
         let (x, y, base) =
             (r.upload(&x, [tokens, 2 * features])?, r.output::<Y>([tokens, features])?, r.upload(&base, [tokens, features])?);
-        bitnet::silu_gate_into(&mut r.encoder, &x, &y)?;
-        bitnet::silu_gate_into(&mut r.encoder, &x, Out::add(&base))?;
+        if silu {
+            bitnet::silu_gate_into(&mut r.encoder, &x, &y)?;
+            bitnet::silu_gate_into(&mut r.encoder, &x, Out::add(&base))?;
+        } else {
+            bitnet::gelu_tanh_gate_into(&mut r.encoder, &x, &y)?;
+            bitnet::gelu_tanh_gate_into(&mut r.encoder, &x, Out::add(&base))?;
+        }
         r.watch_all(&y);
         r.watch_all(&base);
         Ok(())
     };
-    let name = format!("silu, {tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
+    let name = format!("{gate:?}, {tokens} × {features} {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
     Case::new(name, record, check).twin(move || vec![twin.clone()]).of(X::ELEMENT).of(Y::ELEMENT)
 }
 

@@ -1,4 +1,4 @@
-//! `src/ops/bitnet/gate_quantize.rs`. Exponentials differ, so SiLU is judged in `f64`, with what `f32` may stray; relu² by the bit.
+//! `src/ops/bitnet/gate_quantize.rs`. Exponentials differ, so SiLU and GELU are judged in `f64`, with what `f32` may stray; relu² by the bit.
 
 use super::{LAYOUTS, pack, quantized, sums, unpack, watch_quantized};
 use crate::{Case, Data, Recorder, U, activations, floats, rng, shapes};
@@ -37,7 +37,7 @@ fn of_shapes(normed: bool) -> Vec<Case> {
         for layout in LAYOUTS {
             let name = format!("{tokens} × {features}");
             cases.push(exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout));
-            cases.push(silu(&name, x.clone(), features, gain.clone(), layout));
+            cases.extend([Gate::Silu, Gate::GeluTanh].map(|gate| near(&name, x.clone(), features, gate, gain.clone(), layout)));
         }
     }
     cases
@@ -61,9 +61,9 @@ fn exact(name: &str, x: Vec<f32>, features: usize, gate: Gate, gain: Option<Vec<
     Case::exact(name, quantized(&host, layout), move |r| record(r, &x, features, gate, gain.as_deref(), layout))
 }
 
-fn silu(name: &str, x: Vec<f32>, features: usize, gain: Option<Vec<f32>>, layout: Layout) -> Case {
-    let name = format!("{name} Silu, norm {}, {layout:?}", gain.is_some());
-    let rows: Vec<Row> = x.chunks_exact((2 * features).max(1)).map(|row| Row::new(row, gain.as_deref())).collect();
+fn near(name: &str, x: Vec<f32>, features: usize, gate: Gate, gain: Option<Vec<f32>>, layout: Layout) -> Case {
+    let name = format!("{name} {gate:?}, norm {}, {layout:?}", gain.is_some());
+    let rows: Vec<Row> = x.chunks_exact((2 * features).max(1)).map(|row| Row::new(row, gate, gain.as_deref())).collect();
     let check = move |got: &[Data], _| {
         let [Data::U32(words), Data::F32(scales), Data::I32(sums)] = got else { panic!("buffers of another type") };
         rows.iter().enumerate().try_for_each(|(token, row)| {
@@ -73,8 +73,8 @@ fn silu(name: &str, x: Vec<f32>, features: usize, gain: Option<Vec<f32>>, layout
         })
     };
     let (twin_x, twin_gain) = (x.clone(), gain.clone());
-    Case::new(name, move |r| record(r, &x, features, Gate::Silu, gain.as_deref(), layout), check)
-        .twin(move || quantized(&twin(&twin_x, features, Gate::Silu, twin_gain.as_deref()), layout))
+    Case::new(name, move |r| record(r, &x, features, gate, gain.as_deref(), layout), check)
+        .twin(move || quantized(&twin(&twin_x, features, gate, twin_gain.as_deref()), layout))
 }
 
 /// A row's numbers before they are quantised, and how far `f32` may stray from them and from the scale, relatively.
@@ -86,12 +86,18 @@ struct Row {
 impl Row {
     /// Of gates, then ups. In units of 2^-24, exp strays by 4 + 2·|x| where sums are reordered, |x| at most 10; then come a sum, a quotient (5) and a
     /// product; and the three steps of the scale. A norm strays by half of 1 for the mean and 1 for eps, then root, reciprocal, and the two products
-    /// of a value (squares are summed exactly), and by what its values do once more.
-    fn new(row: &[f32], gain: Option<&[f32]>) -> Self {
+    /// of a value (squares are summed exactly), and by what its values do once more. The exponent of GELU has errors of its own, of 8 units, and may be as
+    /// large as is asked.
+    fn new(row: &[f32], gate: Gate, gain: Option<&[f32]>) -> Self {
         let (gates, ups) = row.split_at(row.len() / 2);
-        let silu = |v: f64| v / (1.0 + (-v).exp());
-        let exact: Vec<f64> = gates.iter().zip(ups).map(|(&gate, &up)| silu(gate.into()) * f64::from(up)).collect();
-        let gated = 31.0 * U;
+        let exponent = |v: f64| match gate {
+            Gate::GeluTanh => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * v * (1.0 + 0.044715 * v * v),
+            _ => v,
+        };
+        let act = |v: f64| v / (1.0 + (-exponent(v)).exp());
+        let exact: Vec<f64> = gates.iter().zip(ups).map(|(&gate, &up)| act(gate.into()) * f64::from(up)).collect();
+        let largest = gates.iter().fold(0f64, |most, &gate| most.max(exponent(gate.into()).abs()));
+        let gated = if gate == Gate::GeluTanh { (11.0 + 10.0 * largest) * U } else { 31.0 * U };
         let Some(gain) = gain else { return Self { exact, stray: gated + 3.0 * U } };
         let mean = exact.iter().map(|v| v * v).sum::<f64>() / exact.len() as f64;
         let rms = (mean + f64::from(EPS)).sqrt();

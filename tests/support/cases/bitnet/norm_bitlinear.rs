@@ -2,8 +2,10 @@
 
 use super::row_scales;
 use crate::{
-    Case, Data, Near, activations, cases::tensor::activations::silu, cases::tensor::unary::times, floats, random_shapes, rng, sums,
-    ternary, ternary_with, wild_activations,
+    Case, Data, Near, activations,
+    cases::tensor::activations::{gelu_tanh, silu},
+    cases::tensor::unary::times,
+    floats, random_shapes, rng, sums, ternary, ternary_with, wild_activations,
 };
 use bitnet_wgpu::{
     Capabilities, Out, PackedTernary, Scales,
@@ -120,19 +122,20 @@ pub fn gated() -> Vec<Case> {
         for (mut rng, (m, n, k)) in all_shapes() {
             let (x, w) = (activations(&mut rng, m, k), ternary(&mut rng, 2 * n, k));
             let gain = floats(&mut rng, k, 2.0);
-            cases.extend([Gate::Relu2, Gate::Silu].map(|gate| gate_case(method, (m, n, k), &x, &gain, &w, gate)));
+            cases.extend([Gate::Relu2, Gate::Silu, Gate::GeluTanh].map(|gate| gate_case(method, (m, n, k), &x, &gain, &w, gate)));
         }
     }
     cases
 }
 
-/// relu² is known to the bit; silu as an exponential is.
+/// relu² is known to the bit; silu and gelu as an exponential is.
 fn gate_case((method, restrict): Method, (m, n, k): Shape, x: &[f32], gain: &[f32], w: &PackedTernary, gate: Gate) -> Case {
     let (x, w, gain) = (x.to_vec(), w.clone(), gain.to_vec());
     let name = format!("{m} × {n} × {k}, {gate:?}, {method}");
     let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
+    let function = if gate == Gate::GeluTanh { gelu_tanh } else { silu };
     let near =
-        |row: &[f32]| (0..n).map(|i| times(silu(f64::from(row[i]), 0.0, [0.0; 2]).0, f64::from(row[n + i]), 1.0)).collect::<Vec<_>>();
+        |row: &[f32]| (0..n).map(|i| times(function(f64::from(row[i]), 0.0, [0.0; 2]).0, f64::from(row[n + i]), 1.0)).collect::<Vec<_>>();
     let wanted: Vec<Near> = products.chunks_exact((2 * n).max(1)).flat_map(near).collect();
     let twin = Data::F32(bitnet::norm_bitlinear_gated_cpu(&x, m, Some((&gain, EPS)), &w, gate).unwrap());
     let exact = twin.clone();

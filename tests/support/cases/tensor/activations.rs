@@ -85,7 +85,7 @@ fn gelu(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     (times(below, x, 1.0), times(sum(below, times(density, x, 1.0)), dy, 1.0))
 }
 
-fn gelu_tanh(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
+pub fn gelu_tanh(x: f64, dy: f64, _: [f32; 2]) -> (Near, Near) {
     let twice = 2.0 * (2.0 / PI).sqrt() * x * (1.0 + 0.044715 * x * x);
     let slope = 2.0 * (2.0 / PI).sqrt() * (1.0 + 3.0 * 0.044715 * x * x);
     let (s, t) = (sigma(twice, 8.0), sigma(-twice, 8.0));

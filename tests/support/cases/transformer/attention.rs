@@ -39,6 +39,17 @@ pub fn cases() -> Vec<Case> {
         (Slots::one(4, 2, 40, 0, 1).of(&[0, 5, 127, 128, 299], &[0, 1, 2, 3, 4]), 2),
         (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], &[1, 0]), 2),
         (Slots::one(2, 1, 2, 0, 1).of(&[3, 3], &[]), 1),
+        // Windows of one position, within a share, of one, and of more; that begin within a tile; of sequences that are shorter.
+        (Slots::one(2, 1, 6, 130, 1).window(1), 2),
+        (Slots::one(4, 1, 14, 300, 1).window(64), 1),
+        (Slots::one(4, 2, 40, 299, 1).window(65), 3),
+        (Slots::one(8, 2, 64, 255, 1).window(130), 1),
+        (Slots::one(8, 1, 32, 120, 3).window(7), 2),
+        (Slots::one(3, 1, 6, 120, 21).window(10), 1),
+        (Slots::one(2, 2, 256, 250, 11).window(70), 2),
+        (Slots::one(3, 1, 14, 0, 129).window(66), 1),
+        (Slots::one(4, 1, 64, 0, 1).of(&[0, 128, 299, 5], &[3, 1, 2]).window(90), 2),
+        (Slots::one(4, 1, 14, 0, 7).of(&[9, 130, 0, 3], &[1, 0]).window(12), 2),
     ];
     let fixed = (0u64..).zip(fixed).map(|(i, (slots, rooms))| (rng(i), slots, rooms));
     let random = (0..20).map(|i| {
@@ -48,6 +59,7 @@ pub fn cases() -> Vec<Case> {
         let positions: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(0..300)).collect();
         let used = Slots::some(&mut rng, positions.len());
         let slots = Slots::one(kv_heads * sharing, kv_heads, 2 * rng.random_range(1..50), 0, run).of(&positions, &used);
+        let slots = if rng.random_bool(0.4) { slots.window(rng.random_range(1..200)) } else { slots };
         let rooms = rng.random_range(1..6);
         (rng, slots, rooms)
     });
@@ -87,6 +99,7 @@ pub fn in_halves() -> Vec<Case> {
         // A width, a run and a type of cache that are for other kernels.
         (Slots::one(2, 1, 40, 3, 66), 1.0),
         (Slots::one(2, 1, 64, 3, 63), 1.0),
+        (Slots::one(2, 1, 64, 3, 70).window(20), 1.0),
     ];
     let fixed = (0u64..).zip(fixed).map(|(i, (slots, growth))| (rng(800 + i), slots, growth));
     let random = (0..6).map(|i| {
@@ -252,7 +265,7 @@ impl Attention {
             let tokens: Vec<f32> = (0..past + self.slots.run).flat_map(|token| self.row(slot, token)).copied().collect();
             // Turns nothing, so that the cache holds what keys and values are.
             let angles = [1.0, 0.0].repeat((past + self.slots.run) * self.slots.shape.head_dim / 2);
-            let mut cache = HostKvCache::new(self.slots.shape).unwrap();
+            let mut cache = HostKvCache::new(self.slots.shape).unwrap().with_window(self.slots.window);
             rope_cpu(&mut tokens.clone(), &angles, &mut cache).unwrap();
             attention_cpu(&tokens[past * self.slots.shape.row()..], &cache).unwrap()
         };
@@ -270,9 +283,11 @@ impl Attention {
             for (token, head) in (0..self.slots.run).flat_map(|token| (0..heads).map(move |head| (token, head))) {
                 let (last, shared) = (self.slots.positions[slot] + token, head / (heads / kv_heads));
                 let q = row(last, head);
+                let begin = self.slots.window.map_or(0, |window| (last + 1).saturating_sub(window));
                 let terms =
                     |position: usize| q.iter().zip(row(position, heads + shared)).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
-                let scores: Vec<f64> = (0..=last).map(|position| terms(position).sum()).collect();
+                let scores: Vec<f64> =
+                    (0..=last).map(|position| if position < begin { f64::NEG_INFINITY } else { terms(position).sum() }).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
                 let total: f64 = weights.iter().sum();
@@ -318,12 +333,16 @@ pub fn company() -> Vec<Case> {
         (Slots::one(2, 1, 256, 63, 2), vec![1, 1]),
         // More heads share a key than a workgroup takes.
         (Slots::one(9, 1, 32, 70, 2), vec![1, 1]),
+        (Slots::one(4, 2, 40, 60, 11).window(6), vec![1, 3, 7]),
+        (Slots::one(8, 1, 128, 190, 3).window(65), vec![1, 2]),
     ];
     // Rows enough for the kernel for many, and pieces that are too few for it.
     let many = [
         (Slots::one(32, 8, 16, 40, 66), vec![65, 1]),
         (Slots::one(128, 8, 20, 0, 16), vec![1, 12, 3]),
         (Slots::one(28, 4, 100, 61, 74), vec![1, 30, 43]),
+        (Slots::one(28, 4, 100, 61, 74).window(50), vec![1, 30, 43]),
+        (Slots::one(32, 8, 16, 90, 66).window(3), vec![65, 1]),
         (Slots::one(52, 52, 128, 60, 33), vec![30, 3]),
         (Slots::one(208, 52, 254, 120, 9), vec![1, 8]),
         (Slots::one(32, 16, 256, 0, 62), vec![2, 15, 45]),

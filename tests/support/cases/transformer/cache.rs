@@ -16,6 +16,8 @@ pub struct Slots {
     /// The sequences with new tokens, in any order, and how many each.
     pub used: Vec<usize>,
     pub run: usize,
+    /// Positions that a token sees, where these are not all.
+    pub window: Option<usize>,
 }
 
 impl Slots {
@@ -23,11 +25,15 @@ impl Slots {
     pub fn one(heads: usize, kv_heads: usize, head_dim: usize, past: usize, run: usize) -> Self {
         let shape = AttentionShape { heads, kv_heads, head_dim };
         // Odd, and no more than what is needed.
-        Self { shape, capacity: (past + run) | 1, positions: vec![past], used: vec![0], run }
+        Self { shape, capacity: (past + run) | 1, positions: vec![past], used: vec![0], run, window: None }
     }
 
     pub fn capacity(self, capacity: usize) -> Self {
         Self { capacity, ..self }
+    }
+
+    pub fn window(self, window: usize) -> Self {
+        Self { window: Some(window), ..self }
     }
 
     /// Those `used` of sequences that have had so many tokens.
@@ -69,7 +75,7 @@ impl Slots {
 
     /// The cache and the runs on the device.
     pub fn upload(&self, r: &mut Recorder, element: Element, caches: &[Vec<f32>; 2]) -> Result<(KvCache, Tensor<u32>)> {
-        let cache = KvCache::new(r.encoder.context(), self.shape, self.positions.len(), self.capacity, element)?;
+        let cache = KvCache::new(r.encoder.context(), self.shape, self.positions.len(), self.capacity, element)?.with_window(self.window);
         for (buffer, numbers) in cache.tensors().into_iter().zip(caches) {
             r.fill(buffer, &Data::floats(element, numbers));
         }
