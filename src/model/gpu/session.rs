@@ -2,9 +2,10 @@
 
 use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Run, Step, Wanted};
 use crate::{
+    choices,
     error::Result,
     formats::ModelConfig,
-    gpu::{context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
+    gpu::{capabilities::Capabilities, context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
         engine::{Changes, Choice, Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen},
@@ -195,8 +196,8 @@ impl GpuModel {
 }
 
 /// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but that of any choice, and the next.
-fn lengths(most: usize, capabilities: &crate::Capabilities) -> impl Iterator<Item = usize> + use<> {
-    let choices: Vec<_> = crate::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
+fn lengths(most: usize, capabilities: &Capabilities) -> impl Iterator<Item = usize> + use<> {
+    let choices: Vec<_> = choices::Choice::ALL.iter().map(|&choice| capabilities.choice(choice)).collect();
     (1..=most).filter(move |&n| n <= SHORT || n % SHORT <= 1 || n == most || choices.iter().any(|&choice| n == choice || n - 1 == choice))
 }
 
