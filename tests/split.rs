@@ -52,6 +52,8 @@ fn split_layers_compute_the_same_bits() {
     let mut cases: Vec<(PathBuf, Vec<&[usize]>)> =
         vec![(real_model(), real.to_vec()), (directory("llama"), vec![&[1, 2], &[2, 1], &[1, 1, 1]])];
     cases.extend(["odd", "newer", "qwen3", "normed", "minicpm", "trilm"].map(|name| (directory(name), vec![&[1, 1][..]])));
+    // Layers that see a window and layers that see all, on either side.
+    cases.extend(["gemma3", "gemma3_floats"].map(|name| (directory(name), vec![&[1, 1][..]])));
     for (path, splits) in cases {
         let wanted = computed(&load(one, &path, &[]));
         for split in splits {

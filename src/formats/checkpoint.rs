@@ -344,10 +344,11 @@ impl ModelFile for Checkpoint {
             &[found] if found == len => tensors::finite(tensor.to_f32()?, |what| tensor.error(what))?,
             shape => return Err(tensor.error(format!("has shape {shape:?}; [{len}] is needed"))),
         };
-        match self.config.architecture.as_str() {
-            "gemma3_text" => gemma::gains(&self.json, name, stored, self.config.head_dim).map_err(|what| tensor.error(what)),
-            _ => Ok(stored),
-        }
+        let gains = match self.config.architecture.as_str() {
+            "gemma3_text" => gemma::gains(&self.json, name, stored, self.config.head_dim).map_err(|what| tensor.error(what))?,
+            _ => return Ok(stored),
+        };
+        tensors::finite(gains, |what| tensor.error(what))
     }
 
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense> {

@@ -114,6 +114,7 @@ pub struct ModelConfig {
     /// Are there norms of every query and key head, before they are rotated?
     pub qk_norms: bool,
     /// Are there norms of what each half of a block adds, before it is added to the residual stream?
+    #[serde(default)]
     pub post_norms: bool,
     /// The layers that see a window of the text only, where there are some.
     pub local: Option<LocalLayers>,

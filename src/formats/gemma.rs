@@ -8,6 +8,8 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+#[cfg(feature = "models")]
+use std::ops::Range;
 
 /// Layers that see a window of the text only, among others that see all of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,9 +31,17 @@ pub(super) const THETA: f32 = 10_000.0;
 pub(super) const PERIOD: usize = 6;
 
 impl LocalLayers {
-    /// Those of a model, if it has some.
-    pub(super) fn of(layers: Vec<bool>, window: usize, rope_theta: f32) -> Option<Self> {
-        layers.contains(&true).then_some(Self { layers, window, rope_theta })
+    /// Those of a model of `count` layers, if it has some.
+    pub(super) fn of(layers: Vec<bool>, count: usize, window: usize, rope_theta: f32) -> Result<Option<Self>, String> {
+        check_count(&layers, count)?;
+        Ok(layers.contains(&true).then_some(Self { layers, window, rope_theta }))
+    }
+
+    /// Those of a run of layers, if it has some.
+    #[cfg(feature = "models")]
+    pub(crate) fn part(&self, run: Range<usize>) -> Option<Self> {
+        let layers = self.layers[run].to_vec();
+        layers.contains(&true).then(|| Self { layers, ..self.clone() })
     }
 
     /// All but every `period`-th of `layers` layers.
@@ -57,14 +67,12 @@ impl LocalLayers {
             return unsupported(format!("rotary scaling `{kind}` of sliding_attention is not supported"));
         }
         let theta = own.map_or(Ok(theta), |own| own.float("rope_theta", theta))?;
-        Ok(Self::of(local, json.size("sliding_window", Some(4096))?, theta))
+        Ok(Self::of(local, layers, json.size("sliding_window", Some(4096))?, theta)?)
     }
 
     /// Checks it for a model of so many layers.
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
-        if self.layers.len() != layers {
-            return Err(format!("of {layers} layers, {} are said to see a window or not", self.layers.len()));
-        }
+        check_count(&self.layers, layers)?;
         if self.window == 0 {
             return Err("the window is 0; a token sees itself at least".into());
         }
@@ -72,6 +80,13 @@ impl LocalLayers {
             return Err(format!("the rotary base of a window is {}; a finite number of at least 1 is needed", self.rope_theta));
         }
         Ok(())
+    }
+}
+
+fn check_count(said: &[bool], layers: usize) -> Result<(), String> {
+    match said.len() == layers {
+        true => Ok(()),
+        false => Err(format!("of {layers} layers, {} are said to see a window or not", said.len())),
     }
 }
 

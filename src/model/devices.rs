@@ -10,7 +10,8 @@ use std::slice;
 /// or a `Vec` of contexts, `None` for the CPU.
 ///
 /// Several contexts are of devices of one machine, each with a run of layers, in their order: the first has the embedding too, and the last the head. How many layers each has is
-/// [`LoadOptions::split`](super::LoadOptions::split). Everything works as on one device and, where devices are alike, to the same bits. Between two of them the residual stream goes by way of the host,
+/// [`LoadOptions::split`](super::LoadOptions::split). Everything works as on one device and, where devices are alike, to the same bits (but with
+/// [`LoadOptions::half_attention`](super::LoadOptions::half_attention), since a prompt's pieces are cut otherwise). Two contexts that were opened on one adapter count as two devices. Between two of them the residual stream goes by way of the host,
 /// 4 · hidden bytes a token; a token visits one after another, so one text is no faster than on one device, but a prompt's pieces are computed on all of them at
 /// once, and so are texts of several sessions.
 ///

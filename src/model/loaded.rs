@@ -79,7 +79,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::load`]; [`Error::Invalid`] for more offloaded layers than the model has, or for layers that cannot take turns in memory, since the scales of some
-    /// go by other groups; for layers that cannot be split so: more contexts than layers, two of one device, numbers of layers ([`LoadOptions::split`]) that are not one or more for each context and
+    /// go by other groups; for layers that cannot be split so: more contexts than layers, one context twice, numbers of layers ([`LoadOptions::split`]) that are not one or more for each context and
     /// all of the model's together, or layers that are offloaded too; [`Error::MissingFeature`] where a device for offloaded layers was opened without wgpu's `MAPPABLE_PRIMARY_BUFFERS`.
     pub fn load_with<'d>(devices: impl Into<Devices<'d>>, path: impl AsRef<Path>, options: LoadOptions<'_>) -> Result<Self> {
         let files = ModelFiles::open(path, &options)?;

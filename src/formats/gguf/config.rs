@@ -198,7 +198,7 @@ impl<'a> Keys<'a> {
             }
             None => LocalLayers::but_every(self.size("attention.sliding_window_pattern", Some(gemma::PERIOD))?, layers),
         };
-        Ok(LocalLayers::of(local, window, self.float("rope.freq_base_swa", Some(gemma::THETA))?))
+        Ok(LocalLayers::of(local, layers, window, self.float("rope.freq_base_swa", Some(gemma::THETA))?)?)
     }
 
     fn embedding(self) -> Result<EmbeddingDefaults, String> {

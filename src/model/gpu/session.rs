@@ -141,10 +141,11 @@ impl GpuModel {
         for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
             session.record_kind(self.kind(sequences, 1, Rows::Next), capacity, Run::Again)?;
         }
-        // Shorter prompts may take more for attention than the longest does.
+        // Shorter prompts, and many together, may take more for attention than the longest does.
         let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
         let shares = |prompts: usize| most_share_bytes(shape, capacity.min(batch / prompts), prompts, capacity, capabilities);
-        let (cache, activations) = (plan.bytes(Footprint::CACHE), plan.bytes(Footprint::ACTIVATIONS) + shares(1).max(shares(prompts)));
+        let shares = (1..=sequences.min(batch)).map(shares).max().unwrap_or(0);
+        let (cache, activations) = (plan.bytes(Footprint::CACHE), plan.bytes(Footprint::ACTIVATIONS) + buffer_bytes(shares));
         if self.ends.head.is_none() {
             let staging = buffer_bytes(4 * (prompts * run).max(sequences) as u64 * self.config.hidden as u64);
             return Ok(Footprint { cache, activations, staging, ..Footprint::default() });

@@ -57,7 +57,8 @@ impl SplitModel {
         drop(host);
         let mut models = Vec::new();
         for (part, ends) in parts.iter().zip(ends) {
-            let own = ModelConfig { layers: part.layers.len(), ..config.clone() };
+            let local = config.local.as_ref().and_then(|local| local.part(part.layers.clone()));
+            let own = ModelConfig { layers: part.layers.len(), local, ..config.clone() };
             let layers = layers.by_ref().take(part.layers.len());
             models.push(GpuModel::part(&part.context, own, ends, layers, half_attention)?);
         }
@@ -256,7 +257,7 @@ impl Flight {
     }
 }
 
-/// Awaited, a step is done; dropped, it goes no further.
+/// Awaited, a step is done; dropped, it goes no further. Those of a session are awaited in their order and by one task: who polls moves all of them on, and it is that task that is woken.
 struct Underway {
     flight: Arc<Mutex<Flight>>,
     number: u64,

@@ -148,7 +148,7 @@ static COMBINE: Kernel = Kernel::trusted(
 pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
-/// `[m, heads·D]`. No token may see positions from `longest` on, and where the cache has a window ([`KvCache::with_window`]), it sees the last so many, itself
+/// `[m, heads·D]`. No token may see positions from `longest` on (what becomes of one whose window begins there is not defined), and where the cache has a window ([`KvCache::with_window`]), it sees the last so many, itself
 /// included.
 ///
 /// Positions are taken in shares of 64, in one order and with the same roundings however many tokens and sequences there are: on a device, a token's
