@@ -3,7 +3,9 @@
 //! A vector of sixteen rows' words (see [`InterleavedTernary`]) holds four fields; masked, each is a code a byte, and meets four activations that
 //! are the same for all rows. Codes are value + 1, so the sum of the activations is taken off at the end. Several tokens share what is loaded.
 
-use super::{isa::Isa, near};
+use super::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::near;
 use crate::{
     error::Result,
     ops::bitnet::HostActivations,
