@@ -11,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::transformer::attention::dot,
     params,
     shape::Shape,
@@ -30,6 +31,17 @@ const DEPTH: usize = 16;
 const SLICE: usize = ROWS + COLUMNS + 1;
 const PITCH: usize = ROWS + 1;
 
+/// In Metal, the distances of rows of DEPTH, COLUMNS and WIDTH numbers: four more than they have, so that neighbours start in different banks.
+const METAL_SLICE: usize = DEPTH + 4;
+const METAL_PITCH: usize = COLUMNS + 4;
+const METAL_LINE: usize = WIDTH + 4;
+/// What is staged: rows of two matrices, DEPTH columns of each.
+const METAL_STAGED: usize = (ROWS + COLUMNS) * METAL_SLICE;
+
+const fn sized(source: Source, words: usize) -> Source {
+    source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words as u32)
+}
+
 /// The numbers of a text with tiles, and of what workgroup memory it has beside them.
 pub(super) const fn tiled(source: Source, more_words: usize) -> Source {
     const CONSTANTS: &[(&str, u32)] = &[
@@ -40,25 +52,51 @@ pub(super) const fn tiled(source: Source, more_words: usize) -> Source {
         ("SLICE", SLICE as u32),
         ("PITCH", PITCH as u32),
     ];
-    let words = DEPTH * SLICE + COLUMNS * PITCH + more_words;
-    source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(CONSTANTS).workgroup_bytes(4 * words as u32)
+    sized(source.constants(CONSTANTS), DEPTH * SLICE + COLUMNS * PITCH + more_words)
+}
+
+/// The same of a text in Metal.
+pub(super) const fn tiled_msl(source: Source, more_words: usize) -> Source {
+    const CONSTANTS: &[(&str, u32)] = &[
+        ("ROWS", ROWS as u32),
+        ("COLUMNS", COLUMNS as u32),
+        ("WIDTH", WIDTH as u32),
+        ("DEPTH", DEPTH as u32),
+        ("SLICE", METAL_SLICE as u32),
+        ("PITCH", METAL_PITCH as u32),
+        ("LINE", METAL_LINE as u32),
+        ("STAGED", METAL_STAGED as u32),
+    ];
+    sized(source.constants(CONSTANTS), METAL_STAGED + ROWS * METAL_PITCH + more_words)
 }
 
 static FLASH_ATTENTION: Kernel = Kernel::trusted(
     "flash_attention",
     Params::FIELDS,
     &[read("q", Float("X")), read("k", Float("X")), read("v", Float("X")), read_write("y", Float("X")), read_write("lse", F32)],
-    &[tiled(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exp",
-            "shared/log",
-            "transformer/flash_attention_tiles",
-            "transformer/flash_attention"
-        ]),
-        256 + ROWS,
-    )],
+    &[
+        tiled(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "shared/log",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention"
+            ]),
+            256 + ROWS,
+        ),
+        tiled_msl(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "shared/log",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention"
+            ]),
+            9 * ROWS,
+        ),
+    ],
 )
 .flat();
 

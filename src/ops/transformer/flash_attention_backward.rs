@@ -3,7 +3,7 @@
 
 use super::{
     attention::dot,
-    flash_attention::{Attended, FlashAttentionOptions, Problem, Qkv, rows_cpu, tiled},
+    flash_attention::{Attended, FlashAttentionOptions, Problem, Qkv, rows_cpu, tiled, tiled_msl},
 };
 use crate::{
     element::Float,
@@ -19,6 +19,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::reduce::{by_rows, lanes, rows_extent},
     params, wgsl,
 };
@@ -31,10 +32,13 @@ static DELTA: Kernel = Kernel::trusted(
     "flash_attention_delta",
     DeltaParams::FIELDS,
     &[read("y", Float("X")), read("dy", Float("X")), read_write("delta", F32)],
-    &[by_rows(
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]),
-        1,
-    )],
+    &[
+        by_rows(
+            Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]),
+            1,
+        ),
+        by_rows(Source::msl(msl!["shared/prelude", "frames/reduce_sum", "shared/lanes", "transformer/flash_attention_delta"]), 1),
+    ],
 )
 .flat();
 
@@ -50,16 +54,22 @@ static DQ: Kernel = Kernel::trusted(
         read("delta", F32),
         read_write("dq", Float("X")),
     ],
-    &[tiled(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exp",
-            "transformer/flash_attention_tiles",
-            "transformer/flash_attention_dq"
-        ]),
-        0,
-    )],
+    &[
+        tiled(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention_dq"
+            ]),
+            0,
+        ),
+        tiled_msl(
+            Source::msl(msl!["shared/prelude", "shared/exp", "transformer/flash_attention_tiles", "transformer/flash_attention_dq"]),
+            0,
+        ),
+    ],
 )
 .flat();
 
@@ -76,16 +86,22 @@ static DKDV: Kernel = Kernel::trusted(
         read_write("dk", Float("X")),
         read_write("dv", Float("X")),
     ],
-    &[tiled(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exp",
-            "transformer/flash_attention_tiles",
-            "transformer/flash_attention_dkdv"
-        ]),
-        0,
-    )],
+    &[
+        tiled(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "transformer/flash_attention_tiles",
+                "transformer/flash_attention_dkdv"
+            ]),
+            0,
+        ),
+        tiled_msl(
+            Source::msl(msl!["shared/prelude", "shared/exp", "transformer/flash_attention_tiles", "transformer/flash_attention_dkdv"]),
+            0,
+        ),
+    ],
 )
 .flat();
 
