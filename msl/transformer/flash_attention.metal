@@ -75,7 +75,8 @@ kernel void flash_attention(
         simdgroup_barrier(mem_flags::mem_threadgroup);
         simdgroup_float8x8 shrinks;
         simdgroup_load(shrinks, diagonal, 8);
-        for (uint i = 0; i < 2u * ACROSS; ++i) simdgroup_multiply(sums[i], shrinks, sums[i]);
+        const simdgroup_float8x8 nothing = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        for (uint i = 0; i < 2u * ACROSS; ++i) simdgroup_multiply_accumulate(sums[i], shrinks, sums[i], nothing);
         add_all_weighted(tile, values, column0, own.d0, staged, sums, ids);
     }
 
