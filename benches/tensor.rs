@@ -85,6 +85,10 @@ fn elementwise(criterion: &mut Criterion) {
     };
     // The second input is the first: bytes of one.
     time("add", 2, &|e| tensor::add_into(e, &x, &x, &y));
+    let other = rows_of(context, side, side);
+    time("add of another", 3, &|e| tensor::add_into(e, &x, &other, &y));
+    let row = context.upload(&vec![1f32; side], [side]).expect("it fits");
+    time("add of a row", 2, &|e| tensor::add_into(e, &x, &row, &y));
     time("relu2", 2, &|e| tensor::relu2_into(e, &x, &y));
     time("transpose", 2, &|e| tensor::transpose(e, &x).map(|_| ()));
     time("hadamard", 2, &|e| bitnet::hadamard_into(e, &x, 128, &y));

@@ -4,28 +4,13 @@
 @group(0) @binding(1) var<storage, read> b: array<X>;
 @group(0) @binding(2) var<storage, read_write> y: array<Y>;
 
-fn made_at(index: u32) -> f32 {
-    if index >= params.length { return 0.0; }
-    let was = before(index);
-    var u = was;
-    var v = was;
-    if !in_place(0u) { u = f32(a[operand(index, params.a_dims)]); }
-    if !in_place(1u) { v = f32(b[operand(index, params.b_dims)]); }
-    return on_top(was, combine(u, v));
-}
-
-fn store(index: u32, v: f32) { if index < params.length { y[index] = Y(v); } }
-
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn elementwise_2(group: Group, ids: Ids) {
-    let first = flat_group(group) * TILE_X + ids.local;
-    let second = first + THREADS;
-    let third = second + THREADS;
-    let fourth = third + THREADS;
-    // All are made before one is stored, so that their loads wait together.
-    let made = vec4<f32>(made_at(first), made_at(second), made_at(third), made_at(fourth));
-    store(first, made.x);
-    store(second, made.y);
-    store(third, made.z);
-    store(fourth, made.w);
+    let places = outputs(group, ids);
+    let was = before(places);
+    let a_at = operand(places, 0u, params.a_dims);
+    let b_at = operand(places, 1u, params.b_dims);
+    let u = given(0u, vec4<f32>(f32(a[a_at.x]), f32(a[a_at.y]), f32(a[a_at.z]), f32(a[a_at.w])), was);
+    let v = given(1u, vec4<f32>(f32(b[b_at.x]), f32(b[b_at.y]), f32(b[b_at.z]), f32(b[b_at.w])), was);
+    store(places, was, vec4<f32>(combine(u.x, v.x), combine(u.y, v.y), combine(u.z, v.z), combine(u.w, v.w)));
 }

@@ -8,34 +8,50 @@ struct Params {
 }
 var<immediate> params: Params;
 
-fn operand(index: u32, dims: u32) -> u32 {
-    if params.rank <= 1u { return select(0u, index, dims != 0u); }
-    var at = 0u;
+// The outputs of a thread: four, which lie as far apart as a workgroup has threads, so that neighbours read what lies side by side.
+fn outputs(group: Group, ids: Ids) -> vec4<u32> {
+    return flat_group(group) * TILE_X + ids.local + THREADS * vec4<u32>(0u, 1u, 2u, 3u);
+}
+
+fn has(dims: u32, d: u32) -> bool { return ((dims >> d) & 1u) != 0u; }
+
+// Where an operand has the elements of outputs; something that it has where there is no such output, or where the operand is the output itself.
+// Dimensions are written out: their lengths by number would be an array in memory.
+fn operand(outputs: vec4<u32>, number: u32, dims: u32) -> vec4<u32> {
+    if dims == 0u || in_place(number) { return vec4<u32>(0u); }
+    let index = min(outputs, vec4<u32>(params.length - 1u));
+    if params.rank <= 1u { return index; }
+    let rows = index / params.n0;
+    var at = vec4<u32>(0u);
     var stride = 1u;
-    var rest = index;
-    for (var d = 0u; d < params.rank; d += 1u) {
-        var i = rest;
-        let n = vec3<u32>(params.n0, params.n1, params.n2)[min(d, 2u)];
-        if d + 1u < params.rank {
-            rest = i / n;
-            i -= rest * n;
-        }
-        if ((dims >> d) & 1u) != 0u {
-            at += i * stride;
-            stride *= n;
-        }
-    }
-    return at;
+    if has(dims, 0u) { at = index - rows * params.n0; stride = params.n0; }
+    if params.rank == 2u { return at + rows * select(0u, stride, has(dims, 1u)); }
+    let planes = rows / params.n1;
+    if has(dims, 1u) { at += (rows - planes * params.n1) * stride; stride *= params.n1; }
+    if params.rank == 3u { return at + planes * select(0u, stride, has(dims, 2u)); }
+    let outer = planes / params.n2;
+    if has(dims, 2u) { at += (planes - outer * params.n2) * stride; stride *= params.n2; }
+    return at + outer * select(0u, stride, has(dims, 3u));
 }
 
 // Is this operand the output itself?
-fn in_place(operand: u32) -> bool { return ((params.in_place >> operand) & 1u) != 0u; }
+fn in_place(number: u32) -> bool { return has(params.in_place, number); }
 
 // What y holds, where that matters.
-fn before(index: u32) -> f32 {
-    var was = 0.0;
-    if (params.add | params.in_place) != 0u { was = f32(y[index]); }
-    return was;
+fn before(outputs: vec4<u32>) -> vec4<f32> {
+    if (params.add | params.in_place) == 0u { return vec4<f32>(0.0); }
+    let at = min(outputs, vec4<u32>(params.length - 1u));
+    return vec4<f32>(f32(y[at.x]), f32(y[at.y]), f32(y[at.z]), f32(y[at.w]));
 }
 
-fn on_top(was: f32, made: f32) -> f32 { return select(made, was + made, params.add != 0u); }
+// What an operand gives: what was read of it, or what y held.
+fn given(number: u32, read: vec4<f32>, was: vec4<f32>) -> vec4<f32> { return select(read, was, in_place(number)); }
+
+// All are made before one is stored, so that their loads wait together.
+fn store(outputs: vec4<u32>, was: vec4<f32>, made: vec4<f32>) {
+    let v = select(made, was + made, params.add != 0u);
+    if outputs.x < params.length { y[outputs.x] = Y(v.x); }
+    if outputs.y < params.length { y[outputs.y] = Y(v.y); }
+    if outputs.z < params.length { y[outputs.z] = Y(v.z); }
+    if outputs.w < params.length { y[outputs.w] = Y(v.w); }
+}
