@@ -1,9 +1,13 @@
 //! Every op by every executor: a trial each, `bitnet::quantize_activations::our_metal` and so on. `TEST_SEED` seeds the random cases.
+//! `UPDATE=1 cargo test -p bitnet-wgpu-tests --test ops -- table` writes the table of docs/kernels.md.
 
-use bitnet_wgpu::{Kernel, ShaderLanguage, catalog, kernel::Variant};
+use bitnet_wgpu::{Element, Kernel, ShaderLanguage, catalog, kernel::Variant};
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::collections::HashSet;
-use support::{EXECUTORS, Executor, Op, context, ops, seed, threadgroups_limit, with_matrix_units};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::LazyLock,
+};
+use support::{EXECUTORS, Executor, Op, context, files, ops, seed, threadgroups_limit, with_matrix_units};
 
 fn main() {
     let trial = |op: &'static Op, name: &str, executor: Executor| Trial::test(format!("{}::{name}", op.name), move || run(op, executor));
@@ -12,6 +16,10 @@ fn main() {
     };
     let mut trials: Vec<_> = ops().iter().flat_map(of_op).collect();
     trials.push(Trial::test("every_kernel_and_variant_has_a_case", every_kernel_and_variant_has_a_case));
+    // Of kernels that software adapters take.
+    if context().capabilities().software {
+        trials.push(Trial::test("the_table_of_ops_is_true", the_table_of_ops_is_true));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -34,23 +42,46 @@ fn run(op: &Op, executor: Executor) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Cases that an emulated GPU can run count only, and what a device of this kind has.
-fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
-    let mut recorded: HashSet<(usize, Vec<_>)> = HashSet::new();
-    let address = |kernel: &Kernel| std::ptr::from_ref(kernel).addr();
-    let wgsl = context().with_language(ShaderLanguage::Wgsl)?;
-    let on_units = ops().iter().filter(|op| op.on_matrix_units() && with_matrix_units().is_some());
-    let on_units = on_units.flat_map(Op::cases).map(|case| (with_matrix_units().unwrap(), case));
-    for (context, case) in ops().iter().flat_map(Op::cases).map(|case| (&wgsl, case)).chain(on_units) {
-        if case.f16 && !context.capabilities().f16 {
-            continue;
-        }
-        for dispatch in case.record(&context.restricted(case.restrict))?.recording.dispatches() {
-            if !case.device_only || dispatch.kernel().source(ShaderLanguage::Msl).is_none() {
-                recorded.insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
+/// What the cases of all ops record, on this device and its matrix units.
+struct Everything {
+    /// Kernels, by their addresses, and element types. Cases that an emulated GPU can run count only, and what a device of this kind has.
+    variants: HashSet<(usize, Vec<(&'static str, Element)>)>,
+    /// Names of kernels in WGSL without matrix units, an op each.
+    names: Vec<BTreeSet<&'static str>>,
+}
+
+fn address(kernel: &Kernel) -> usize {
+    std::ptr::from_ref(kernel).addr()
+}
+
+/// Recorded once, since it takes a minute.
+fn everything() -> Result<&'static Everything, Failed> {
+    static EVERYTHING: LazyLock<Result<Everything, String>> = LazyLock::new(|| {
+        let wgsl = context().with_language(ShaderLanguage::Wgsl).map_err(|e| e.to_string())?;
+        let mut everything = Everything { variants: HashSet::new(), names: vec![BTreeSet::new(); ops().len()] };
+        for (op, names) in ops().iter().zip(&mut everything.names) {
+            let units = with_matrix_units().filter(|_| op.on_matrix_units());
+            for context in [Some(&wgsl), units].into_iter().flatten() {
+                for case in op.cases().iter().filter(|case| !case.f16 || context.capabilities().f16) {
+                    let recorded = case.record(&context.restricted(case.restrict)).map_err(|e| format!("{}: {e}", case.name))?;
+                    for dispatch in recorded.recording.dispatches() {
+                        if !case.device_only || dispatch.kernel().source(ShaderLanguage::Msl).is_none() {
+                            everything.variants.insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
+                        }
+                        if std::ptr::eq(context, &wgsl) {
+                            names.insert(dispatch.kernel().name);
+                        }
+                    }
+                }
             }
         }
-    }
+        Ok(everything)
+    });
+    EVERYTHING.as_ref().map_err(|e| e.into())
+}
+
+fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
+    let recorded = &everything()?.variants;
     let missing = |kernel: &'static Kernel| {
         let variants = kernel.variants().into_iter().filter(|variant| variant.language != ShaderLanguage::Msl && variant.subgroups);
         // A matrix unit that this device does not have is for others to test.
@@ -61,4 +92,27 @@ fn every_kernel_and_variant_has_a_case() -> Result<(), Failed> {
     };
     let missing: Vec<_> = catalog().flat_map(missing).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("no case has {}", missing.join(", ")).into()) }
+}
+
+/// The table of docs/kernels.md is made from the cases.
+fn the_table_of_ops_is_true() -> Result<(), Failed> {
+    let mut table = "| op | its kernels (*italic*: in WGSL only) | compared by |\n| --- | --- | --- |\n".to_owned();
+    for (op, names) in ops().iter().zip(&everything()?.names) {
+        // In the order of the catalog.
+        let kernels = catalog().filter(|kernel| names.contains(kernel.name));
+        let shown: Vec<_> = kernels
+            .map(|kernel| match kernel.source(ShaderLanguage::Msl) {
+                Some(_) => format!("`{}`", kernel.name),
+                None => format!("*`{}`*", kernel.name),
+            })
+            .collect();
+        let exact = op.cases().iter().filter(|case| case.exact).count();
+        let by = match exact {
+            0 => "derived bounds",
+            all if all == op.cases().len() => "equal bits",
+            _ => "equal bits, or derived bounds",
+        };
+        table += &format!("| `{}` | {} | {by} |\n", op.name, shown.join(", "));
+    }
+    Ok(files::check_table("docs/kernels.md", "kernels", &table)?)
 }

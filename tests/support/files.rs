@@ -1,5 +1,6 @@
-//! Directories for tests of files.
+//! Directories for tests of files, and documents that are made from the code.
 
+use crate::repository;
 use std::{fs, path::PathBuf};
 
 /// A directory that is gone with the test.
@@ -27,4 +28,20 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// What stands in a document between `<!-- name: begin -->` and `<!-- name: end -->` is `wanted`; with `UPDATE` in the environment, it is made so.
+///
+/// # Errors
+/// It is not.
+pub fn check_table(document: &str, name: &str, wanted: &str) -> Result<(), String> {
+    let path = repository(document);
+    let text = fs::read_to_string(&path).map_err(|e| format!("{document}: {e}"))?;
+    let [begin, end] = ["begin", "end"].map(|at| format!("<!-- {name}: {at} -->"));
+    let (before, rest) = text.split_once(&begin).ok_or_else(|| format!("{document} lacks {begin}"))?;
+    let (found, after) = rest.split_once(&end).ok_or_else(|| format!("{document} lacks {end}"))?;
+    if std::env::var_os("UPDATE").is_some() {
+        return fs::write(&path, format!("{before}{begin}\n{wanted}{end}{after}")).map_err(|e| format!("{document}: {e}"));
+    }
+    if found.trim() == wanted.trim() { Ok(()) } else { Err(format!("{document}: the table `{name}` is out of date; UPDATE=1 writes it")) }
 }
