@@ -1,12 +1,16 @@
-//! Kernels of one product: where they add in the same order, they give the same bits.
+//! Kernels of one product, and kernels in workgroups and tiles of other sizes: where they add in the same order, they give the same bits.
 
 use bitnet_wgpu::{
-    Context, Dispatch, Encoder, Float, Kernel, PackedTernary, Result, Scales,
+    Context, Dispatch, Encoder, Float, Kernel, PackedTernary, Result, Scales, ShaderLanguage,
     bitnet::{self, Layout},
     catalog, f16,
+    kernel::{Grid, Source},
     tensor::{self, Side},
 };
-use support::{block_on, contexts, convert, floats, quantize_as, rng, ternary, ternary_with, with_matrix_units};
+use std::{collections::HashMap, sync::Arc};
+use support::{
+    Case, Leeway, Recorded, block_on, context, contexts, convert, floats, ops, quantize_as, rng, ternary, ternary_with, with_matrix_units,
+};
 
 /// What each of these kernels makes of the first dispatch of `record`, in bits.
 fn outputs(context: &Context, kernels: &[&str], record: impl Fn(&mut Encoder) -> Result<()>) -> Vec<Vec<u8>> {
@@ -131,5 +135,109 @@ fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize)
         assert!(names.len() > 3, "{names:?}");
         let record = |e: &mut Encoder| bitnet::bitlinear_quantized::<f32>(e, &xq, &w).map(|_| ());
         assert_same(&names, &outputs(context, &names, record), &format!("{m} × {} × {}", w.rows(), w.columns()));
+    }
+}
+
+/// Ops of the families below, and how many of their cases are tried.
+const SIZED: &[(&str, usize)] = &[
+    ("tensor::sum", 4),
+    ("tensor::max", 2),
+    ("tensor::argmax", 2),
+    ("tensor::norm", 2),
+    ("tensor::variance", 2),
+    ("tensor::softmax", 4),
+    ("tensor::layer_norm", 3),
+    ("tensor::cross_entropy", 2),
+    ("transformer::rms_norm", 3),
+    ("transformer::rms_norm_backward", 2),
+    ("transformer::rms_norm_heads", 2),
+    ("bitnet::quantize_activations", 4),
+    ("bitnet::quantize_activations_4bit", 3),
+    ("bitnet::quantize_activations_with_zero_point", 3),
+    ("bitnet::fake_quantize_activations", 2),
+    ("bitnet::rms_norm_fake_quantize", 2),
+    ("bitnet::rms_norm_quantize", 3),
+    ("bitnet::gate_norm_quantize", 2),
+    ("transformer::attention", 3),
+    ("transformer::flash_attention", 2),
+    ("transformer::flash_attention_backward", 1),
+];
+
+/// Sizes by which a kernel must give the same bits: threads of a row, as many rows as fit into more threads, rows of a tile of attention, columns of matrices
+/// that are staged together. Those whose sums follow the size of a workgroup have none.
+fn sizes(kernel: &Kernel) -> Vec<Source> {
+    let Some(&source) = kernel.source(ShaderLanguage::Wgsl) else { return Vec::new() };
+    let threads = |threads: u32| {
+        let mut sized = source;
+        sized.workgroup_size = [threads, 1, 1];
+        sized.workgroup_bytes = source.workgroup_bytes * threads.div_ceil(source.threads());
+        sized
+    };
+    let has = |part: &str| kernel.parts(&source).any(|p| p.path == format!("wgsl/{part}.wgsl"));
+    let most = context().device().limits().max_compute_invocations_per_workgroup;
+    let sized = if has("transformer/flash_attention_tiles") {
+        let shallow = |&(name, value): &(&'static str, u32)| (name, if name == "DEPTH" { value / 2 } else { value });
+        vec![source.constants(Box::leak(source.constants.iter().map(shallow).collect()))]
+    } else if has("transformer/attention_few") {
+        let rows = 12 - source.tile[0];
+        vec![source.tile([rows, 1, 1]).workgroup_bytes(2 * source.workgroup_bytes)]
+    } else if has("shared/row") && source.tile == [1, 1, 1] {
+        // A thread has a quad of a head, which is all that it may have.
+        let least = if has("transformer/rms_norm_heads") { source.threads() } else { 1 };
+        [64, 128, 512].map(threads).into_iter().filter(|sized| sized.threads() >= least).collect()
+    } else if has("shared/lanes") && source.tile == [1, 1, 1] {
+        vec![threads(2 * source.threads())]
+    } else {
+        Vec::new()
+    };
+    sized.into_iter().filter(|sized| sized.threads() <= most && *sized != source).collect()
+}
+
+/// The same kernel in another size, without a hole.
+fn sized(kernel: &Kernel, mut source: Source) -> Kernel {
+    source.parts = Box::leak(kernel.parts(&source).copied().collect());
+    let made = Kernel::new(kernel.name, kernel.params, kernel.bindings, Box::leak(Box::new([source]))).entry(kernel.entry);
+    let made = made.features(kernel.features);
+    if kernel.grid == Grid::Flat { made.flat() } else { made }
+}
+
+/// Has a case run as it is, and once more for each size of its kernels. Gives the names of those that have some.
+fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'static str> {
+    let context = context.restricted(case.restrict).restricted(|c| c.device_barriers = false);
+    let mut recorded = case.record(&context).unwrap();
+    let before = recorded.before().unwrap();
+    let run = |recorded: &Recorded| {
+        recorded.write(&before).unwrap();
+        recorded.recording.submit().unwrap().wait().unwrap();
+        recorded.read().unwrap()
+    };
+    let wanted = run(&recorded);
+    let all: HashMap<&str, Vec<Source>> = recorded.recording.kernels().map(|kernel| (kernel.name, sizes(kernel))).collect();
+    for n in 0..all.values().map(Vec::len).max().unwrap_or(0) {
+        let mut encoder = context.encoder("in another size");
+        for dispatch in recorded.recording.dispatches() {
+            let kernel: &Kernel = dispatch.kernel();
+            let source = all[kernel.name].get(n).or(kernel.source(ShaderLanguage::Wgsl)).copied().unwrap();
+            encoder.repeat(&dispatch, &Arc::new(sized(kernel, source))).unwrap();
+        }
+        recorded = recorded.as_recorded(encoder.finish());
+        let got = run(&recorded);
+        let checked = recorded.watched(&before, &got).and_then(|watched| case.check(&watched, Leeway::Device));
+        assert_eq!(checked, Ok(()), "{op}, {}, size {n} of {all:?}", case.name);
+        assert!(got == wanted, "{op}, {}: other bits in size {n} of {all:?}", case.name);
+    }
+    all.into_iter().filter(|(_, sizes)| !sizes.is_empty()).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn workgroups_of_any_size_give_the_same_bits() {
+    let context = context().with_language(ShaderLanguage::Wgsl).unwrap();
+    for &(name, count) in SIZED {
+        let op = ops().iter().find(|op| op.name == name).unwrap();
+        let cases: Vec<&Case> = op.cases().iter().filter(|case| !case.device_only && !(case.f16 && !context.capabilities().f16)).collect();
+        // From all over: shapes and types differ most.
+        let chosen = (1..=count).map(|i| cases[i * cases.len() / count - 1]);
+        let tried: Vec<_> = chosen.flat_map(|case| assert_same_in_all_sizes(case, &context, name)).collect();
+        assert!(!tried.is_empty(), "no kernel of {name} has another size");
     }
 }

@@ -1,11 +1,13 @@
 //! Ops and their gradients against PyTorch's (data/torch/make.py).
 
 use bitnet_wgpu::{
-    ElementType, Encoder, Error, Result, Tensor, bitnet,
+    Bits, ElementType, Encoder, Error, Float, IntMatrix, Result, Tensor,
+    bitnet::{self, Layout, QuantizedActivations, QuantizedInt8, Scheme},
+    f16,
     linear_algebra::{self as la, Outcome, Triangle},
-    optimizer::{self, AdamW, AdamWState, Sgd},
+    optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
-    transformer::{self, FlashAttentionOptions, Qkv},
+    transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
 };
 use safetensors::SafeTensors;
 use std::{collections::HashSet, sync::LazyLock};
@@ -43,7 +45,7 @@ fn upload<T: ElementType>(name: &str, of: fn(u32) -> T) -> Tensor<T> {
 
 impl Case {
     fn x(&self, i: usize) -> Tensor<f32> {
-        upload(&format!("{}/in{i}", self.name), f32::from_bits)
+        self.floats(&format!("in{i}"))
     }
 
     fn ids(&self, i: usize) -> Tensor<u32> {
@@ -51,7 +53,11 @@ impl Case {
     }
 
     fn dy(&self) -> Tensor<f32> {
-        upload(&format!("{}/dy", self.name), f32::from_bits)
+        self.floats("dy")
+    }
+
+    fn floats<T: Float>(&self, what: &str) -> Tensor<T> {
+        upload(&format!("{}/{what}", self.name), |word| T::from_f32(f32::from_bits(word)))
     }
 
     /// Submits what was recorded, and gives a result that is now known to be sound.
@@ -63,15 +69,22 @@ impl Case {
     }
 }
 
-/// What an op gives: floats, or ids.
+/// What an op gives: floats, halves, or ids.
 enum Out {
     Floats(Tensor<f32>),
+    Halves(Tensor<f16>),
     Ids(Tensor<u32>),
 }
 
 impl From<Tensor<f32>> for Out {
     fn from(from: Tensor<f32>) -> Self {
         Self::Floats(from)
+    }
+}
+
+impl From<Tensor<f16>> for Out {
+    fn from(from: Tensor<f16>) -> Self {
+        Self::Halves(from)
     }
 }
 
@@ -83,8 +96,8 @@ impl From<Tensor<u32>> for Out {
 
 type Run = fn(&mut Case) -> Result<Vec<Out>>;
 /// An op of one input, and its gradient.
-type Forward = fn(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>;
-type Backward = fn(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>;
+type Forward<X, Y> = fn(&mut Encoder, &Tensor<X>) -> Result<Tensor<Y>>;
+type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
 
 /// An op of one input, with constants, and its gradient.
 macro_rules! unary {
@@ -115,6 +128,9 @@ macro_rules! compare {
         })
     };
 }
+
+/// Of masks of dropout.
+const SEED: u64 = 5 << 32 | 7;
 
 /// The middle dimension of three.
 const MIDDLE: [usize; 1] = [1];
@@ -149,9 +165,103 @@ fn sgd(c: &mut Case, numbers: Sgd) -> Result<Vec<Out>> {
     steps(c, |e, _, w, gradient| optimizer::sgd(e, numbers, w, gradient, &velocity))
 }
 
-fn gate(c: &mut Case, op: Forward, backward: Backward) -> Result<Vec<Out>> {
-    let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+fn one_input<X: Float, Y: Float>(c: &mut Case, op: Forward<X, Y>, backward: Backward<X>) -> Result<Vec<Out>>
+where
+    Out: From<Tensor<X>> + From<Tensor<Y>>,
+{
+    let (x, dy, e) = (c.floats("in0"), c.floats("dy"), &mut c.encoder);
     Ok(vec![op(e, &x)?.into(), backward(e, &x, &dy)?.into()])
+}
+
+fn softmax<T: Float>(c: &mut Case) -> Result<Vec<Out>>
+where
+    Out: From<Tensor<T>>,
+{
+    let (x, dy, e) = (c.floats::<T>("in0"), c.floats("dy"), &mut c.encoder);
+    let y = tensor::softmax(e, &x)?;
+    let dx = tensor::softmax_backward(e, &y, &dy)?;
+    Ok(vec![y.into(), dx.into()])
+}
+
+fn layer_norm<T: Float>(c: &mut Case) -> Result<Vec<Out>>
+where
+    Out: From<Tensor<T>>,
+{
+    let (x, weight, bias, dy, e) = (c.floats::<T>("in0"), c.x(1), c.x(2), c.floats("dy"), &mut c.encoder);
+    let of = tensor::layer_norm_backward(e, &x, &weight, 1e-5, &dy)?;
+    Ok(vec![tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(), of.x.into(), of.weight.into(), of.bias.into()])
+}
+
+fn matmul<T: Float>(c: &mut Case) -> Result<Vec<Out>>
+where
+    Out: From<Tensor<T>>,
+{
+    let (a, b, dy, e) = (c.floats::<T>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
+    let (da, db) = (tensor::matmul(e, &dy, Side::transposed(&b))?, tensor::matmul(e, Side::transposed(&a), &dy)?);
+    Ok(vec![tensor::matmul(e, &a, &b)?.into(), da.into(), db.into()])
+}
+
+fn flash_attention<T: Float>(c: &mut Case) -> Result<Vec<Out>>
+where
+    Out: From<Tensor<T>>,
+{
+    let (q, k, v, dy, e) = (c.floats::<T>("in0"), c.floats("in1"), c.floats("in2"), c.floats("dy"), &mut c.encoder);
+    let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
+    let attended = transformer::flash_attention(e, qkv, causal)?;
+    let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
+    Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
+}
+
+/// Sums with an element itself or without; the gradient is by the `other` ones.
+fn prefix_sum(c: &mut Case, prefix: Prefix, other: Prefix) -> Result<Vec<Out>> {
+    let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+    let all = tensor::sum(e, &dy, [1])?.reshape([x.shape().dims()[0], 1])?;
+    let before = tensor::prefix_sum(e, &dy, other)?;
+    Ok(vec![tensor::prefix_sum(e, &x, prefix)?.into(), tensor::sub(e, &all, &before)?.into()])
+}
+
+type QuantizeWeights = fn(&mut Encoder, &Tensor<f32>) -> Result<IntMatrix>;
+
+fn int_rows(e: &mut Encoder, w: &Tensor<f32>, bits: Bits) -> Result<IntMatrix> {
+    bitnet::quantize_weights_int(e, w, bits, None, Scheme::Asymmetric)
+}
+
+fn symmetric(e: &mut Encoder, w: &Tensor<f32>, bits: Bits) -> Result<IntMatrix> {
+    bitnet::quantize_weights_int(e, w, bits, Some(32), Scheme::Symmetric)
+}
+
+/// What the codes of weights stand for.
+fn int_weights(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
+    let (w, e) = (c.x(0), &mut c.encoder);
+    let w = quantize(e, &w)?;
+    Ok(vec![bitnet::dequantize_int::<f32>(e, &w)?.into()])
+}
+
+/// Activations that are not quantised.
+fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
+    let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
+    let w = quantize(e, &w)?;
+    let (y, dx) = (bitnet::bitlinear_int(e, &x, &w)?, bitnet::bitlinear_int_backward(e, &dy, &w)?);
+    Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
+}
+
+/// Weights with a scale for 32 columns, and activations of 8 bits.
+fn bitlinear_int_quantized(c: &mut Case, bits: Bits) -> Result<Vec<Out>> {
+    let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
+    let w = bitnet::quantize_weights_int(e, &w, bits, Some(32), Scheme::Asymmetric)?;
+    let (tokens, features) = x.shape().as_matrix();
+    let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
+    bitnet::quantize_activations_into(e, &x, &quantized)?;
+    Ok(vec![bitnet::bitlinear_int_quantized::<f32>(e, &quantized, &w)?.into()])
+}
+
+/// What the codes of activations stand for, scales, and zero points if there are any.
+fn int8(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<QuantizedInt8>) -> Result<Vec<Out>> {
+    let (x, e) = (c.x(0), &mut c.encoder);
+    let made = quantize(e, &x)?;
+    let zeros = made.zero_points.as_ref().map(|zeros| tensor::cast::<i32, f32>(e, zeros)).transpose()?;
+    let values = bitnet::dequantize_int8::<f32>(e, &made)?;
+    Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
 }
 
 const CASES: &[(&str, Run)] = &[
@@ -188,8 +298,10 @@ const CASES: &[(&str, Run)] = &[
     compare!(greater),
     compare!(greater_equal),
     ("select", |c| {
-        let (condition, a, b) = (c.ids(0), c.x(1), c.x(2));
-        Ok(vec![tensor::select(&mut c.encoder, &condition, &a, &b)?.into()])
+        let (condition, a, b, dy, e) = (c.ids(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
+        let zero = Tensor::zeros(context(), [])?;
+        let (da, db) = (tensor::select(e, &condition, &dy, &zero)?, tensor::select(e, &condition, &zero, &dy)?);
+        Ok(vec![tensor::select(e, &condition, &a, &b)?.into(), da.into(), db.into()])
     }),
     ("sum", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
@@ -224,10 +336,8 @@ const CASES: &[(&str, Run)] = &[
         let x = c.x(0);
         Ok(vec![tensor::argmin(&mut c.encoder, &x, MIDDLE)?.into()])
     }),
-    ("prefix_sum", |c| {
-        let x = c.x(0);
-        Ok(vec![tensor::prefix_sum(&mut c.encoder, &x, Prefix::Inclusive)?.into()])
-    }),
+    ("prefix_sum", |c| prefix_sum(c, Prefix::Inclusive, Prefix::Exclusive)),
+    ("prefix_sum_exclusive", |c| prefix_sum(c, Prefix::Exclusive, Prefix::Inclusive)),
     ("permute", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         Ok(vec![tensor::permute(e, &x, &[2, 0, 1])?.into(), tensor::permute(e, &dy, &[1, 2, 0])?.into()])
@@ -254,12 +364,7 @@ const CASES: &[(&str, Run)] = &[
         let ids = c.ids(0);
         Ok(vec![tensor::one_hot::<f32>(&mut c.encoder, &ids, 7)?.into()])
     }),
-    ("softmax", |c| {
-        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::softmax(e, &x)?;
-        let dx = tensor::softmax_backward(e, &y, &dy)?;
-        Ok(vec![y.into(), dx.into()])
-    }),
+    ("softmax", softmax::<f32>),
     ("log_softmax", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         let y = tensor::log_softmax(e, &x)?;
@@ -278,11 +383,7 @@ const CASES: &[(&str, Run)] = &[
         let dx = tensor::cross_entropy_backward(e, &x, &targets, options, &dy)?;
         Ok(vec![tensor::cross_entropy(e, &x, &targets, options)?.into(), dx.into()])
     }),
-    ("layer_norm", |c| {
-        let (x, weight, bias, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
-        let of = tensor::layer_norm_backward(e, &x, &weight, 1e-5, &dy)?;
-        Ok(vec![tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(), of.x.into(), of.weight.into(), of.bias.into()])
-    }),
+    ("layer_norm", layer_norm::<f32>),
     ("rms_norm", |c| {
         let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
         let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
@@ -294,11 +395,7 @@ const CASES: &[(&str, Run)] = &[
         let angles = context().upload(&transformer::rope_angles(&frequencies, 5), [5, 4, 2])?;
         Ok(vec![transformer::rotate(e, &x, &angles, 0)?.into(), transformer::rotate_backward(e, &dy, &angles, 0)?.into()])
     }),
-    ("matmul", |c| {
-        let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let (da, db) = (tensor::matmul(e, &dy, Side::transposed(&b))?, tensor::matmul(e, Side::transposed(&a), &dy)?);
-        Ok(vec![tensor::matmul(e, &a, &b)?.into(), da.into(), db.into()])
-    }),
+    ("matmul", matmul::<f32>),
     ("matmul_transposed", |c| {
         let (a, b, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
         let y = tensor::matmul(e, Side::transposed(&a), Side::transposed(&b))?;
@@ -314,15 +411,10 @@ const CASES: &[(&str, Run)] = &[
         let (y, dx) = (bitnet::bitlinear_float(e, &x, &w)?, bitnet::bitlinear_backward(e, &dy, &w)?);
         Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
     }),
-    ("relu2_gate", |c| gate(c, bitnet::relu2_gate, bitnet::relu2_gate_backward)),
-    ("silu_gate", |c| gate(c, bitnet::silu_gate, bitnet::silu_gate_backward)),
-    ("flash_attention", |c| {
-        let (q, k, v, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
-        let (qkv, causal) = (Qkv { q: &q, k: &k, v: &v }, FlashAttentionOptions::default().causal());
-        let attended = transformer::flash_attention(e, qkv, causal)?;
-        let of = transformer::flash_attention_backward(e, qkv, &attended, &dy, causal)?;
-        Ok(vec![attended.y.into(), of.q.into(), of.k.into(), of.v.into()])
-    }),
+    ("relu2_gate", |c| one_input(c, bitnet::relu2_gate::<f32>, bitnet::relu2_gate_backward)),
+    ("silu_gate", |c| one_input(c, bitnet::silu_gate::<f32>, bitnet::silu_gate_backward)),
+    ("gelu_tanh_gate", |c| one_input(c, bitnet::gelu_tanh_gate::<f32>, bitnet::gelu_tanh_gate_backward)),
+    ("flash_attention", flash_attention::<f32>),
     ("linear_cross_entropy", |c| {
         let (x, w, targets, dy, e) = (c.x(0), c.x(1), c.ids(2), c.dy(), &mut c.encoder);
         let options = LinearCrossEntropyOptions::from(CrossEntropyOptions::default().ignore(3)).chunk(4);
@@ -345,10 +437,79 @@ const CASES: &[(&str, Run)] = &[
         Ok(vec![bitnet::hadamard(e, &x, 8)?.into(), bitnet::hadamard(e, &dy, 8)?.into()])
     }),
     ("matmul_with", |c| {
-        let (a, b, bias) = (c.x(0), c.x(1), c.x(2));
-        let epilogue = Epilogue::new().bias(&bias).activation(Activation::Gelu);
-        Ok(vec![tensor::matmul_with(&mut c.encoder, &a, &b, &epilogue)?.into()])
+        let (a, b, bias, dy, e) = (c.x(0), c.x(1), c.x(2), c.dy(), &mut c.encoder);
+        let biased = Epilogue::new().bias(&bias);
+        let y = tensor::matmul_with(e, &a, &b, &biased.activation(Activation::Gelu))?;
+        let before = tensor::matmul_with(e, &a, &b, &biased)?;
+        let d = tensor::gelu_backward(e, &before, &dy)?;
+        let (da, db) = (tensor::matmul(e, &d, Side::transposed(&b))?, tensor::matmul(e, Side::transposed(&a), &d)?);
+        Ok(vec![y.into(), da.into(), db.into(), tensor::sum(e, &d, [0])?.into()])
     }),
+    unary!(binarize, binarize_backward),
+    ("dropout", |c| {
+        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+        Ok(vec![tensor::dropout(e, &x, 0.1, SEED)?.into(), tensor::dropout(e, &dy, 0.1, SEED)?.into()])
+    }),
+    ("relu_dropout", |c| {
+        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+        Ok(vec![tensor::relu_dropout(e, &x, 0.1, SEED)?.into(), tensor::relu_dropout_backward(e, &x, &dy, 0.1, SEED)?.into()])
+    }),
+    ("rms_norm_fake_quantize", |c| {
+        let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
+        let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
+        Ok(vec![bitnet::rms_norm_fake_quantize(e, &x, &gain, 1e-5, 1.0)?.into(), of.x.into(), of.gain.into()])
+    }),
+    ("rms_norm_heads", |c| {
+        let (qkv, query_gain, key_gain) = (c.x(0), c.x(1), c.x(2));
+        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 8 };
+        transformer::rms_norm_heads(&mut c.encoder, &qkv, shape, &query_gain, &key_gain, 1e-5)?;
+        Ok(vec![qkv.into()])
+    }),
+    ("bitlinear", |c| {
+        let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
+        let (w, quantized) = (bitnet::quantize_weights(e, &weights)?, bitnet::quantize_activations(e, &x)?);
+        let (dx, rounded) = (bitnet::bitlinear_backward(e, &dy, &w)?, bitnet::dequantize_activations(e, &quantized)?);
+        Ok(vec![bitnet::bitlinear(e, &x, &w)?.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &rounded)?.into()])
+    }),
+    ("quantize_weights_int2", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Two))),
+    ("quantize_weights_int4", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Four))),
+    ("quantize_weights_int8", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Eight))),
+    ("quantize_weights_int2_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Two))),
+    ("quantize_weights_int4_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Four))),
+    ("quantize_weights_int8_symmetric", |c| int_weights(c, |e, w| symmetric(e, w, Bits::Eight))),
+    ("quantize_weights_binary", |c| int_weights(c, bitnet::quantize_weights_binary)),
+    ("quantize_weights_binary_by_row", |c| int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, None))),
+    ("bitlinear_int1", |c| bitlinear_int(c, bitnet::quantize_weights_binary)),
+    ("bitlinear_int2", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Two))),
+    ("bitlinear_int4", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Four))),
+    ("bitlinear_int8", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Eight))),
+    ("bitlinear_int2_quantized", |c| bitlinear_int_quantized(c, Bits::Two)),
+    ("bitlinear_int4_quantized", |c| bitlinear_int_quantized(c, Bits::Four)),
+    ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight)),
+    ("quantize_activations", |c| {
+        let (x, e) = (c.x(0), &mut c.encoder);
+        let made = bitnet::quantize_activations(e, &x)?;
+        Ok(vec![bitnet::dequantize_activations::<f32>(e, &made)?.into()])
+    }),
+    ("quantize_activations_4bit", |c| {
+        let (x, e) = (c.x(0), &mut c.encoder);
+        let made = bitnet::quantize_activations_4bit(e, &x)?;
+        Ok(vec![bitnet::dequantize_int4::<f32>(e, &made)?.into(), made.scales().clone().into()])
+    }),
+    ("quantize_activations_by_tensor", |c| int8(c, bitnet::quantize_activations_by_tensor)),
+    ("quantize_activations_static", |c| int8(c, |e, x| bitnet::quantize_activations_static(e, x, (-0.7, 1.6)))),
+    ("quantize_activations_with_zero_point", |c| int8(c, bitnet::quantize_activations_with_zero_point)),
+    ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
+    ("mul_f16", |c| {
+        let (a, b, dy, e) = (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
+        let (da, db) = tensor::mul_backward(e, &a, &b, &dy)?;
+        Ok(vec![tensor::mul(e, &a, &b)?.into(), da.into(), db.into()])
+    }),
+    ("softmax_f16", softmax::<f16>),
+    ("layer_norm_f16", layer_norm::<f16>),
+    ("matmul_f16", matmul::<f16>),
+    ("gelu_tanh_gate_f16", |c| one_input(c, bitnet::gelu_tanh_gate::<f16>, bitnet::gelu_tanh_gate_backward)),
+    ("flash_attention_f16", flash_attention::<f16>),
     ("adamw", |c| {
         let (numbers, state) = (AdamW::new(0.02).betas(0.9, 0.99).decay(0.1), AdamWState::new(context(), [6, 5])?);
         steps(c, |e, step, w, gradient| optimizer::adamw(e, numbers, step, w, gradient, &state))
@@ -356,6 +517,15 @@ const CASES: &[(&str, Run)] = &[
     ("sgd", |c| sgd(c, Sgd::new(0.05).decay(0.1))),
     ("sgd_momentum", |c| sgd(c, Sgd::new(0.05).momentum(0.9))),
     ("sgd_nesterov", |c| sgd(c, Sgd::new(0.05).momentum(0.9).nesterov().decay(0.1))),
+    ("lion", |c| {
+        let mean = Tensor::zeros(context(), [6, 5])?;
+        steps(c, |e, _, w, gradient| optimizer::lion(e, Lion::new(0.02).decay(0.1), w, gradient, &mean))
+    }),
+    ("ema", |c| {
+        let (average, w) = (c.x(0), c.x(1));
+        optimizer::ema(&mut c.encoder, &average, &w, 0.9)?;
+        Ok(vec![average.into()])
+    }),
     ("clip_gradients", |c| {
         let (a, b) = (c.x(0), c.x(1));
         let norm = optimizer::clip_gradients(&mut c.encoder, &[&a, &b], 1.5)?;
@@ -389,26 +559,25 @@ const CASES: &[(&str, Run)] = &[
     }),
 ];
 
-/// Panics if an output is off: floats by more than 2e-6 of the largest of their tensor, ids at all.
+/// Panics if an output is off by more than a share of the largest of its tensor: floats by 2e-6, ids at all, halves by 2e-3, since some are made of others, and
+/// devices may round them as they like.
 fn compare(name: &str, found: &Out) {
     let (shape, wanted) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
-    let (dims, off) = match found {
-        Out::Ids(found) => (found.shape(), (block_on(found.read()).unwrap() != wanted).then_some(f64::INFINITY)),
-        Out::Floats(found) => {
-            let wanted: Vec<f64> = wanted.into_iter().map(|word| f32::from_bits(word).into()).collect();
-            let largest = wanted.iter().fold(0f64, |max, v| max.max(v.abs()));
-            let got = block_on(found.read()).unwrap();
-            assert_eq!(got.len(), wanted.len(), "{name}");
-            let off = got
-                .iter()
-                .zip(&wanted)
-                .map(|(&got, wanted)| (f64::from(got) - wanted).abs())
-                .fold(0.0, |max: f64, v| if v.is_nan() { v } else { max.max(v) });
-            (found.shape(), (off.is_nan() || off > 2e-6 * largest).then_some(off / largest))
+    let (dims, got, share) = match found {
+        Out::Ids(found) => {
+            assert_eq!((found.shape().dims(), block_on(found.read()).unwrap()), (&shape[..], wanted), "{name}");
+            return;
         }
+        Out::Floats(found) => (found.shape(), block_on(found.read()).unwrap(), 2e-6),
+        Out::Halves(found) => (found.shape(), block_on(found.read()).unwrap().into_iter().map(f32::from).collect(), 2e-3),
     };
     assert_eq!(dims.dims(), shape, "{name}");
-    assert_eq!(off, None, "{name}");
+    let wanted: Vec<f64> = wanted.into_iter().map(|word| f32::from_bits(word).into()).collect();
+    let largest = wanted.iter().fold(0f64, |max, v| max.max(v.abs()));
+    for (i, (&got, wanted)) in got.iter().zip(&wanted).enumerate() {
+        let off = (f64::from(got) - wanted).abs();
+        assert!(off <= share * largest, "{name}: number {i} is {got}, not {wanted}");
+    }
 }
 
 #[test]
@@ -416,6 +585,10 @@ fn ops_and_gradients_are_those_of_pytorch() {
     let file = SafeTensors::deserialize(&GOLDEN).unwrap();
     let mut left: HashSet<&str> = file.names().into_iter().filter(|name| name.contains("/out")).collect();
     for &(name, run) in CASES {
+        if name.ends_with("_f16") && !context().capabilities().f16 {
+            left.retain(|output| !output.starts_with(name));
+            continue;
+        }
         let mut case = Case { name, encoder: context().encoder(name) };
         let outputs = run(&mut case).unwrap_or_else(|error: Error| panic!("{name}: {error}"));
         let _ = case.encoder.submit().unwrap();

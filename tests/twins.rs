@@ -6,6 +6,7 @@ use bitnet_wgpu::{
     tensor::{self, Axes, CrossEntropyOptions, Linear},
     transformer::{self, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, SampleOptions, sample_cpu},
 };
+use std::f64::consts::PI;
 use support::{U, activations, assert_gradient, block_on, context, floats, ints, rng, shapes, ternary};
 
 #[test]
@@ -241,6 +242,27 @@ fn gradients_of_rows_are_slopes() {
     let made = transformer::rms_norm_backward_cpu(&x, &weight, eps, &dy).unwrap();
     assert_gradient("rms_norm, x", &x, &made.x, |x| norm(false, x, &wide_weight, &[0.0; 5]));
     assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| norm(false, &wide_x, gain, &[0.0; 5]));
+}
+
+#[test]
+fn gradients_of_gates_are_slopes() {
+    type Gate = (&'static str, fn(f64) -> f64, fn(f32, f32, f32) -> (f32, f32));
+    let gates: [Gate; 3] = [
+        ("relu2_gate", |x| x.max(0.0).powi(2), bitnet::relu2_gate_backward_cpu),
+        ("silu_gate", |x| x / (1.0 + (-x).exp()), bitnet::silu_gate_backward_cpu),
+        (
+            "gelu_tanh_gate",
+            |x| 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
+            bitnet::gelu_tanh_gate_backward_cpu,
+        ),
+    ];
+    let mut rng = rng(68);
+    for (name, function, backward) in gates {
+        for (x, dy) in floats(&mut rng, 40, 3.0).as_chunks::<2>().0.iter().zip(floats(&mut rng, 20, 2.0)) {
+            let (of_gate, of_up) = backward(x[0], x[1], dy);
+            assert_gradient(name, x, &[of_gate, of_up], |x| f64::from(dy) * function(x[0]) * x[1]);
+        }
+    }
 }
 
 #[test]

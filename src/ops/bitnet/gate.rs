@@ -1,5 +1,5 @@
 //! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's), y = silu(gate)·up (SwiGLU, Shazeer 2020, arXiv:2002.05202) and y = gelu(gate)·up (GEGLU,
-//! by GELU's approximation), and gradients of the first two: of a gate dy·up·f'(gate), of an up dy·f(gate).
+//! by GELU's approximation), and their gradients: of a gate dy·up·f'(gate), of an up dy·f(gate).
 
 #[cfg(feature = "models")]
 use super::gate_quantize::Gate;
@@ -13,7 +13,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    ops::tensor::activations::{gelu_tanh_cpu, relu2_backward_cpu, relu2_cpu, silu_backward_cpu, silu_cpu},
+    ops::tensor::activations::{gelu_tanh_backward_cpu, gelu_tanh_cpu, relu2_backward_cpu, relu2_cpu, silu_backward_cpu, silu_cpu},
     params, wgsl,
 };
 
@@ -47,8 +47,13 @@ static GELU_TANH_GATE: Kernel = forward(
     "gelu_tanh_gate",
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/gated"])],
 );
+static GELU_TANH_GATE_BACKWARD: Kernel = backward(
+    "gelu_tanh_gate_backward",
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gated_backward"])],
+);
 
-pub(super) const KERNELS: &[&Kernel] = &[&RELU2_GATE, &RELU2_GATE_BACKWARD, &SILU_GATE, &SILU_GATE_BACKWARD, &GELU_TANH_GATE];
+pub(super) const KERNELS: &[&Kernel] =
+    &[&RELU2_GATE, &RELU2_GATE_BACKWARD, &SILU_GATE, &SILU_GATE_BACKWARD, &GELU_TANH_GATE, &GELU_TANH_GATE_BACKWARD];
 
 /// relu(gate)²·up: `x` `[tokens, 2·features]` holds gate, then up, in every row; gives `[tokens, features]`, in `f32` since relu² overflows `f16`.
 ///
@@ -112,6 +117,14 @@ pub fn gelu_tanh_gate<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<
 /// As [`gelu_tanh_gate`]; [`Error::Shape`] if the output does not fit.
 pub fn gelu_tanh_gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl Into<Out<'y, Y>>) -> Result<()> {
     gate(encoder, &GELU_TANH_GATE, x, y.into())
+}
+
+/// The gradient of [`gelu_tanh_gate`]; else as [`relu2_gate_backward`].
+///
+/// # Errors
+/// [`Error::Shape`] if `dy` does not fit `x`.
+pub fn gelu_tanh_gate_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>) -> Result<Tensor<T>> {
+    gradient(encoder, &GELU_TANH_GATE_BACKWARD, x, dy)
 }
 
 fn allocated<T: Float>(encoder: &mut Encoder, kernel: &'static Kernel, x: &Tensor<T>) -> Result<Tensor<f32>> {
@@ -216,4 +229,9 @@ pub fn relu2_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
 /// The CPU twin of [`silu_gate_backward`], of one gate and up.
 pub fn silu_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
     (silu_backward_cpu(gate, dy * up), dy * silu_cpu(gate))
+}
+
+/// The CPU twin of [`gelu_tanh_gate_backward`], of one gate and up.
+pub fn gelu_tanh_gate_backward_cpu(gate: f32, up: f32, dy: f32) -> (f32, f32) {
+    (gelu_tanh_backward_cpu(gate, dy * up), dy * gelu_tanh_cpu(gate))
 }

@@ -3,10 +3,12 @@
     python3 make.py
 
 It needs PyTorch, NumPy and safetensors. A case has its inputs (`name/in0`, ..), the gradient of its result (`name/dy`), and what comes of them: its
-result or results, then the gradients of its inputs (`name/out0`, ..). Seeds follow from names.
+result or results, then the gradients of its inputs (`name/out0`, ..). Seeds follow from names. Numbers of cases whose names end with `_f16` are halves, in
+`f32`.
 """
 
 import pathlib
+import runpy
 import zlib
 
 import numpy as np
@@ -25,13 +27,17 @@ def rng(name):
 def case(name, f, *inputs, gradients=True):
     """Inputs are shapes (numbers from -2 to 2), or arrays of `f32` or `u32`."""
     random = rng(name)
-    arrays = [random.uniform(-2, 2, x).astype(np.float32) if isinstance(x, tuple) else x for x in inputs]
+
+    def numbers(shape):
+        return random.uniform(-2, 2, shape).astype(np.float16 if name.endswith("_f16") else np.float32).astype(np.float32)
+
+    arrays = [numbers(x) if isinstance(x, tuple) else x for x in inputs]
     xs = [torch.from_numpy(a.astype(np.float64 if a.dtype == np.float32 else np.int64)) for a in arrays]
     floats = [x.requires_grad_() for x in xs if x.is_floating_point()] if gradients else []
     results = f(*xs)
     results = list(results) if isinstance(results, (tuple, list)) else [results]
     if gradients:
-        dy = random.uniform(-2, 2, tuple(results[0].shape)).astype(np.float32)
+        dy = numbers(tuple(results[0].shape))
         GOLDEN[f"{name}/dy"] = dy
         results += torch.autograd.grad(results[0], floats, torch.from_numpy(dy.astype(np.float64)))
     for i, array in enumerate(arrays):
@@ -62,12 +68,23 @@ def rms_norm(x, gain):
     return F.rms_norm(x, x.shape[-1:], gain, 1e-5)
 
 
+def rms_norm_heads(qkv, query_gain, key_gain):
+    """Of two query heads and a key head; a value head stays."""
+    q, k, v = qkv.unflatten(-1, (4, -1)).split([2, 1, 1], 1)
+    return torch.cat([rms_norm(q, query_gain), rms_norm(k, key_gain), v], 1).flatten(1)
+
+
 def rotate(x):
     """Halves of heads [.., tokens, heads, head_dim] by position / 10000^(i / half)."""
     low, high = x.chunk(2, -1)
     half = low.shape[-1]
     angles = torch.outer(torch.arange(x.shape[-3]).double(), 10000 ** (-torch.arange(half).double() / half))[:, None]
     return torch.cat([low * angles.cos() - high * angles.sin(), high * angles.cos() + low * angles.sin()], -1)
+
+
+def gelu_tanh_gate(x):
+    gate, up = x.chunk(2, -1)
+    return F.gelu(gate, approximate="tanh") * up
 
 
 def masked_softmax(x):
@@ -81,6 +98,15 @@ def stepped(optimizer, steps, w, *gradients):
     for gradient in gradients[:steps]:
         w.grad = gradient.clone()
         optimizer.step()
+    return w
+
+
+def lion(w, *gradients):
+    """Chen et al. 2023, arXiv:2302.06675, which PyTorch has not."""
+    mean = torch.zeros_like(w)
+    for gradient in gradients:
+        w = (1 - 0.02 * 0.1) * w - 0.02 * (0.9 * mean + 0.1 * gradient).sign()
+        mean = 0.99 * mean + 0.01 * gradient
     return w
 
 
@@ -109,7 +135,7 @@ for name, f in {
 }.items():
     some = [rng(name + side).integers(0, 3, (4, 6)).astype(np.float32) for side in "ab"]
     case(name, lambda a, b: f(a, b).long(), *some, gradients=False)
-case("select", lambda c, a, b: torch.where(c > 0, a, b), ids("select", (3, 4), 2), (3, 4), (3, 4), gradients=False)
+case("select", lambda c, a, b: torch.where(c > 0, a, b), ids("select", (3, 4), 2), (3, 4), (3, 4))
 
 BOX = (2, 7, 3)
 for name, f in {
@@ -120,7 +146,8 @@ for name, f in {
 case("absmax", lambda x: x.abs().amax(1), BOX, gradients=False)
 case("argmax", lambda x: x.argmax(1), BOX, gradients=False)
 case("argmin", lambda x: x.argmin(1), BOX, gradients=False)
-case("prefix_sum", lambda x: x.cumsum(-1), (3, 40), gradients=False)
+case("prefix_sum", lambda x: x.cumsum(-1), (3, 40))
+case("prefix_sum_exclusive", lambda x: x.cumsum(-1) - x, (3, 40))
 case("permute", lambda x: x.permute(2, 0, 1), BOX)
 case("slice", lambda x: x[:, 2:5], BOX)
 case("concat", lambda a, b: torch.cat([a, b], 1), (2, 3, 3), (2, 4, 3))
@@ -139,6 +166,7 @@ case("matmul_transposed", lambda a, b: a.mT @ b.mT, (7, 5), (6, 7))
 case("bitlinear_float", lambda x, w: x @ ternary(w).T, (4, 37), (10, 37))
 case("relu2_gate", lambda x: F.relu(x[:, :6]) ** 2 * x[:, 6:], (4, 12))
 case("silu_gate", lambda x: F.silu(x[:, :6]) * x[:, 6:], (4, 12))
+case("gelu_tanh_gate", gelu_tanh_gate, (4, 12))
 
 
 def fake_quantized_weights(w):
@@ -151,6 +179,43 @@ def fake_quantized_weights(w):
 def fake_quantized_activations(x):
     scale = 127 / x.abs().amax(-1, keepdim=True)
     return straight_through(x, (x * scale).round().clamp(-128, 127) / scale)
+
+
+def quantized_rows(x, scale, zero, smallest, largest):
+    """By PyTorch's fake quantisation, which is in `f32`; scale and zero point are one a row, or one for all."""
+    scale, zero = scale.float().expand(len(x)), zero.int().expand(len(x))
+    return torch.fake_quantize_per_channel_affine(x.float(), scale, zero, 0, smallest, largest).double()
+
+
+def integers(w, bits, group=None, symmetric=False):
+    """Steps of a row, or of `group` columns, and a gradient straight through them."""
+    rows, most = w.detach().reshape(-1, group or w.shape[-1]), 2**bits - 1
+    below, above = rows.amin(1).clamp(max=0), rows.amax(1).clamp(min=0)
+    if symmetric:
+        scale, zero = torch.maximum(-below, above) / (most // 2), torch.full_like(below, most // 2 + 1)
+    else:
+        scale = (above - below) / most
+        zero = (-below / scale).round()
+    return straight_through(w, quantized_rows(rows, scale, zero, 0, most).reshape(w.shape))
+
+
+def signs(w, dim=None):
+    """BitNet's binary weights, of the whole tensor or of its rows."""
+    means = dict(dim=dim, keepdim=True) if dim else {}
+    return straight_through(w, torch.where(w > w.mean(**means), 1, -1) * w.abs().mean(**means))
+
+
+def codes_of_a_range(x, low, high):
+    """Activations between two numbers, what they are multiplied by, and the code of 0."""
+    scale = 255 / (high - low)
+    zero = (-low * scale).round() - 128
+    return quantized_rows(x, 1 / scale, zero, -128, 127), scale, zero
+
+
+def absmax_codes(x, largest, levels):
+    """Activations of as many levels on either side of 0, and what they are multiplied by."""
+    scale = levels / largest
+    return quantized_rows(x, 1 / scale, torch.zeros(()), -levels - 1, levels), scale
 
 
 def hadamard(x):
@@ -170,7 +235,38 @@ case("linear_cross_entropy", lambda x, w, i: F.cross_entropy(x @ w.T, i, reducti
 case("fake_quantize_weights", fake_quantized_weights, (5, 12))
 case("fake_quantize_activations", fake_quantized_activations, (5, 12))
 case("hadamard", hadamard, (3, 16))
-case("matmul_with", lambda a, b, bias: F.gelu(a @ b + bias), (5, 7), (7, 6), (6,), gradients=False)
+case("matmul_with", lambda a, b, bias: F.gelu(a @ b + bias), (5, 7), (7, 6), (6,))
+case("binarize", lambda x: straight_through(x.clamp(-1, 1), torch.where(x > 0, 1.0, -1.0)), SHAPE)
+# The same random words, from that file's own seeds.
+dropout = runpy.run_path(str(pathlib.Path(__file__).parent / "../learn/make.py"))["dropout"]
+case("dropout", lambda x: dropout(x, 5 << 32 | 7), (5, 9))
+case("relu_dropout", lambda x: dropout(F.relu(x), 5 << 32 | 7), (5, 9))
+case("rms_norm_fake_quantize", lambda x, gain: fake_quantized_activations(rms_norm(x, gain)), (4, 19), (19,))
+case("rms_norm_heads", rms_norm_heads, (3, 32), (8,), (8,), gradients=False)
+
+case("bitlinear", lambda x, w: fake_quantized_activations(x) @ ternary(w).T, (4, 37), (5, 37))
+for bits in (2, 4, 8):
+    case(f"quantize_weights_int{bits}", lambda w: integers(w, bits), (3, 37), gradients=False)
+    case(f"quantize_weights_int{bits}_symmetric", lambda w: integers(w, bits, 32, symmetric=True), (2, 64), gradients=False)
+    case(f"bitlinear_int{bits}", lambda x, w: x @ integers(w, bits).T, (3, 21), (4, 21))
+    case(f"bitlinear_int{bits}_quantized", lambda x, w: fake_quantized_activations(x) @ integers(w, bits, 32).T, (4, 64), (3, 64), gradients=False)
+case("quantize_weights_binary", signs, (3, 37), gradients=False)
+case("quantize_weights_binary_by_row", lambda w: signs(w, 1), (3, 37), gradients=False)
+case("bitlinear_int1", lambda x, w: x @ signs(w).T, (3, 21), (4, 21))
+case("quantize_activations", lambda x: absmax_codes(x, x.abs().amax(1), 127)[0], (2, 37), gradients=False)
+case("quantize_activations_4bit", lambda x: absmax_codes(x, x.abs().amax(1), 7), (2, 37), gradients=False)
+case("quantize_activations_by_tensor", lambda x: absmax_codes(x, x.abs().max(), 127), (2, 37), gradients=False)
+case("quantize_activations_static", lambda x: codes_of_a_range(x, torch.tensor(-0.7), torch.tensor(1.6)), (2, 37), gradients=False)
+case("quantize_activations_with_zero_point", lambda x: codes_of_a_range(x, x.amin(1).clamp(max=0), x.amax(1).clamp(min=0)),
+     positive("zero_point", (2, 37)) - np.float32(1), gradients=False)
+
+case("silu_f16", F.silu, SHAPE)
+case("mul_f16", torch.mul, (3, 1, 5), (4, 1))
+case("softmax_f16", lambda x: x.softmax(-1), SHAPE)
+case("layer_norm_f16", lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, 1e-5), (4, 19), (19,), (19,))
+case("matmul_f16", torch.matmul, (2, 5, 7), (2, 7, 6))
+case("gelu_tanh_gate_f16", gelu_tanh_gate, (4, 12))
+case("flash_attention_f16", grouped_attention, (4, 6, 8), (2, 6, 8), (2, 6, 8))
 
 gradients = [(6, 5)] * 3
 for name, optimizer in {
@@ -180,6 +276,8 @@ for name, optimizer in {
     "sgd_nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
 }.items():
     case(name, lambda w, *g: stepped(optimizer, 3, w, *g), (6, 5), *gradients, gradients=False)
+case("lion", lion, (6, 5), *gradients, gradients=False)
+case("ema", lambda average, w: torch.optim.swa_utils.get_ema_avg_fn(0.9)(average, w, 0), (6, 5), (6, 5), gradients=False)
 case("clip_gradients", lambda *g: clipped(1.5, *g), (6, 5), (7,), gradients=False)
 
 spd = rng("cholesky").uniform(-1, 1, (2, 6, 6))

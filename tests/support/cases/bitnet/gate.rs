@@ -82,9 +82,11 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
     Case::new(name, record, check).twin(move || vec![twin.clone()]).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
+/// A function and its gradient times dy, at x.
+type Activation = fn(f64, f64, [f32; 2]) -> (Near, Near);
 type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
 
-/// Those of both gates.
+/// Those of all gates.
 fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let x = convert::<T>(x);
     let dy = convert::<T>(&floats(&mut rng(18), tokens * features, 3.0));
@@ -102,14 +104,17 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
         let (of_gate, of_up) = bitnet::relu2_gate_backward_cpu(gate as f32, up as f32, dy as f32);
         [Near::exactly(of_gate), Near::exactly(of_up)]
     };
-    let silu = |(gate, up, dy): (f64, f64, f64)| {
-        let (forward, gradient) = activations::silu(gate, dy * up, [0.0; 2]);
+    let smooth = |function: Activation, (gate, up, dy): (f64, f64, f64)| {
+        let (forward, gradient) = function(gate, dy * up, [0.0; 2]);
         // The product of dy and up is rounded, too.
         [Near { error: gradient.error + U * gradient.exact.abs(), ..gradient }, times(forward, dy, 1.0)]
     };
-    let wanted = [laid_out(&relu2), laid_out(&silu)];
+    let [silu, gelu_tanh] = [activations::silu, activations::gelu_tanh].map(|function: Activation| laid_out(&|at| smooth(function, at)));
+    let wanted = [laid_out(&relu2), silu, gelu_tanh];
     let check = move |got: &[Data], _| wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()));
-    let twins = [bitnet::relu2_gate_backward_cpu, bitnet::silu_gate_backward_cpu].map(|twin| {
+    let twins: [fn(f32, f32, f32) -> (f32, f32); 3] =
+        [bitnet::relu2_gate_backward_cpu, bitnet::silu_gate_backward_cpu, bitnet::gelu_tanh_gate_backward_cpu];
+    let twins = twins.map(|twin| {
         let near = |(gate, up, dy): (f64, f64, f64)| {
             let (of_gate, of_up) = twin(gate as f32, up as f32, dy as f32);
             [Near::exactly(of_gate), Near::exactly(of_up)]
@@ -118,8 +123,8 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     });
     let record = move |r: &mut Recorder| {
         let (x, dy) = (r.upload(&x, [tokens, 2 * features])?, r.upload(&dy, [tokens, features])?);
-        let both: [Backward<T>; 2] = [bitnet::relu2_gate_backward, bitnet::silu_gate_backward];
-        for backward in both {
+        let all: [Backward<T>; 3] = [bitnet::relu2_gate_backward, bitnet::silu_gate_backward, bitnet::gelu_tanh_gate_backward];
+        for backward in all {
             let dx = backward(&mut r.encoder, &x, &dy)?;
             r.watch_all(&dx);
         }
