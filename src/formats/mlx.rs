@@ -10,7 +10,7 @@ use crate::{
     weights::{
         dense::{DenseElement, PackedDense},
         ternary::{
-            layout::{from_signs, transpose},
+            layout::{CODES_PER_WORD, ZEROS, from_signs, transpose},
             packed::PackedTernary,
             scales::Scales,
         },
@@ -109,9 +109,10 @@ impl Affine {
             return Err(weight.unsupported(format!("has the integer 3 in word {at}: not ternary")));
         }
         let stride = columns / 32 * self.bits;
-        let scales =
-            Scales::Groups { size: self.group, scales: if self.bits == 2 { scales } else { biases.iter().map(|bias| -bias).collect() } };
-        let packed = PackedTernary::from_rows(rows, columns, scales, |row, packed| {
+        let in_row = columns / self.group;
+        let scales: Vec<f32> = if self.bits == 2 { scales } else { biases.iter().map(|bias| -bias).collect() };
+        let shared = Scales::of_groups(self.group, in_row, scales.clone());
+        let packed = PackedTernary::from_rows(rows, columns, shared, |row, packed| {
             let words = words[row * stride..][..stride].iter().map(|word| u32::from_le_bytes(*word));
             match self.bits {
                 2 => packed.iter_mut().zip(words).for_each(|(packed, word)| *packed = transpose(word)),
@@ -120,6 +121,9 @@ impl Affine {
                     packed.iter_mut().zip(halves).for_each(|(packed, half)| *packed = from_signs(half));
                 }
             }
+            // With a scale of zero every weight is zero, whatever its integer; zeros keep it so under a scale shared with other groups.
+            let groups = packed.chunks_mut(self.group / CODES_PER_WORD).zip(&scales[row * in_row..]);
+            groups.filter(|(_, scale)| **scale == 0.0).for_each(|(codes, _)| codes.fill(ZEROS));
         });
         packed.map_err(|e| weight.error(e))
     }

@@ -4,7 +4,7 @@ use super::file::{ModelDirectory, bf16, config, file};
 use bitnet_wgpu::{DenseElement, Error, PackedTernary, Result, Scales, bitnet, formats::ModelFile};
 use half::{bf16 as Bf16, f16};
 use serde_json::{Value, json};
-use support::files::Directory;
+use support::files::{Directory, words};
 
 const ROWS: usize = 3;
 
@@ -153,12 +153,6 @@ fn activations_of_a_ternary_llama_are_guessed_and_said() {
         assert!(warned(&llama, element, &two, None).is_empty() && warned(&llama, element, &one, Some(false)).is_empty());
     }
     assert!(warned(&json!({"model_type": "qwen3"}), "F16", &one, None).is_empty());
-}
-
-/// Words of MLX: an integer of so many bits for every weight, the first in the lowest.
-fn words(integers: &[u32], bits: usize) -> Vec<u8> {
-    let word = |all: &[u32]| all.iter().rev().fold(0u32, |word, integer| word << bits | integer);
-    integers.chunks(32 / bits).flat_map(|all| word(all).to_le_bytes()).collect()
 }
 
 fn halves(numbers: &[f32], element: &str) -> Vec<u8> {

@@ -150,30 +150,17 @@ impl Block {
             return Err(format!("has code 3 (the value 2) in the block at its byte {}: not ternary", block * self.bytes));
         }
         let scales: Vec<f32> = blocks.map(|block| half(block, self.scale)).collect();
-        let scales = match (shared(&scales), self.columns) {
-            (Some(scale), _) => Scales::Tensor(scale),
-            // As in a file with blocks of 128, so that the same numbers are computed in the same way.
-            (None, 64) if columns.is_multiple_of(128) && scales.chunks_exact(2).all(|pair| pair[0] == pair[1]) => {
-                Scales::Groups { size: 128, scales: scales.into_iter().step_by(2).collect() }
-            }
-            (None, size) => Scales::Groups { size, scales },
-        };
+        let scales = Scales::of_groups(self.columns, columns / self.columns, scales);
         let row_bytes = columns / self.columns * self.bytes;
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
             for (block, words) in blocks.zip(words.chunks_exact_mut(self.columns / 16)) {
-                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared by all blocks.
+                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared with other blocks.
                 if half(block, self.scale) == 0.0 { words.fill(ZEROS) } else { (self.pack)(block, words) }
             }
         });
         packed.map_err(|e| e.to_string())
     }
-}
-
-/// The scale that all blocks with a nonzero scale have in common, if there is one.
-fn shared(scales: &[f32]) -> Option<f32> {
-    let first = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
-    scales.iter().all(|&scale| scale == first || scale == 0.0).then_some(first)
 }
 
 fn half(bytes: &[u8], at: usize) -> f32 {
