@@ -81,7 +81,7 @@ impl Small {
             Some((layer, part)) => format!("blk.{layer}.{}.weight", QWEN3.iter().find(|(name, _)| *name == part).unwrap().1),
             None => format!("{}.weight", if name == "model.norm" { "output_norm" } else { "token_embd" }),
         };
-        let maker = self.weights.iter().fold(Maker::qwen3(&self.config), |maker, w| {
+        let maker = self.weights.iter().fold(Maker::configured("qwen3", &self.config), |maker, w| {
             let shape = [w.rows as u64, w.columns as u64];
             if !embedding && w.name == "model.embed_tokens" {
                 return maker.tensor(&stored(&w.name), &shape, 30, &w.floats());
@@ -223,4 +223,10 @@ fn matrices_of_other_groups_are_stacked() {
             assert!(cpu.iter().zip(&gpu).all(|(a, b)| (a - b).abs() < 1e-3), "{size}");
         }
     }
+}
+
+/// Files of all types, each with an embedding of its own type, where it may be one.
+pub fn all() -> impl Iterator<Item = Vec<u8>> {
+    let small = Small::new(Of { shared: Some(1), zeros: false });
+    BLOCKS.into_iter().map(move |(_, layout)| small.gguf(layout, layout.1 <= GROUP).bytes())
 }

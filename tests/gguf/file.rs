@@ -85,8 +85,8 @@ impl Maker {
         maker.text("general.architecture", architecture).tensor("token_embd.weight", &[4, 8], 0, &[0; 4 * 8 * 4])
     }
 
-    /// The keys of a model of Qwen3, its rotary frequencies not scaled.
-    pub fn qwen3(c: &ModelConfig) -> Self {
+    /// The keys of a model, its rotary frequencies not scaled.
+    pub fn configured(architecture: &str, c: &ModelConfig) -> Self {
         let sizes = [
             ("block_count", c.layers),
             ("embedding_length", c.hidden),
@@ -97,9 +97,10 @@ impl Maker {
             ("attention.value_length", c.head_dim),
             ("context_length", c.context),
         ];
-        let maker = sizes.iter().fold(Self::default(), |maker, (key, size)| maker.number(&format!("qwen3.{key}"), *size as u32));
-        let maker = maker.float("qwen3.attention.layer_norm_rms_epsilon", c.eps).float("qwen3.rope.freq_base", c.rope_theta);
-        maker.text("general.architecture", "qwen3")
+        let key = |name: &str| format!("{architecture}.{name}");
+        let maker = sizes.iter().fold(Self::default(), |maker, (name, size)| maker.number(&key(name), *size as u32));
+        let maker = maker.float(&key("attention.layer_norm_rms_epsilon"), c.eps).float(&key("rope.freq_base"), c.rope_theta);
+        maker.text("general.architecture", architecture)
     }
 
     pub fn infos(&self) -> Vec<u8> {

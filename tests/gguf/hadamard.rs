@@ -19,7 +19,7 @@ const WIDTHS: [u32; 3] = [64, 144, 152];
 fn plain() -> Maker {
     let checkpoint = Checkpoint::open(directory("qwen3")).unwrap();
     let c = checkpoint.config();
-    let maker = Maker::qwen3(c).text("qwen3.rope.scaling.type", "yarn").float("qwen3.rope.scaling.factor", 4.0);
+    let maker = Maker::configured("qwen3", c).text("qwen3.rope.scaling.type", "yarn").float("qwen3.rope.scaling.factor", 4.0);
     let maker = maker.number("qwen3.rope.scaling.original_context_length", 512);
     let layers = (0..c.layers).flat_map(|layer| {
         QWEN3.iter().map(move |(name, stored)| (format!("model.layers.{layer}.{name}"), format!("blk.{layer}.{stored}")))
@@ -59,7 +59,7 @@ fn signs() -> Vec<i32> {
 const I32: u32 = 5;
 
 /// The file with its keys.
-fn keyed() -> Maker {
+pub fn keyed() -> Maker {
     let key = |name: &str| format!("prism.hadamard.{name}");
     let maker = plain().number(&key("version"), 1).number(&key("block_size"), BLOCK);
     let maker = maker.text(&key("transform"), "normalized-sylvester-walsh-hadamard").text(&key("axis"), "input-last-dimension");

@@ -12,6 +12,7 @@ use half::f16;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
+mod converted;
 mod encodings;
 mod file;
 mod groups;
