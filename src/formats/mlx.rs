@@ -2,7 +2,7 @@
 //! neighbouring columns. A weight is scale · integer + bias.
 
 use super::{
-    problem::{Problem, unsupported},
+    problem::{Problem, unsupported, with_share},
     safetensors::TensorBytes,
 };
 use crate::{
@@ -104,9 +104,11 @@ impl Affine {
             )));
         }
         let (words, _) = weight.bytes.as_chunks::<4>();
-        let bad = |word: &[u8; 4]| u32::from_le_bytes(*word) & u32::from_le_bytes(*word) >> 1 & 0x5555_5555 != 0;
-        if let Some(at) = (self.bits == 2).then(|| words.iter().position(bad)).flatten() {
-            return Err(weight.unsupported(format!("has the integer 3 in word {at}: not ternary")));
+        let threes = |word: &[u8; 4]| u32::from_le_bytes(*word) & u32::from_le_bytes(*word) >> 1 & 0x5555_5555;
+        if let Some(at) = (self.bits == 2).then(|| words.iter().position(|word| threes(word) != 0)).flatten() {
+            let count = words.iter().map(|word| threes(word).count_ones() as usize).sum();
+            let what = format!("has the integer 3 (the value 2), first in word {at}: not ternary");
+            return Err(weight.problem(with_share(what, count, rows * columns)));
         }
         let stride = columns / 32 * self.bits;
         let in_row = columns / self.group;

@@ -239,7 +239,7 @@ impl GgufTensor<'_> {
     pub(super) fn linear(&self, layout: I2sLayout, masters: Masters) -> Result<PackedTernary> {
         let (rows, columns) = self.matrix()?;
         if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, &self.bytes) {
-            return matrix.map_err(|e| self.error(e));
+            return matrix.map_err(|problem| self.problem(problem));
         }
         masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
     }
