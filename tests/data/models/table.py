@@ -621,9 +621,9 @@ def document(rows):
 
 
 def of_other_scripts():
-    """The last sections, which against_mlx.py and against_llama_cpp.py write."""
+    """The last sections, which against_mlx.py and against_llama_cpp.py write, or hands."""
     text = DOCUMENT.read_text()
-    places = [text.find(f"\n## {title}\n") for title in ("Beside MLX", "Written here, read by llama.cpp")]
+    places = [text.find(f"\n## {title}\n") for title in ("By name", "Beside MLX", "Written here, read by llama.cpp")]
     first = min([place for place in places if place >= 0], default=len(text))
     return text[first:]
 
