@@ -7,7 +7,7 @@ use bitnet_wgpu::{
     transformer::{self, AttentionShape, FlashAttentionOptions, HostKvCache, KvCache, NewTokens, Qkv, SampleOptions, sample_cpu},
 };
 use std::f64::consts::PI;
-use support::{U, activations, assert_gradient, block_on, context, floats, ints, rng, shapes, ternary};
+use support::{U, activations, assert_gradient, block_on, context, floats, ints, rng, shapes, ternary, ternary_with};
 
 #[test]
 fn absmean_is_the_papers() {
@@ -162,6 +162,23 @@ fn segments_scale_their_own_rows() {
     let x = activations(&mut rng, 1, 80);
     let separate: Vec<f32> = parts.iter().flat_map(|part| bitnet::bitlinear_cpu(&x, 1, part).unwrap()).collect();
     assert_eq!(bitnet::bitlinear_cpu(&x, 1, &fused).unwrap(), separate);
+}
+
+/// Of the smallest groups, where these divide the others.
+#[test]
+fn matrices_of_other_groups_are_stacked() {
+    let mut rng = rng(42);
+    let mut part = |group: Option<usize>| {
+        let scales =
+            group.map_or(Scales::Tensor(0.75), |size| Scales::Groups { size, scales: floats(&mut rng, 3 * 328usize.div_ceil(size), 2.0) });
+        ternary_with(&mut rng, 3, 328, scales)
+    };
+    let parts = [Some(128), None, Some(64), Some(192)].map(&mut part);
+    let stacked = PackedTernary::concat(&parts.each_ref()).unwrap();
+    assert_eq!((stacked.group(), stacked.rows()), (Some(64), 12));
+    assert_eq!(stacked.dequantize(), parts.iter().flat_map(PackedTernary::dequantize).collect::<Vec<_>>());
+    let [coarse, fine] = [Some(128), Some(80)].map(&mut part);
+    assert!(matches!(PackedTernary::concat(&[&coarse, &fine]), Err(Error::Invalid { .. })));
 }
 
 /// Σ dy·y, whose gradient is what `op_backward(.., dy)` gives.

@@ -2,6 +2,7 @@
 
 use super::{
     embedding::EmbeddingDefaults,
+    families,
     gemma::{self, LocalLayers},
     generation::GenerationDefaults,
     hadamard::Hadamard,
@@ -152,13 +153,7 @@ impl ModelConfig {
             "qwen3" => &QWEN3,
             "minicpm" => &MINICPM,
             "gemma3_text" => &GEMMA3,
-            "gemma3" => {
-                return unsupported("model_type `gemma3` is not supported: it sees images; of its models of text it is `gemma3_text`");
-            }
-            other => {
-                let known = "`bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3_text`";
-                return unsupported(format!("model_type `{other}` is not supported; {known} are"));
-            }
+            other => return families::refuse("model_type", other, "`bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3_text`"),
         };
         check_graph(json)?;
         let layers = json.size("num_hidden_layers", None)?;
@@ -407,6 +402,15 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
         if json.flag(key)? {
             return unsupported(format!("{key} is not supported: only layers without biases are"));
         }
+    }
+    // MiniCPM and Llama have such models under the same name.
+    for key in ["num_experts", "num_local_experts", "n_routed_experts"] {
+        if let Some(count) = json.get(key).filter(|count| count.as_u64() != Some(0)) {
+            return unsupported(format!("{key} is {count}: mixtures of experts are not supported"));
+        }
+    }
+    if json.get("vision_config").is_some() {
+        return unsupported("has a vision_config: models that see images are not supported");
     }
     let quantization = json.get("quantization_config").and_then(Value::as_object);
     match quantization.map(|quantization| Keys(quantization).text("quant_method")).transpose()?.flatten() {

@@ -3,7 +3,10 @@
 use super::problem::{Problem, unsupported};
 use crate::{
     ops::bitnet,
-    weights::ternary::{packed::PackedTernary, scales::Scales},
+    weights::ternary::{
+        packed::PackedTernary,
+        scales::{Scales, USUAL_GROUP},
+    },
 };
 use std::{path::Path, sync::Once};
 
@@ -23,7 +26,7 @@ pub(super) enum Masters {
 
 /// Columns that share a scale where float weights are ternary in groups: Ternary-Bonsai's. Those of TriLM, which has a scale for each part of a matrix that
 /// was on another device, are whole numbers of them.
-const GROUP: usize = 128;
+const GROUP: usize = USUAL_GROUP;
 
 const REFUSED: &str = "and nothing in the file says that the model was trained for ternary weights: \
      quantised, it would be another model. LoadOptions::quantize, or with_quantize of an opened file, allows it (--quantize on the command line)";
@@ -77,7 +80,7 @@ pub(super) fn ternary(weights: &[f32], rows: usize, columns: usize) -> Result<Pa
         _ => 2,
     };
     let scales = match scales(weights, rows, columns, columns) {
-        Ok(scales) => Scales::compress(None, with_neighbours(scales)),
+        Ok(scales) => Scales::of_rows(scales),
         Err(_) => Scales::Groups { size: GROUP, scales: scales(weights, rows, columns, GROUP)? },
     };
     PackedTernary::from_codes(rows, columns, scales, code).map_err(|e| e.to_string())
@@ -105,18 +108,6 @@ fn scales(weights: &[f32], rows: usize, columns: usize, size: usize) -> Result<V
     Err(format!(
         "also in rows and in groups of {size} columns ({share:.1} % of these are not ternary; row {row} has {scale} and {other} in columns {first} to {last})"
     ))
-}
-
-/// Scales of rows, where a row of zeros has that of its neighbour, so that rows of one scale stay together.
-fn with_neighbours(mut scales: Vec<f32>) -> Vec<f32> {
-    let mut last = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
-    for scale in &mut scales {
-        if *scale == 0.0 {
-            *scale = last;
-        }
-        last = *scale;
-    }
-    scales
 }
 
 /// Have the weights more than one scale? BitNet's have one a matrix, by its definition.

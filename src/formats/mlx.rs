@@ -2,7 +2,7 @@
 //! neighbouring columns. A weight is scale · integer + bias.
 
 use super::{
-    problem::{Problem, unsupported},
+    problem::{Problem, unsupported, with_share},
     safetensors::TensorBytes,
 };
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     weights::{
         dense::{DenseElement, PackedDense},
         ternary::{
-            layout::{from_signs, transpose},
+            layout::{CODES_PER_WORD, ZEROS, from_signs, transpose},
             packed::PackedTernary,
             scales::Scales,
         },
@@ -104,14 +104,17 @@ impl Affine {
             )));
         }
         let (words, _) = weight.bytes.as_chunks::<4>();
-        let bad = |word: &[u8; 4]| u32::from_le_bytes(*word) & u32::from_le_bytes(*word) >> 1 & 0x5555_5555 != 0;
-        if let Some(at) = (self.bits == 2).then(|| words.iter().position(bad)).flatten() {
-            return Err(weight.unsupported(format!("has the integer 3 in word {at}: not ternary")));
+        let threes = |word: &[u8; 4]| u32::from_le_bytes(*word) & u32::from_le_bytes(*word) >> 1 & 0x5555_5555;
+        if let Some(at) = (self.bits == 2).then(|| words.iter().position(|word| threes(word) != 0)).flatten() {
+            let count = words.iter().map(|word| threes(word).count_ones() as usize).sum();
+            let what = format!("has the integer 3 (the value 2), first in word {at}: not ternary");
+            return Err(weight.problem(with_share(what, count, rows * columns)));
         }
         let stride = columns / 32 * self.bits;
-        let scales =
-            Scales::Groups { size: self.group, scales: if self.bits == 2 { scales } else { biases.iter().map(|bias| -bias).collect() } };
-        let packed = PackedTernary::from_rows(rows, columns, scales, |row, packed| {
+        let in_row = columns / self.group;
+        let scales: Vec<f32> = if self.bits == 2 { scales } else { biases.iter().map(|bias| -bias).collect() };
+        let shared = Scales::of_groups(self.group, in_row, scales.clone());
+        let packed = PackedTernary::from_rows(rows, columns, shared, |row, packed| {
             let words = words[row * stride..][..stride].iter().map(|word| u32::from_le_bytes(*word));
             match self.bits {
                 2 => packed.iter_mut().zip(words).for_each(|(packed, word)| *packed = transpose(word)),
@@ -120,6 +123,9 @@ impl Affine {
                     packed.iter_mut().zip(halves).for_each(|(packed, half)| *packed = from_signs(half));
                 }
             }
+            // With a scale of zero every weight is zero, whatever its integer; zeros keep it so under a scale shared with other groups.
+            let groups = packed.chunks_mut(self.group / CODES_PER_WORD).zip(&scales[row * in_row..]);
+            groups.filter(|(_, scale)| **scale == 0.0).for_each(|(codes, _)| codes.fill(ZEROS));
         });
         packed.map_err(|e| weight.error(e))
     }

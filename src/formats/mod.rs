@@ -8,6 +8,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod config;
 mod embedding;
+mod families;
 pub(crate) mod file;
 mod gemma;
 mod generation;

@@ -313,6 +313,46 @@ fn impossible_configurations_are_refused() {
     assert!(ModelConfig::from_json(&json!([])).unwrap_err().to_string().contains("object"));
 }
 
+/// By their names, and with what is missing.
+#[test]
+fn families_that_are_not_done_are_refused_by_name() {
+    let (experts, images, delta_net) = ("mixtures of experts", "it sees images", "Gated DeltaNet");
+    for (name, words) in [
+        ("qwen3_5", &[delta_net][..]),
+        ("qwen3_5_text", &[delta_net]),
+        ("prism_hadamard_qwen35", &[delta_net]),
+        ("qwen3_5_moe", &[delta_net, experts]),
+        ("qwen3_next", &[delta_net, experts]),
+        ("qwen3_moe", &[experts]),
+        ("mixtral", &[experts]),
+        ("maple", &[experts, "gates are clamped", "half of a head"]),
+        ("qwen3_vl", &[images]),
+        ("qwen3_vl_moe", &[images, experts]),
+        ("gemma3", &[images, "`gemma3_text`"]),
+    ] {
+        match read_config(json!({"model_type": name})) {
+            Err(Problem::Unsupported(text)) => {
+                assert!(text.starts_with(&format!("model_type `{name}` is not supported: ")), "{text}");
+                assert!(words.iter().all(|word| text.contains(word)), "{text}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    // Under the name of a family that is done.
+    for (keys, words) in [
+        (json!({"model_type": "minicpm", "num_experts": 8}), "num_experts is 8: mixtures"),
+        (json!({"model_type": "llama", "num_local_experts": 4}), "num_local_experts is 4: mixtures"),
+        (json!({"model_type": "qwen3", "n_routed_experts": "x"}), "n_routed_experts is \"x\": mixtures"),
+        (json!({"model_type": "qwen3", "vision_config": {}}), "has a vision_config"),
+    ] {
+        match read_config(keys.clone()) {
+            Err(Problem::Unsupported(text)) => assert!(text.contains(words), "{keys}: {text}"),
+            other => panic!("{keys}: {other:?}"),
+        }
+    }
+    assert!(read_config(json!({"model_type": "minicpm", "num_experts": 0})).is_ok());
+}
+
 /// What is known and not done is told apart from what is wrong.
 #[test]
 fn sound_models_that_cannot_run_are_unsupported() {

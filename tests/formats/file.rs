@@ -4,6 +4,7 @@ use bitnet_wgpu::{Result, formats::Checkpoint};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 use support::files::Directory;
+pub use support::files::{safetensors as file, with_header};
 
 pub trait ModelDirectory: Sized {
     fn model(config: &str, file: &[u8]) -> Self;
@@ -21,21 +22,6 @@ impl ModelDirectory for Directory {
     fn open(&self) -> Result<Checkpoint> {
         Checkpoint::open(&self.0)
     }
-}
-
-/// A file from (name, dtype, shape, bytes), written by hand: the oracle is the format's description, not the crate that reads it.
-pub fn file(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
-    let (mut entries, mut data) = (Vec::new(), Vec::new());
-    for (name, dtype, shape, bytes) in tensors {
-        let offsets = [data.len(), data.len() + bytes.len()];
-        entries.push(format!("{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":{offsets:?}}}"));
-        data.extend_from_slice(bytes);
-    }
-    with_header(&format!("{{{}}}", entries.join(",")), &data)
-}
-
-pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
 
 /// The config.json of a small model, with these keys put in; null takes a key away.

@@ -131,6 +131,44 @@ proptest! {
         }
     }
 
+    /// Words of MLX with their scales and their configuration, damaged as above.
+    #[test]
+    fn damaged_words_of_mlx_do_not_panic(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..6u8), 1..6),
+        bits in 1..3usize,
+        cut in any::<prop::sample::Index>(),
+        keep in 0..8u8,
+    ) {
+        let mut bytes = file(&[
+            ("lm_head.weight", "U32", &[2, 2 * bits], &vec![0x21; 16 * bits]),
+            ("lm_head.scales", "F16", &[2, 2], &[0, 0x3c, 0, 0x38, 0, 0, 0, 0x40]),
+            ("lm_head.biases", "F16", &[2, 2], &[0, 0xbc, 0, 0xb8, 0, 0x80, 0, 0xc0]),
+        ]);
+        let keys = json!({"model_type": "qwen3", "quantization": {"bits": bits, "group_size": 32, "mode": "affine", "lm_head": false}});
+        let mut text = config(keys).into_bytes();
+        for (at, value, kind) in edits {
+            let edited = if kind < 4 { &mut bytes } else { &mut text };
+            let at = at.index(edited.len());
+            match kind % 4 {
+                0 => edited[at] = value,
+                1 => edited.insert(at, value),
+                2 => { edited.remove(at); }
+                // Digits, so that other numbers come of it.
+                _ => edited[at] = b'0' + value % 10,
+            }
+        }
+        if keep == 0 {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let directory = Directory::temporary();
+        directory.write("config.json", &text);
+        directory.write("model.safetensors", &bytes);
+        if let Ok(model) = directory.open() {
+            let _ = model.linear("lm_head").map(|w| w.dequantize());
+            let _ = (model.dense("lm_head", 2, 64), model.ternary_table("lm_head", 2, 64), ModelFile::linear(&model, "lm_head", 2, 64));
+        }
+    }
+
     /// Configurations and indices with bytes changed, cut out or put in.
     #[test]
     fn damaged_json_does_not_panic(edits in proptest::collection::vec((any::<prop::sample::Index>(), "[0-9a-z{}\\[\\]\",:.-]", 0..3u8), 1..4), which in 0..3usize) {

@@ -2,10 +2,25 @@
 
 use bitnet_wgpu::{
     Result,
-    formats::{Gguf, I2sLayout},
+    formats::{Gguf, I2sLayout, ModelConfig},
 };
 use half::f16;
 use support::files::Directory;
+
+/// The tensors of a layer of Qwen3, vectors first, and their names in GGUF.
+pub const QWEN3: [(&str, &str); 11] = [
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
 
 #[derive(Clone, Default)]
 pub struct Maker {
@@ -68,6 +83,24 @@ impl Maker {
         let maker = sizes.fold(Self::default(), |maker, (key, value)| maker.number(&format!("{architecture}.{key}"), value));
         let maker = maker.float(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-5);
         maker.text("general.architecture", architecture).tensor("token_embd.weight", &[4, 8], 0, &[0; 4 * 8 * 4])
+    }
+
+    /// The keys of a model, its rotary frequencies not scaled.
+    pub fn configured(architecture: &str, c: &ModelConfig) -> Self {
+        let sizes = [
+            ("block_count", c.layers),
+            ("embedding_length", c.hidden),
+            ("feed_forward_length", c.intermediate),
+            ("attention.head_count", c.heads),
+            ("attention.head_count_kv", c.kv_heads),
+            ("attention.key_length", c.head_dim),
+            ("attention.value_length", c.head_dim),
+            ("context_length", c.context),
+        ];
+        let key = |name: &str| format!("{architecture}.{name}");
+        let maker = sizes.iter().fold(Self::default(), |maker, (name, size)| maker.number(&key(name), *size as u32));
+        let maker = maker.float(&key("attention.layer_norm_rms_epsilon"), c.eps).float(&key("rope.freq_base"), c.rope_theta);
+        maker.text("general.architecture", architecture)
     }
 
     pub fn infos(&self) -> Vec<u8> {

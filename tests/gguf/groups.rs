@@ -2,7 +2,7 @@
 
 use super::{file::*, hostile::refused, trits};
 use bitnet_wgpu::{
-    DenseElement, PackedTernary, Scales,
+    DenseElement, Error, PackedTernary, Scales,
     formats::{Activation, GgufType, I2sLayout, ModelFile, RopeScaling},
 };
 
@@ -77,6 +77,48 @@ fn a_file_that_was_cut_is_not_of_the_other_layout() {
 }
 
 #[test]
+fn layouts_that_are_mixed_or_misnamed_are_refused() {
+    let shape = [ROWS as u64, COLUMNS as u64];
+    let with = |id: u32, (_, size, encode): Layout, beside: &Maker| {
+        let maker = beside.clone().tensor("blk.0.ffn_up.weight", &shape, id, &encode(&values(), &scales(size)));
+        open_bytes(&maker.tensor("output_norm.weight", &[3], 0, &[0; 12]).bytes())
+    };
+    let plain = Maker::of("qwen3");
+    assert!(with(42, NEWER, &plain).is_ok() && with(42, OLDER, &plain).is_ok() && with(142, OLDER, &plain).is_ok());
+    // The newer blocks under the number of the older ones: they would end before the next tensor.
+    refused(with(142, NEWER, &plain), "its blocks are not those of Pq2_0");
+    // Both layouts under the one number.
+    for (one, other) in [(NEWER, OLDER), (OLDER, NEWER)] {
+        let mixed = plain.clone().tensor("blk.0.ffn_down.weight", &shape, 42, &one.2(&values(), &scales(one.1)));
+        refused(with(42, other, &mixed), "of the data");
+        assert!(with(42, one, &mixed).is_ok());
+    }
+    // Rows that are no whole blocks of 128 are of blocks of 64, or of nothing.
+    let odd = trits(3, 5 * 192);
+    let open = |id: u32, bytes: &[u8]| {
+        let maker = plain.clone().tensor("output.weight", &[5, 192], id, bytes).tensor("output_norm.weight", &[3], 0, &[0; 12]);
+        open_bytes(&maker.bytes()).and_then(|file| file.linear("lm_head", 5, 192))
+    };
+    assert_eq!(open(42, &q2(&odd, &[0.5; 15])).unwrap().to_values(), odd);
+    refused(open(142, &pq2(&trits(3, 8 * 128), &[0.5; 8])), "whole blocks of 128");
+    refused(open(42, &pq2(&trits(3, 8 * 128), &[0.5; 7])), "claims bytes");
+    // A larger alignment leaves room for both; and so does what lies behind the last tensor.
+    let padded = |alignment: usize, layout: Layout, room: usize| {
+        let data = layout.2(&values(), &scales(layout.1));
+        let maker = plain.clone().number("general.alignment", alignment as u32).tensor("token_embd.weight", &shape, 42, &data);
+        let mut bytes = maker.bytes();
+        bytes.truncate(bytes.len() - data.len());
+        bytes.resize(bytes.len().next_multiple_of(alignment), 0);
+        bytes.extend(&data);
+        bytes.resize(bytes.len().next_multiple_of(alignment) + room, 0);
+        open_bytes(&bytes).map(drop)
+    };
+    assert!(padded(32, NEWER, 0).is_ok() && padded(32, OLDER, 0).is_ok());
+    refused(padded(4096, OLDER, 0), "does not tell whether blocks are of 64 or 128");
+    refused(padded(32, OLDER, 64), "`token_embd.weight` would end at byte 648 of the data, far before");
+}
+
+#[test]
 fn binary_blocks_are_read() {
     let signs: Vec<i8> = values().iter().map(|&value| if value < 1 { -1 } else { 1 }).collect();
     // A negative scale turns all signs.
@@ -115,7 +157,8 @@ fn blocks_that_do_not_fit_are_refused() {
             let mut data = data.clone();
             data[at] |= 0x30;
             let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &[1, 128], id, &data).bytes()).unwrap();
-            refused(file.linear("lm_head", 1, 128), "the value 2");
+            refused(file.linear("lm_head", 1, 128), "as 1 of its 128 weights are (0.78 %); such a matrix is supported as an embedding");
+            assert!(matches!(file.linear("lm_head", 1, 128), Err(Error::Unsupported { .. })));
         }
         data[3] = 0xe4;
         let file = open_bytes(&Maker::of("qwen3").tensor("output.weight", &[1, 128], id, &data).bytes()).unwrap();

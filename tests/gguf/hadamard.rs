@@ -15,41 +15,14 @@ use support::{
 
 const BLOCK: u32 = 8;
 const WIDTHS: [u32; 3] = [64, 144, 152];
-const PARTS: [(&str, &str); 11] = [
-    ("input_layernorm", "attn_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-    ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"),
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-];
-
 /// The model as a GGUF file of floats, without the keys.
 fn plain() -> Maker {
     let checkpoint = Checkpoint::open(directory("qwen3")).unwrap();
     let c = checkpoint.config();
-    let sizes = [
-        ("block_count", c.layers),
-        ("embedding_length", c.hidden),
-        ("feed_forward_length", c.intermediate),
-        ("attention.head_count", c.heads),
-        ("attention.head_count_kv", c.kv_heads),
-        ("attention.key_length", c.head_dim),
-        ("attention.value_length", c.head_dim),
-        ("context_length", c.context),
-        ("rope.scaling.original_context_length", 512),
-    ];
-    let maker = sizes.iter().fold(Maker::default(), |maker, (key, size)| maker.number(&format!("qwen3.{key}"), *size as u32));
-    let floats = [("attention.layer_norm_rms_epsilon", c.eps), ("rope.freq_base", c.rope_theta), ("rope.scaling.factor", 4.0)];
-    let maker = floats.iter().fold(maker, |maker, (key, value)| maker.float(&format!("qwen3.{key}"), *value));
-    let maker = maker.text("qwen3.rope.scaling.type", "yarn").text("general.architecture", "qwen3");
+    let maker = Maker::configured("qwen3", c).text("qwen3.rope.scaling.type", "yarn").float("qwen3.rope.scaling.factor", 4.0);
+    let maker = maker.number("qwen3.rope.scaling.original_context_length", 512);
     let layers = (0..c.layers).flat_map(|layer| {
-        PARTS.iter().map(move |(name, stored)| (format!("model.layers.{layer}.{name}"), format!("blk.{layer}.{stored}")))
+        QWEN3.iter().map(move |(name, stored)| (format!("model.layers.{layer}.{name}"), format!("blk.{layer}.{stored}")))
     });
     let ends = [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm")].map(|(a, b)| (a.to_owned(), b.to_owned()));
     layers.chain(ends).fold(maker, |maker, (name, stored)| {
@@ -74,7 +47,7 @@ fn names(names: &[String]) -> Vec<u8> {
 
 /// All weights that are rotated: the head, which is the embedding, among them.
 fn rotated() -> Vec<String> {
-    let layer = |layer: usize| PARTS[4..].iter().map(move |(_, stored)| format!("blk.{layer}.{stored}.weight"));
+    let layer = |layer: usize| QWEN3[4..].iter().map(move |(_, stored)| format!("blk.{layer}.{stored}.weight"));
     (0..2).flat_map(layer).chain(["token_embd.weight".to_owned()]).collect()
 }
 
@@ -86,7 +59,7 @@ fn signs() -> Vec<i32> {
 const I32: u32 = 5;
 
 /// The file with its keys.
-fn keyed() -> Maker {
+pub fn keyed() -> Maker {
     let key = |name: &str| format!("prism.hadamard.{name}");
     let maker = plain().number(&key("version"), 1).number(&key("block_size"), BLOCK);
     let maker = maker.text(&key("transform"), "normalized-sylvester-walsh-hadamard").text(&key("axis"), "input-last-dimension");

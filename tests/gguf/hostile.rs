@@ -36,6 +36,31 @@ fn sound_models_that_cannot_run_are_unsupported() {
     assert!(matches!(embedding.dense("model.embed_tokens", 4, 8), Err(Error::Unsupported { .. })));
 }
 
+/// By their names, and with what is missing, before anything else is asked of them.
+#[test]
+fn families_that_are_not_done_are_refused_by_name() {
+    let (experts, images, delta_net) = ("mixtures of experts", "it sees images", "Gated DeltaNet");
+    for (name, words) in [
+        ("qwen35", &[delta_net][..]),
+        ("qwen35moe", &[delta_net, experts]),
+        ("qwen3next", &[delta_net, experts]),
+        ("qwen3moe", &[experts]),
+        ("maple", &[experts, "gates are clamped", "half of a head"]),
+        ("qwen3vl", &[images]),
+        ("qwen3vlmoe", &[images, experts]),
+        ("clip", &[images]),
+        ("gemma-embedding", &["tokens attend to those that follow"]),
+    ] {
+        match open_bytes(&Maker::default().text("general.architecture", name).bytes()) {
+            Err(Error::Unsupported { message, .. }) => {
+                assert!(message.starts_with(&format!("architecture `{name}` is not supported: ")), "{message}");
+                assert!(words.iter().all(|word| message.contains(word)), "{message}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -1,4 +1,5 @@
-//! GGUF files: made by another encoder, made here from the formats' descriptions (file.rs), damaged and hostile (hostile.rs), and
+//! GGUF files: made by another encoder, made here from the formats' descriptions (file.rs), one model in
+//! every encoding (encodings.rs), damaged and hostile (hostile.rs), and
 //! written (written.rs). The reader gives the right weights or an error, and never panics.
 
 use bitnet_wgpu::{
@@ -11,6 +12,8 @@ use half::f16;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
+mod converted;
+mod encodings;
 mod file;
 mod groups;
 mod hadamard;
@@ -76,7 +79,7 @@ fn every_type_decodes_as_gguf_py_does() {
         assert_eq!(w.scales(), &Scales::Tensor(0.5), "{name}: a block of zeros does not count");
         assert_eq!(w.dequantize(), golden(name), "{name}");
         let groups = file.tensor(&format!("{name}.groups")).unwrap().ternary(I2sLayout::X86).unwrap();
-        assert_eq!(groups.scales(), &Scales::Groups { size: 256, scales: vec![0.5, 0.0, 1.0, 1.0, 2.0, 2.0] });
+        assert_eq!(groups.scales(), &Scales::Segments(vec![(1, 0.5), (1, 1.0), (1, 2.0)]), "{name}: one a row");
         assert_eq!(groups.dequantize(), golden(&format!("{name}.groups")));
     }
     for (layout, name) in [(I2sLayout::X86, "x86"), (I2sLayout::Arm, "arm"), (I2sLayout::Rows, "rows")] {
@@ -204,7 +207,11 @@ proptest! {
             let model = Maker::model().tensor("output.weight", &[rows as u64, columns as u64], id, &encode(&values, &scales));
             let read = open_bytes(&model.bytes()).unwrap().linear("lm_head", rows, columns).unwrap();
             let one = scales.iter().all(|&scale| scale == scales[0]);
-            let scales = if one { Scales::Tensor(scales[0]) } else { Scales::Groups { size, scales } };
+            let scales = match columns / size {
+                _ if one => Scales::Tensor(scales[0]),
+                1 => Scales::Segments(scales.into_iter().map(|scale| (1, scale)).collect()),
+                _ => Scales::Groups { size, scales },
+            };
             prop_assert_eq!(read, PackedTernary::from_values(rows, columns, &values, scales).unwrap(), "{}", kind);
         }
     }

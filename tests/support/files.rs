@@ -1,4 +1,4 @@
-//! Directories for tests of files, and documents that are made from the code.
+//! Directories for tests of files, files in safetensors, and documents that are made from the code.
 
 use crate::repository;
 use std::{fs, path::PathBuf};
@@ -44,4 +44,26 @@ pub fn check_table(document: &str, name: &str, wanted: &str) -> Result<(), Strin
         return fs::write(&path, format!("{before}{begin}\n{wanted}{end}{after}")).map_err(|e| format!("{document}: {e}"));
     }
     if found.trim() == wanted.trim() { Ok(()) } else { Err(format!("{document}: the table `{name}` is out of date; UPDATE=1 writes it")) }
+}
+
+/// A safetensors file from (name, dtype, shape, bytes), written by hand: the oracle is the format's description, not the crate that reads it.
+pub fn safetensors(tensors: &[(&str, &str, &[usize], &[u8])]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        entries.push(format!("{name:?}:{{\"dtype\":{dtype:?},\"shape\":{shape:?},\"data_offsets\":{offsets:?}}}"));
+        data.extend_from_slice(bytes);
+    }
+    with_header(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+/// A safetensors file of this header.
+pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// Words of MLX: an integer of so many bits for every weight, the first in the lowest.
+pub fn words(integers: &[u32], bits: usize) -> Vec<u8> {
+    let word = |all: &[u32]| all.iter().rev().fold(0u32, |word, integer| word << bits | integer);
+    integers.chunks(32 / bits).flat_map(|all| word(all).to_le_bytes()).collect()
 }

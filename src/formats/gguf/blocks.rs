@@ -1,9 +1,12 @@
 //! Decoders of GGUF's tensor types. Callers have checked the number of bytes against the type's size.
 
-use crate::weights::ternary::{
-    layout::{ZEROS, code_3, from_signs, gather, transpose},
-    packed::PackedTernary,
-    scales::Scales,
+use crate::{
+    formats::problem::{Problem, with_share},
+    weights::ternary::{
+        layout::{ZEROS, code_3, from_signs, gather, transpose},
+        packed::PackedTernary,
+        scales::Scales,
+    },
 };
 use half::f16;
 use rayon::prelude::*;
@@ -110,16 +113,20 @@ struct Block {
     scale: usize,
     /// Byte range of the 2-bit codes; empty for a type without them.
     codes: std::ops::Range<usize>,
+    /// Is code 3 a number of the type, though not a ternary one?
+    has_code_3: bool,
     /// Decodes a block into packed words of 16 codes.
     pack: fn(&[u8], &mut [u32]),
 }
 
-static TQ1_0: Block = Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, pack: |block, words| pack_trits(block, TQ1_PARTS, words) };
-static PTQ1_0: Block = Block { bytes: 28, columns: 128, scale: 26, codes: 0..0, pack: |block, words| pack_trits(block, PTQ1_PARTS, words) };
-static TQ2_0: Block = Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, pack: pack_tq2 };
-static Q2_0: Block = Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, pack: pack_q2 };
-static PQ2_0: Block = Block { bytes: 34, columns: 128, scale: 0, codes: 2..34, pack: pack_q2 };
-static Q1_0: Block = Block { bytes: 18, columns: 128, scale: 0, codes: 0..0, pack: pack_q1 };
+static TQ1_0: Block =
+    Block { bytes: 54, columns: 256, scale: 52, codes: 0..0, has_code_3: false, pack: |block, words| pack_trits(block, TQ1_PARTS, words) };
+static PTQ1_0: Block =
+    Block { bytes: 28, columns: 128, scale: 26, codes: 0..0, has_code_3: false, pack: |block, words| pack_trits(block, PTQ1_PARTS, words) };
+static TQ2_0: Block = Block { bytes: 66, columns: 256, scale: 64, codes: 0..64, has_code_3: false, pack: pack_tq2 };
+static Q2_0: Block = Block { bytes: 18, columns: 64, scale: 0, codes: 2..18, has_code_3: true, pack: pack_q2 };
+static PQ2_0: Block = Block { bytes: 34, columns: 128, scale: 0, codes: 2..34, has_code_3: true, pack: pack_q2 };
+static Q1_0: Block = Block { bytes: 18, columns: 128, scale: 0, codes: 0..0, has_code_3: false, pack: pack_q1 };
 
 /// The matrix of a ternary type; `None` for other types.
 pub(super) fn ternary(
@@ -128,9 +135,9 @@ pub(super) fn ternary(
     rows: usize,
     columns: usize,
     bytes: &[u8],
-) -> Option<Result<PackedTernary, String>> {
+) -> Option<Result<PackedTernary, Problem>> {
     match kind {
-        GgufType::I2S => Some(i2s(layout, rows, columns, bytes)),
+        GgufType::I2S => Some(i2s(layout, rows, columns, bytes).map_err(Problem::from)),
         GgufType::Tq1_0 => Some(TQ1_0.matrix(rows, columns, bytes)),
         GgufType::Tq2_0 => Some(TQ2_0.matrix(rows, columns, bytes)),
         GgufType::Q2_0 => Some(Q2_0.matrix(rows, columns, bytes)),
@@ -142,38 +149,28 @@ pub(super) fn ternary(
 }
 
 impl Block {
-    fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, String> {
+    fn matrix(&self, rows: usize, columns: usize, bytes: &[u8]) -> Result<PackedTernary, Problem> {
         // No early exit within a block, so that the compiler vectorises the loop.
         let code_3 = |block: &[u8]| block[self.codes.clone()].iter().fold(0, |all, byte| all | byte & byte >> 1 & 0x55) != 0;
         let blocks = bytes.par_chunks_exact(self.bytes).with_min_len(1 << 10);
         if let Some(block) = blocks.clone().position_first(code_3) {
-            return Err(format!("has code 3 (the value 2) in the block at its byte {}: not ternary", block * self.bytes));
+            let threes = |byte: &u8| (byte & byte >> 1 & 0x55).count_ones() as usize;
+            let count = blocks.map(|block| block[self.codes.clone()].iter().map(threes).sum::<usize>()).sum();
+            let what = format!("has code 3 (the value 2), first in the block at its byte {}: not ternary", block * self.bytes);
+            return if self.has_code_3 { Err(with_share(what, count, rows * columns)) } else { Err(what.into()) };
         }
         let scales: Vec<f32> = blocks.map(|block| half(block, self.scale)).collect();
-        let scales = match (shared(&scales), self.columns) {
-            (Some(scale), _) => Scales::Tensor(scale),
-            // As in a file with blocks of 128, so that the same numbers are computed in the same way.
-            (None, 64) if columns.is_multiple_of(128) && scales.chunks_exact(2).all(|pair| pair[0] == pair[1]) => {
-                Scales::Groups { size: 128, scales: scales.into_iter().step_by(2).collect() }
-            }
-            (None, size) => Scales::Groups { size, scales },
-        };
+        let scales = Scales::of_groups(self.columns, columns / self.columns, scales);
         let row_bytes = columns / self.columns * self.bytes;
         let packed = PackedTernary::from_rows(rows, columns, scales, |row, words| {
             let blocks = bytes[row * row_bytes..][..row_bytes].chunks_exact(self.bytes);
             for (block, words) in blocks.zip(words.chunks_exact_mut(self.columns / 16)) {
-                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared by all blocks.
+                // With a scale of zero every weight is zero, whatever its code; zero codes keep it so under a scale shared with other blocks.
                 if half(block, self.scale) == 0.0 { words.fill(ZEROS) } else { (self.pack)(block, words) }
             }
         });
-        packed.map_err(|e| e.to_string())
+        packed.map_err(|e| e.to_string().into())
     }
-}
-
-/// The scale that all blocks with a nonzero scale have in common, if there is one.
-fn shared(scales: &[f32]) -> Option<f32> {
-    let first = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
-    scales.iter().all(|&scale| scale == first || scale == 0.0).then_some(first)
 }
 
 fn half(bytes: &[u8], at: usize) -> f32 {

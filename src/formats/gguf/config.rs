@@ -5,6 +5,7 @@ use crate::{
     formats::{
         config::{Activation, ModelConfig, RopeScaling, yarn_attention},
         embedding::EmbeddingDefaults,
+        families,
         gemma::{self, LocalLayers},
         generation::GenerationDefaults,
         problem::{Problem, unsupported},
@@ -37,14 +38,9 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         "qwen3" => (Activation::Silu, false, RotaryOrder::Halves),
         "minicpm" => (Activation::Silu, false, RotaryOrder::Pairs),
         "gemma3" => (Activation::GeluTanh, false, RotaryOrder::Halves),
-        "gemma-embedding" => {
-            return unsupported(
-                "architecture `gemma-embedding` is not supported: tokens attend to those that follow; only causal attention is",
-            );
-        }
         other => {
             let known = "`bitnet-b1.58`, `bitnet-25`, `bitnet`, `llama`, `qwen3`, `minicpm` and `gemma3`";
-            return unsupported(format!("architecture `{other}` is not supported; {known} are"));
+            return families::refuse("architecture", other, known);
         }
     };
     let (qwen3, minicpm, gemma3) = (architecture == "qwen3", architecture == "minicpm", architecture == "gemma3");

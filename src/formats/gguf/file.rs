@@ -186,14 +186,24 @@ fn check_tensors(header: &Header, file: usize) -> Result<(), String> {
         if end > data {
             return Err(format!("`{name}` claims bytes {}..{end} of the {data} of data", info.offset));
         }
-        extents.push((info.offset, end, name));
+        extents.push((info.offset, end, name.as_str(), info.id));
     }
+    extents.push((data, data, "the end of the file", u32::MAX));
     extents.sort();
-    match extents.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-        Some([(_, end, a), (start, _, b)]) => Err(format!(
+    let pairs = || extents.iter().zip(extents.iter().skip(1));
+    if let Some(((_, end, a, _), (start, _, b, _))) = pairs().find(|((_, end, ..), (start, ..))| end > start) {
+        return Err(format!(
             "`{a}` ends at byte {end} of the data, where `{b}` began at {start}: a damaged file, or a type with an unknown block size"
-        )),
-        _ => Ok(()),
+        ));
+    }
+    // Tensors of these types that were given each other's number.
+    let is_apart = |end: u64, start: u64, id: u32| matches!(id, Q2_0 | PQ2_0) && start - end >= header.alignment as u64;
+    match pairs().find(|((_, end, _, id), (start, ..))| is_apart(*end, *start, *id)) {
+        Some(((_, end, a, id), (start, _, b, _))) => {
+            let kind = GgufType::from_id(*id);
+            Err(format!("`{a}` would end at byte {end} of the data, far before `{b}` at {start}: its blocks are not those of {kind:?}"))
+        }
+        None => Ok(()),
     }
 }
 
@@ -229,7 +239,7 @@ impl GgufTensor<'_> {
     pub(super) fn linear(&self, layout: I2sLayout, masters: Masters) -> Result<PackedTernary> {
         let (rows, columns) = self.matrix()?;
         if let Some(matrix) = blocks::ternary(self.kind, layout, rows, columns, &self.bytes) {
-            return matrix.map_err(|e| self.error(e));
+            return matrix.map_err(|problem| self.problem(problem));
         }
         masters.matrix(&self.to_f32()?, rows, columns).map_err(|problem| self.problem(problem))
     }

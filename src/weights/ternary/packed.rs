@@ -149,24 +149,25 @@ impl PackedTernary {
         bytes
     }
 
-    /// Stacks matrices of as many columns along their rows; each keeps its scale, as a segment, or its groups. Where only some have groups, the
-    /// others repeat their scale in every group.
+    /// Stacks matrices of as many columns along their rows; each keeps its scale, as a segment, or its groups. Where some have smaller groups, the
+    /// others repeat their scales in these.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if columns or group sizes differ.
+    /// [`Error::Invalid`] if columns differ, or the smallest groups do not divide the others.
     pub fn concat(parts: &[&Self]) -> Result<Self> {
         let columns = parts.first().ok_or_else(|| invalid("nothing to stack".into()))?.columns;
         if let Some(part) = parts.iter().find(|part| part.columns != columns) {
             return Err(invalid(format!("cannot stack {} columns on {columns}", part.columns)));
         }
-        let size = parts.iter().find_map(|part| part.group());
-        if let Some(other) = parts.iter().filter_map(|part| part.group()).find(|&other| Some(other) != size) {
-            return Err(invalid(format!("cannot stack scales by groups of {other} columns on groups of {}", size.unwrap_or(0))));
+        let size = parts.iter().filter_map(|part| part.group()).min();
+        let step = size.unwrap_or(0);
+        if let Some(other) = parts.iter().filter_map(|part| part.group()).find(|other| !other.is_multiple_of(step)) {
+            return Err(invalid(format!("cannot stack scales by groups of {other} columns on groups of {step}")));
         }
-        let groups = groups(columns, size);
         let scales_of = |part: &&Self| {
-            let repeat = if part.group() == size { 1 } else { groups };
-            part.row_scales().into_iter().flat_map(move |scale| std::iter::repeat_n(scale, repeat)).collect::<Vec<_>>()
+            let (scales, own, in_row) = (part.row_scales(), part.group().unwrap_or(columns.max(1)), groups(columns, part.group()));
+            let of_row = |row: usize| (0..groups(columns, size)).map(move |group| row * in_row + group * step / own);
+            (0..part.rows).flat_map(of_row).map(|at| scales[at]).collect::<Vec<_>>()
         };
         let scales = Scales::compress(size, parts.iter().flat_map(scales_of).collect());
         let words = parts.iter().flat_map(|part| &part.words).copied().collect();

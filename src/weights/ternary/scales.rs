@@ -30,6 +30,33 @@ impl Scales {
         }
     }
 
+    /// Those of groups of `size` columns, `in_row` of them a row: of fewer groups where neighbours have the same, of rows where all of a row do. So the same
+    /// numbers are computed in the same way, whatever groups a file has them in. A group whose scale is 0 must hold zeros only: it takes any scale.
+    pub(crate) fn of_groups(mut size: usize, mut in_row: usize, mut scales: Vec<f32>) -> Self {
+        if let Some(rows) = merged(&scales, in_row) {
+            return Self::of_rows(rows);
+        }
+        while size < USUAL_GROUP
+            && in_row.is_multiple_of(2)
+            && let Some(pairs) = merged(&scales, 2)
+        {
+            (size, in_row, scales) = (2 * size, in_row / 2, pairs);
+        }
+        Self::Groups { size, scales }
+    }
+
+    /// One a row. A row whose scale is 0 holds zeros only, and gets that of its neighbour, so that rows of one scale stay together.
+    pub(crate) fn of_rows(mut scales: Vec<f32>) -> Self {
+        let mut last = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
+        for scale in &mut scales {
+            if *scale == 0.0 {
+                *scale = last;
+            }
+            last = *scale;
+        }
+        Self::compress(None, scales)
+    }
+
     /// The inverse of `expand`; runs of equal scales become segments.
     pub(crate) fn compress(group: Option<usize>, scales: Vec<f32>) -> Self {
         if let Some(size) = group {
@@ -48,6 +75,18 @@ impl Scales {
             _ => Self::Segments(segments),
         }
     }
+}
+
+/// Columns of the groups that most files have.
+pub(crate) const USUAL_GROUP: usize = 128;
+
+/// One scale for every `count` neighbours, where those of them that are not 0 are the same.
+fn merged(scales: &[f32], count: usize) -> Option<Vec<f32>> {
+    let one = |scales: &[f32]| {
+        let first = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(0.0);
+        scales.iter().all(|&scale| scale == first || scale == 0.0).then_some(first)
+    };
+    scales.chunks(count.max(1)).map(one).collect()
 }
 
 /// Scales in a row.

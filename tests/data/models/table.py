@@ -601,6 +601,10 @@ def document(rows):
         "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
         " ternary (MLX's words, the types of Ternary-Bonsai) is kept as it is packed, with the same numbers: Ternary-Bonsai-1.7B takes 0.09 GB for it, 0.6 in 16"
         " bits, and 8B, which has both, 0.35, 2.5 in 16. Where such a file has weights of other values, they are decoded to 16 bits.",
+        "2-bit codes have a fourth value, twice the scale (code 3 of Q2_0 and PQ2_0, the integer 3 of MLX), which Ternary-Bonsai's"
+        " files are not known to use. An embedding or a head that has it is decoded to 16 bits and runs; a linear layer that has it is"
+        " refused as unsupported, with the share of such weights, since products of layers are ternary ones: the crate multiplies other"
+        " codes of 2 bits (`bitnet::bitlinear_int`), but no model is loaded so. In TQ2_0, which is ternary, the code is damage.",
     ]
     head = ["| model | {} | {} | status | CPU: \\|Δ\\| | tokens | GPU: \\|Δ\\| | tokens |", "| --- | --- | --- | --- | --: | --: | --: | --: |"]
 
@@ -617,9 +621,9 @@ def document(rows):
 
 
 def of_other_scripts():
-    """The last sections, which against_mlx.py and against_llama_cpp.py write."""
+    """The last sections, which against_mlx.py and against_llama_cpp.py write, or hands."""
     text = DOCUMENT.read_text()
-    places = [text.find(f"\n## {title}\n") for title in ("Beside MLX", "Written here, read by llama.cpp")]
+    places = [text.find(f"\n## {title}\n") for title in ("By name", "Beside MLX", "Written here, read by llama.cpp")]
     first = min([place for place in places if place >= 0], default=len(text))
     return text[first:]
 
