@@ -49,11 +49,12 @@ pub fn parts(listing: &Listing) -> Option<Parts> {
     let innermost = loops.iter().filter(|span| !loops.iter().any(|other| other != *span && span.encloses(other)));
     let hot = innermost.max_by_key(|span| span.cost(code).cycles())?;
     let turn = hot.cost(code);
-    // A partial last iteration: code outside of loops in it with at least half the hot one's multiplications, skipped if no lane needs it. (A kernel may skip
-    // other code, which multiplies less.)
+    // A partial last iteration: code apart from all loops but those around the hot one, with at least half its multiplications, skipped if no lane needs it.
+    // (Kernels skip other code too, which multiplies less, and other loops.)
     let skipped = spans(code, |from, to| (to > from).then_some(Span { from: from + 1, to }));
     let last_turn = skipped.iter().find(|span| {
-        let apart = !loops.iter().any(|other| span.encloses(other) || other == hot && hot.encloses(span));
+        let around = |other: &Span| other != hot && other.encloses(hot) && other.encloses(span);
+        let apart = loops.iter().all(|other| around(other) || span.to <= other.from || other.to <= span.from);
         apart && turn.multiplications > 0 && 2 * span.cost(code).multiplications >= turn.multiplications
     });
     let outside = code.iter().filter(|instruction| {
@@ -130,6 +131,10 @@ mod tests {
         let again = ["jmp_none 4", "ffma", "ffma", "jmp_any 1", "ffma", "ffma", "jmp_any 4", "stop"];
         let parts_of_again = parts(&listing(&again)).unwrap();
         assert_eq!((parts_of_again.last_turn, parts_of_again.loops.len()), (None, 2));
+        // The way out of a loop, from within.
+        let out = ["jmp_none 5", "ffma", "ffma", "ffma", "jmp_any 0", "stop"];
+        let parts_of_out = parts(&listing(&out)).unwrap();
+        assert_eq!((parts_of_out.last_turn, parts_of_out.turn.multiplications), (None, 3));
     }
 
     #[test]
