@@ -81,8 +81,28 @@ fn tiles_of_ternary_weights_do_too() {
             let w = ternary_with(&mut rng, rows, columns, scales).upload(&context).unwrap();
             let x = context.upload(&floats(&mut rng, m * columns, 3.0), [m, columns]).unwrap();
             let record = |e: &mut Encoder| bitnet::bitlinear_float(e, &x, &w).map(|_| ());
-            for kernels in [["matmul_ternary", "matmul_ternary_large"], ["bitlinear_float_gemv", "bitlinear_float_gemv_quads"]] {
-                assert_same(&kernels, &outputs(&context, &kernels, record), &format!("{m} × {rows} × {columns}"));
+            let kernels = ["matmul_ternary", "matmul_ternary_large"];
+            assert_same(&kernels, &outputs(&context, &kernels, record), &format!("{m} × {rows} × {columns}"));
+        }
+    }
+}
+
+#[test]
+fn gemvs_of_ternary_weights_do_too() {
+    const ANY: [&str; 2] = ["bitlinear_float_gemv", "bitlinear_float_gemv_quads"];
+    for context in contexts() {
+        // Of one token whole words as well: several for a lane, in groups that end between them.
+        for (m, rows, columns, size) in [(1, 21, 1600usize, 48), (1, 4, 528, 128), (3, 21, 1044, 16)] {
+            let mut rng = rng((m + rows) as u64);
+            let scales = Scales::Groups { size, scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0) };
+            let w = ternary_with(&mut rng, rows, columns, scales).upload(&context).unwrap();
+            // Tiny activations too: on the way to a product nothing is lost.
+            for power in [0, -110] {
+                let values: Vec<f32> = floats(&mut rng, m * columns, 3.0).iter().map(|v| v * 2f32.powi(power)).collect();
+                let x = context.upload(&values, [m, columns]).unwrap();
+                let kernels = if m == 1 { &[ANY[0], ANY[1], "bitlinear_float_gemv_one"][..] } else { &ANY };
+                let made = outputs(&context, kernels, |e| bitnet::bitlinear_float(e, &x, &w).map(|_| ()));
+                assert_same(kernels, &made, &format!("{m} × {rows} × {columns} by {size}"));
             }
         }
     }

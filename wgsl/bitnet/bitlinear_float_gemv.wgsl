@@ -1,18 +1,22 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A workgroup
-// makes TILE_X rows × TILE_Y tokens, 4 or 8, LANES lanes four of the rows: each takes every LANES-th word of them. The sixteen products of a word are ±x
-// or 0, so exact. They are added in order, scaled, and added to what the lane has; lanes are added in their order: the same for any number of tokens.
+// makes TILE_X rows × TILE_Y tokens, 1, 4 or 8, LANES lanes four of the rows: each takes every LANES-th word of them. The sixteen products of a word are
+// ±x or 0, so exact. They are added in order, scaled, and added to what the lane has; lanes are added in their order: the same for any number of tokens.
 const LANES: u32 = 4u * THREADS / TILE_X;
 
 // What lanes have of four rows, by token.
 var<workgroup> of_lanes: array<vec4<f32>, TILE_Y * THREADS>;
 
 // Adds the products of a quad of four rows and of four tokens, of those that there are.
-fn of_tokens(w: Block, token: u32, word: u32, f: u32, sum: Block) -> Block {
+fn of_tokens(w: Block, token: u32, at: u32, sum: Block) -> Block {
     var all = sum;
-    if token < params.m { all.x = rows_dot(w, activations(token, word, f), all.x); }
-    if token + 1u < params.m { all.y = rows_dot(w, activations(token + 1u, word, f), all.y); }
-    if token + 2u < params.m { all.z = rows_dot(w, activations(token + 2u, word, f), all.z); }
-    if token + 3u < params.m { all.w = rows_dot(w, activations(token + 3u, word, f), all.w); }
+    if TILE_Y == 1u {
+        all.x = rows_dot(w, left_quad(0u, token, at), all.x);
+        return all;
+    }
+    if token < params.m { all.x = rows_dot(w, left_quad(0u, token, at), all.x); }
+    if token + 1u < params.m { all.y = rows_dot(w, left_quad(0u, token + 1u, at), all.y); }
+    if token + 2u < params.m { all.z = rows_dot(w, left_quad(0u, token + 2u, at), all.z); }
+    if token + 3u < params.m { all.w = rows_dot(w, left_quad(0u, token + 3u, at), all.w); }
     return all;
 }
 
@@ -22,6 +26,7 @@ fn scaled(v: Block, scale: vec4<f32>, sum: Block) -> Block {
 
 fn leave(token: u32, local: u32, sum: Block) {
     of_lanes[token * THREADS + local] = sum.x;
+    if TILE_Y == 1u { return; }
     of_lanes[(token + 1u) * THREADS + local] = sum.y;
     of_lanes[(token + 2u) * THREADS + local] = sum.z;
     of_lanes[(token + 3u) * THREADS + local] = sum.w;
@@ -47,8 +52,8 @@ fn bitlinear_float_gemv(group: Group, ids: Ids) {
         var more_of_word = Block();
         for (var f = 0u; f < 4u; f += 1u) {
             let quads = Block(weights(w.x, f), weights(w.y, f), weights(w.z, f), weights(w.w, f));
-            of_word = of_tokens(quads, token, word, f, of_word);
-            if TILE_Y > 4u { more_of_word = of_tokens(quads, token + 4u, word, f, more_of_word); }
+            of_word = of_tokens(quads, token, 16u * word + 4u * f, of_word);
+            if TILE_Y > 4u { more_of_word = of_tokens(quads, token + 4u, 16u * word + 4u * f, more_of_word); }
         }
         sum = scaled(of_word, scale, sum);
         if TILE_Y > 4u { more = scaled(more_of_word, scale, more); }

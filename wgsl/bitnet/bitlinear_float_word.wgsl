@@ -1,21 +1,17 @@
 // The products of a word, sixteen weights of a row, with activations in floats: they are ±x or 0, so exact, and are added in order.
 
-// 2^`bits`
-fn power(bits: i32) -> f32 { return bitcast<f32>(u32(127 + bits) << 23u); }
-
-// The last bits of 2^23 as a float count its ones, so a masked field of a word, put there, is 2^23 + code·2^bit, and a subtraction, which is exact,
-// makes it value·2^bit: no conversion, and a shift for eight weights. Quad f of a word has its codes at the bits 2f and 2f + 8 of both halves.
-fn weights(word: u32, f: u32) -> vec4<f32> {
-    let mask = vec4<u32>(0x003u, 0x300u, 0x003u, 0x300u) << vec4<u32>(2u * f);
-    let fields = vec4<u32>(word, word, word >> 16u, word >> 16u) & mask;
-    let ones = vec4<f32>(1.0, 256.0, 1.0, 256.0) * power(2 * i32(f));
-    return bitcast<vec4<f32>>(fields | vec4<u32>(0x4b000000u)) - (vec4<f32>(8388608.0) + ones);
+// Field f of the codes of a word at even or at odd places, as value = code - 1. The last bits of 1024 as a half count its ones, so with one field left in
+// place, a half is 1024 + code·4^f, and what follows is exact: no conversion, and a shift for eight weights.
+fn values(codes: u32, f: u32) -> vec2<f32> {
+    let one = bitcast<f32>((127u - 2u * f) << 23u);
+    let v = unpack2x16float((codes | 0x64006400u) & (0x64006400u | (0x00030003u << (2u * f))));
+    return fma(v, vec2<f32>(one), vec2<f32>(-1024.0 * one - 1.0));
 }
 
-// Activations for `weights`: multiplied by 2^-bit, once for all rows.
-fn activations(token: u32, word: u32, f: u32) -> vec4<f32> {
-    let ones = vec4<f32>(1.0, 0.00390625, 1.0, 0.00390625) * power(-2 * i32(f));
-    return left_quad(0u, token, 16u * word + 4u * f) * ones;
+fn weights(word: u32, f: u32) -> vec4<f32> {
+    let even = values(word, f);
+    let odd = values(word >> 8u, f);
+    return vec4<f32>(even.x, odd.x, even.y, odd.y);
 }
 
 fn dot_in_order(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 { return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum)))); }

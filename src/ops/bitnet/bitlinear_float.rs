@@ -38,25 +38,43 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BITLINEAR_FLOAT_GEMV[1],
     &BITLINEAR_FLOAT_GEMV_QUADS[0],
     &BITLINEAR_FLOAT_GEMV_QUADS[1],
+    &BITLINEAR_FLOAT_GEMV_ONE[0],
+    &BITLINEAR_FLOAT_GEMV_ONE[1],
     &BITLINEAR_FLOAT_GEMV_BY_PLACE,
 ];
 
-/// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes a word of each.
-const fn of_words(source: Source, tokens: u32) -> Source {
-    source.workgroup_size([64, 1, 1]).tile([8, tokens, 1]).work(Work::new(64, "weights", 96, 128)).workgroup_bytes(1024 * tokens)
+/// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes a quad of each word, or, for one token, whole words.
+const fn gemv(parts: &'static [Part], tokens: u32) -> Source {
+    let work = if tokens == 1 { Work::new(64, "products", 96, 128) } else { Work::new(16 * tokens, "products", 16 * tokens, 32 * tokens) };
+    Source::wgsl(parts).workgroup_size([64, 1, 1]).tile([8, tokens, 1]).work(work).workgroup_bytes(1024 * tokens)
 }
 
-const fn gemv(parts: &'static [Part]) -> Source {
-    of_words(Source::wgsl(parts), 4)
+/// A [`gemv`] with the part that loads activations.
+macro_rules! gemv_of {
+    ($activations:literal, $tokens:literal) => {
+        gemv(
+            wgsl![
+                "shared/ids",
+                "shared/ternary",
+                "bitnet/matmul_ternary",
+                $activations,
+                "tensor/matmul_block",
+                "bitnet/bitlinear_float_word",
+                HOLE,
+                "bitnet/bitlinear_float_gemv"
+            ],
+            $tokens,
+        )
+    };
 }
 
-const fn metal(constants: &'static [(&'static str, u32)]) -> Source {
+/// A SIMD-group makes so many rows of `tokens`; a turn takes a word of each.
+const fn metal(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
     const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
-    of_words(Source::msl(PARTS), 4).constants(constants)
+    let (products, bytes) = (16 * rows * tokens, 8 * rows + 64 * tokens);
+    let source = Source::msl(PARTS).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).constants(constants);
+    source.work(Work::new(products, "products", bytes, 2 * products)).workgroup_bytes(2 * rows * tokens * 33 * 4)
 }
-
-const METAL: Source = metal(&[("ALIGNED", 0)]);
-const METAL_QUADS: Source = metal(&[("ALIGNED", 1)]);
 
 /// With an epilogue, whose bias is bound in the fifth place.
 const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/matmul_finish"];
@@ -110,37 +128,20 @@ static MATMUL_TERNARY_LARGE: Forms = forms(
 static BITLINEAR_FLOAT_GEMV: Forms = forms(
     ["bitlinear_float_gemv", "bitlinear_float_gemv_finish"],
     "bitlinear_float_gemv",
-    &[
-        gemv(wgsl![
-            "shared/ids",
-            "shared/ternary",
-            "bitnet/matmul_ternary",
-            "tensor/matmul_a",
-            "tensor/matmul_block",
-            "bitnet/bitlinear_float_word",
-            HOLE,
-            "bitnet/bitlinear_float_gemv"
-        ]),
-        METAL,
-    ],
+    &[gemv_of!("tensor/matmul_a", 4), metal(4, 4, &[("ROWS", 4), ("ALIGNED", 0)])],
 );
 
 static BITLINEAR_FLOAT_GEMV_QUADS: Forms = forms(
     ["bitlinear_float_gemv_quads", "bitlinear_float_gemv_quads_finish"],
     "bitlinear_float_gemv",
-    &[
-        gemv(wgsl![
-            "shared/ids",
-            "shared/ternary",
-            "bitnet/matmul_ternary",
-            "tensor/matmul_a_quads",
-            "tensor/matmul_block",
-            "bitnet/bitlinear_float_word",
-            HOLE,
-            "bitnet/bitlinear_float_gemv"
-        ]),
-        METAL_QUADS,
-    ],
+    &[gemv_of!("tensor/matmul_a_quads", 4), metal(4, 4, &[("ROWS", 4), ("ALIGNED", 1)])],
+);
+
+/// For one token, of rows that are whole words: what decoding is made of.
+static BITLINEAR_FLOAT_GEMV_ONE: Forms = forms(
+    ["bitlinear_float_gemv_one", "bitlinear_float_gemv_one_finish"],
+    "bitlinear_float_gemv",
+    &[gemv_of!("bitnet/whole_words", 1), metal(8, 1, &[("ROWS", 8), ("ALIGNED", 2)])],
 );
 
 /// For more tokens, eight at once, of rows that are whole words.
@@ -149,21 +150,9 @@ static BITLINEAR_FLOAT_GEMV_BY_PLACE: Kernel = Kernel::trusted(
     Params::FIELDS,
     BINDINGS.split_at(4).0,
     &[
-        of_words(
-            Source::wgsl(wgsl![
-                "shared/ids",
-                "shared/ternary",
-                "bitnet/matmul_ternary",
-                "bitnet/words_by_place",
-                "tensor/matmul_block",
-                "bitnet/bitlinear_float_word",
-                HOLE,
-                "bitnet/bitlinear_float_gemv"
-            ]),
-            8,
-        ),
+        gemv_of!("bitnet/words_by_place", 8),
         // Registers of Apple's GPUs would spill with eight.
-        metal(&[("ALIGNED", 2)]),
+        metal(4, 4, &[("ROWS", 4), ("ALIGNED", 3)]),
     ],
 )
 .entry("bitlinear_float_gemv")
@@ -175,18 +164,27 @@ const GEMV_TOKENS: usize = 8;
 /// The kernels for a product of activations and ternary weights; the order of their sums follows from the shape.
 fn plan(product: Product) -> &'static Forms {
     match product.b_along_k && product.m <= GEMV_TOKENS {
-        true => gemv_forms(product.k),
+        true => gemv_forms(product.m, product.k),
         false if are_quads(product.k) && product.is_large() => &MATMUL_TERNARY_LARGE,
         false => &MATMUL_TERNARY,
     }
 }
 
-fn gemv_forms(k: usize) -> &'static Forms {
-    if are_quads(k) { &BITLINEAR_FLOAT_GEMV_QUADS } else { &BITLINEAR_FLOAT_GEMV }
+/// The kernels of a GEMV for `m` tokens: the same bits by each of them.
+fn gemv_forms(m: usize, k: usize) -> &'static Forms {
+    match m {
+        1 if are_words(k) => &BITLINEAR_FLOAT_GEMV_ONE,
+        _ if are_quads(k) => &BITLINEAR_FLOAT_GEMV_QUADS,
+        _ => &BITLINEAR_FLOAT_GEMV,
+    }
 }
 
 fn are_quads(k: usize) -> bool {
     k > 0 && k.is_multiple_of(4)
+}
+
+fn are_words(k: usize) -> bool {
+    k > 0 && k.is_multiple_of(CODES_PER_WORD)
 }
 
 /// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised
@@ -194,7 +192,7 @@ fn are_quads(k: usize) -> bool {
 ///
 /// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; of these sums
 /// each of 32 lanes adds up every 32nd, and lanes are added in order. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
-/// matrix units of Metal). Activations below 2^-112 may count as 0.
+/// matrix units of Metal).
 ///
 /// # Errors
 /// As [`bitlinear_float_into`].
@@ -285,12 +283,12 @@ fn by_row<X: Float, Y: Float>(
     let (product, params) = prepare("bitlinear_float_by_row", x, w, &Epilogue::new(), &y, true)?;
     let Product { m, n, k, .. } = product;
     let grid = [n, m, 1];
-    if m > GEMV_TOKENS && k > 0 && k.is_multiple_of(CODES_PER_WORD) {
+    if m > GEMV_TOKENS && are_words(k) {
         let room = room.cloned().map_or_else(|| Tensor::uninit(encoder.context(), [m, k]), Ok)?;
         quads_by_place_into(encoder, x, k / CODES_PER_WORD, &room)?;
         return encoder.dispatch(&BITLINEAR_FLOAT_GEMV_BY_PLACE, &params, &[&room, &w.codes, &w.scales, y.tensor()], grid);
     }
-    encoder.dispatch(&gemv_forms(k)[0], &params, &[x, &w.codes, &w.scales, y.tensor()], grid)
+    encoder.dispatch(&gemv_forms(m, k)[0], &params, &[x, &w.codes, &w.scales, y.tensor()], grid)
 }
 
 /// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded

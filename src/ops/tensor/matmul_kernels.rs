@@ -51,9 +51,9 @@ pub const STORE: &[Part] = wgsl!["tensor/matmul_store"];
 /// With an epilogue, whose bias is bound in the fourth place.
 const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_bias", "tensor/matmul_finish"];
 
-/// 64 × 64 outputs a workgroup, 4 × 4 a thread.
+/// 64 × 64 outputs a workgroup, 4 × 4 a thread; a turn takes four elements of the depth, which are in workgroup memory.
 pub const fn tile(parts: &'static [Part]) -> Source {
-    tiles(parts, 64).constants(&[("BLOCKS", 1), ("DEPTH", 32)]).work(Work::new(32 * 16, "products", 64, 2 * 32 * 16))
+    tiles(parts, 64).constants(&[("BLOCKS", 1), ("DEPTH", 32)]).work(Work::new(4 * 16, "products", 0, 2 * 4 * 16))
 }
 
 /// 128 × 128 outputs a workgroup, 8 × 8 a thread: half as many loads from workgroup memory for a product.

@@ -70,14 +70,13 @@ const FEW_MSL: &[Part] = msl![
     "transformer/attention_merge",
     "transformer/attention_few"
 ];
-/// `rows` heads and tokens with the same keys a workgroup, four threads a position; the dearest turn is that of scores.
+/// `rows` heads and tokens with the same keys a workgroup, four threads a position.
 const fn rows(source: Source, rows: u32, bytes: u32) -> Source {
     source
         .workgroup_size([4 * SPAN as u32, 1, 1])
         .tile([rows, 1, 1])
         .constants(&[("SPAN", SPAN as u32), ("MAX_QUADS", 64)])
         .workgroup_bytes(bytes)
-        .work(Work::new(rows * 4, "products", 16, rows * 8))
 }
 
 const fn few(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {

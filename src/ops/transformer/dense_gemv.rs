@@ -36,16 +36,18 @@ macro_rules! family_of {
             const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
                 Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("dense_gemv")
             }
-            const fn gemv(source: Source, tokens: u32) -> Source {
-                let (products, bytes) = (4 * tokens * $elements, 4 * 16 + 4 * tokens * $elements);
+            const fn gemv(source: Source, tokens: u32, elements: u32) -> Source {
+                let (products, bytes) = (4 * tokens * elements, 4 * 16 * elements / $elements + 4 * tokens * elements);
                 let source = source.workgroup_size([256, 1, 1]).tile([32, tokens, 1]).constants(&[("ROWS", 4)]);
                 source.work(Work::new(products, "products", bytes, 2 * products))
             }
             const fn wgsl(tokens: u32) -> Source {
-                gemv(Source::wgsl(WGSL), tokens).workgroup_bytes(1024)
+                // More than compilers unroll: the innermost loop is one of quads.
+                let elements = if tokens * $elements > 64 { 4 } else { $elements };
+                gemv(Source::wgsl(WGSL), tokens, elements).workgroup_bytes(1024)
             }
             const fn metal(tokens: u32) -> Source {
-                gemv(Source::msl(METAL), tokens)
+                gemv(Source::msl(METAL), tokens, $elements)
             }
             [
                 kernel(concat!("dense_gemv_", $name), &[wgsl(1), metal(1)]),

@@ -46,6 +46,8 @@ pub struct Cost {
     pub instructions: u64,
     /// Float operations among them.
     pub float: u64,
+    /// Multiplications with or without an addition: fused ones of floats, or those of integers, whichever are more.
+    pub multiplications: u64,
     /// Cycles of the pipe for floats and simple integer operations.
     pub fast: u64,
     /// Cycles of the pipe for slow operations, which runs in parallel.
@@ -54,7 +56,7 @@ pub struct Cost {
 
 impl Cost {
     pub fn of<'a>(code: impl IntoIterator<Item = &'a Instruction>) -> Self {
-        let mut sum = Self::default();
+        let (mut sum, mut of_floats, mut of_integers) = (Self::default(), 0, 0);
         for instruction in code {
             let class = Class::of(instruction);
             let (fast, slow) = match (class, instruction.mnemonic.as_str()) {
@@ -69,9 +71,12 @@ impl Cost {
             };
             sum.instructions += 1;
             sum.float += u64::from(class == Class::Float);
+            of_floats += u64::from(matches!(instruction.mnemonic.as_str(), "ffma" | "hfma"));
+            of_integers += u64::from(matches!(instruction.mnemonic.as_str(), "imul" | "imadd"));
             sum.fast += fast;
             sum.slow += slow;
         }
+        sum.multiplications = of_floats.max(of_integers);
         sum
     }
 
@@ -93,7 +98,7 @@ mod tests {
             mnemonics.iter().map(make).collect()
         };
         let cost = Cost::of(&code(&[("ffma", ""), ("and", ""), ("load", "r0, du0, 5, i32, x, a"), ("shr", ""), ("u32_to_f32", "")]));
-        assert_eq!(cost, Cost { instructions: 5, float: 1, fast: 4, slow: 8 });
+        assert_eq!(cost, Cost { instructions: 5, float: 1, multiplications: 1, fast: 4, slow: 8 });
         assert_eq!(cost.cycles(), 8);
         let of_simd = Cost::of(&code(&[("simd", "r4, r25, fadd"), ("simd", "r4, r25, fadd, prefix"), ("shuffle", "r4, r5, 1, xor")]));
         assert_eq!((of_simd.fast, of_simd.cycles()), (24 + 18 + 2, 44));

@@ -27,7 +27,7 @@ impl Span {
 }
 
 /// The cost of a kernel's parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// One iteration of the hot loop: the innermost loop with the most expensive iteration.
     pub turn: Cost,
@@ -35,29 +35,45 @@ pub struct Parts {
     pub last_turn: Option<Cost>,
     /// Everything else, counted once.
     pub outside: Cost,
-    /// Is there a loop other than the hot one and those around it? Its code is in `outside`, counted as if it ran once.
-    pub other_loops: bool,
+    /// One iteration of each loop without the loops in it, in the order of their addresses.
+    pub loops: Vec<Cost>,
+    /// What is in no loop.
+    pub straight: Cost,
 }
 
 /// Splits a kernel; `None` if it has no loop.
 pub fn parts(listing: &Listing) -> Option<Parts> {
     let code = &listing.code;
-    let loops = spans(code, |from, to| (to <= from).then_some(Span { from: to, to: from + 1 }));
+    let mut loops = spans(code, |from, to| (to <= from).then_some(Span { from: to, to: from + 1 }));
+    loops.sort_by_key(|span| (span.from, std::cmp::Reverse(span.to)));
     let innermost = loops.iter().filter(|span| !loops.iter().any(|other| other != *span && span.encloses(other)));
     let hot = innermost.max_by_key(|span| span.cost(code).cycles())?;
     let turn = hot.cost(code);
-    // A partial last iteration: code outside the loop with at least half its float operations, skipped if no lane needs it.
+    // A partial last iteration: code apart from all loops but those around the hot one, with at least half its multiplications, skipped if no lane needs it.
+    // (Kernels skip other code too, which multiplies less, and other loops.)
     let skipped = spans(code, |from, to| (to > from).then_some(Span { from: from + 1, to }));
     let last_turn = skipped.iter().find(|span| {
-        let apart = span.to <= hot.from || hot.to <= span.from;
-        apart && turn.float > 0 && 2 * span.cost(code).float >= turn.float
+        let around = |other: &Span| other != hot && other.encloses(hot) && other.encloses(span);
+        let apart = loops.iter().all(|other| around(other) || span.to <= other.from || other.to <= span.from);
+        apart && turn.multiplications > 0 && 2 * span.cost(code).multiplications >= turn.multiplications
     });
     let outside = code.iter().filter(|instruction| {
         let address = instruction.address;
         !hot.holds(address) && !last_turn.is_some_and(|span| span.holds(address))
     });
-    let other_loops = loops.iter().any(|span| !span.encloses(hot));
-    Some(Parts { turn, last_turn: last_turn.map(|span| span.cost(code)), outside: Cost::of(outside), other_loops })
+    // The innermost loop around an instruction that is not in the last iteration.
+    let around = |address| loops.iter().rposition(|span| span.holds(address));
+    let own = |place| {
+        let apart = |address| last_turn.is_some_and(|span| span.holds(address));
+        Cost::of(code.iter().filter(|instruction| !apart(instruction.address) && around(instruction.address) == place))
+    };
+    Some(Parts {
+        turn,
+        last_turn: last_turn.map(|span| span.cost(code)),
+        outside: Cost::of(outside),
+        loops: (0..loops.len()).map(|place| own(Some(place))).collect(),
+        straight: own(None),
+    })
 }
 
 /// The spans that `of` makes from the jumps' source and target addresses.
@@ -85,14 +101,15 @@ mod tests {
         let nested = ["mov", "iadd", "iadd", "iadd", "iadd", "ffma", "ffma", "jmp_any 5", "iadd", "jmp_any 1", "stop"];
         let parts = parts(&listing(&nested)).unwrap();
         assert_eq!((parts.turn.instructions, parts.turn.float, parts.last_turn), (3, 2, None));
-        assert_eq!((parts.outside.instructions, parts.other_loops), (8, false));
+        assert_eq!((parts.outside.instructions, parts.straight.instructions), (8, 2));
+        assert_eq!(parts.loops.iter().map(|own| own.instructions).collect::<Vec<_>>(), [6, 3]);
     }
 
     #[test]
     fn of_two_loops_the_dearer_is_hot() {
         let two = ["iadd", "iadd", "iadd", "jmp_any 0", "shr", "shr", "jmp_any 4", "stop"];
         let parts = parts(&listing(&two)).unwrap();
-        assert_eq!((parts.turn.slow, parts.other_loops), (8, true));
+        assert_eq!((parts.turn.slow, parts.loops.len()), (8, 2));
     }
 
     #[test]
@@ -102,6 +119,22 @@ mod tests {
         assert_eq!(parts.last_turn.map(|cost| cost.float), Some(2));
         assert_eq!(parts.outside.instructions, 5);
         assert_eq!(parts.outside.float, 1);
+        assert_eq!((parts.straight, parts.loops), (parts.outside, vec![parts.turn]));
+    }
+
+    #[test]
+    fn what_is_skipped_and_is_no_last_turn_is_outside() {
+        // Float operations that are no multiplications, as a norm's; another loop that does the same.
+        let other = ["ffma", "ffma", "jmp_any 0", "jmp_none 6", "fadd", "fadd", "stop"];
+        let parts_of_other = parts(&listing(&other)).unwrap();
+        assert_eq!((parts_of_other.last_turn, parts_of_other.straight.float), (None, 2));
+        let again = ["jmp_none 4", "ffma", "ffma", "jmp_any 1", "ffma", "ffma", "jmp_any 4", "stop"];
+        let parts_of_again = parts(&listing(&again)).unwrap();
+        assert_eq!((parts_of_again.last_turn, parts_of_again.loops.len()), (None, 2));
+        // The way out of a loop, from within.
+        let out = ["jmp_none 5", "ffma", "ffma", "ffma", "jmp_any 0", "stop"];
+        let parts_of_out = parts(&listing(&out)).unwrap();
+        assert_eq!((parts_of_out.last_turn, parts_of_out.turn.multiplications), (None, 3));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Compiles every kernel of the catalog for Apple GPUs, without such a GPU, and compares instruction counts with those recorded in
 //! docs/apple-gpu.md, which has the background. `scripts/agx-check` sets up the drivers and runs this.
 
+mod budgets;
 mod catalog;
 mod cost;
-mod gemv;
 mod listing;
 mod loops;
 mod msl;
@@ -35,11 +35,15 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
         // Processes on the driver, which `check` starts.
-        ["compile-wgsl"] => wgsl::compile().map_err(|e| format!("{FAILED}{e}")),
+        ["compile-wgsl"] => wgsl::compile(&wgsl::catalog()).map_err(|e| format!("{FAILED}{e}")),
+        ["compile-wgsl", file] => {
+            wgsl::of_file(Path::new(file)).and_then(|text| wgsl::compile(&[text])).map_err(|e| format!("{FAILED}{e}"))
+        }
         ["compile-spirv", folder] => spirv::compile(Path::new(folder)).map_err(|e| format!("{FAILED}{e}")),
         ["check"] => check(false),
         ["check", "--write"] => check(true),
-        _ => Err("usage: scripts/agx-check [--write]".to_owned()),
+        ["check", file] => count(Path::new(file)),
+        _ => Err("usage: scripts/agx-check [--write | FILE.metal | FILE.wgsl]".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,10 +54,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// The programs that `scripts/agx-check` has set up.
+fn tools() -> Result<Tools, String> {
+    let prefix = std::env::var("AGX_PREFIX").map_err(|_| "AGX_PREFIX is not set; scripts/agx-check sets it")?;
+    Ok(Tools(PathBuf::from(prefix)))
+}
+
+/// Counts one kernel's text in a file, as `examples/dump_shaders` writes them: for whoever changes one. Prints its line of the table, without what a turn
+/// does, and where the disassembly is.
+fn count(file: &Path) -> Result<(), String> {
+    let (tools, work, name) = (tools()?, work_folder()?, file.file_stem().unwrap_or_default().to_string_lossy());
+    let folder = work.to_string_lossy();
+    let (driver, arguments) = if file.extension().is_some_and(|extension| extension == "metal") {
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        msl::to_spirv(&tools, &text, &work, &name)?;
+        ("agx-opencl", ["compile-spirv", &folder])
+    } else {
+        ("agx-vulkan", ["compile-wgsl", &file.to_string_lossy()])
+    };
+    let path = work.join(format!("{driver}.log"));
+    let (log, error) = tools.on_driver(driver, GPUS[0].0, &arguments, &path)?;
+    print!("{}", report::table(&listing::read(&log)?.iter().map(Row::of).collect::<Vec<_>>()));
+    println!("{}", path.display());
+    error.map_or(Ok(()), Err)
+}
+
 /// The whole check; `write` records the figures in the document.
 fn check(write: bool) -> Result<(), String> {
-    let prefix = std::env::var("AGX_PREFIX").map_err(|_| "AGX_PREFIX is not set; scripts/agx-check sets it")?;
-    let (tools, work) = (Tools(PathBuf::from(prefix)), work_folder()?);
+    let (tools, work) = (tools()?, work_folder()?);
     let mut wrong = to_spirv(&tools, &work);
     let document = std::fs::read_to_string(DOCUMENT).map_err(|e| format!("{DOCUMENT}: {e}"))?;
     let recorded = report::read(&document)?;
@@ -64,7 +92,7 @@ fn check(write: bool) -> Result<(), String> {
         let rows: Vec<_> = found.listings.iter().map(Row::of).collect();
         if i == 0 && write && wrong.is_empty() {
             let notes = format!("{}; clang {}. Registers are of 32 bits.\n", found.driver, tools.clang_version()?);
-            let changed = report::replace(&report::write(&document, &rows, &notes)?, gemv::SECTION, &gemv::table(&found.listings))?;
+            let changed = report::replace(&report::write(&document, &rows, &notes)?, budgets::SECTION, &budgets::table(&found.listings))?;
             std::fs::write(DOCUMENT, changed).map_err(|e| format!("{DOCUMENT}: {e}"))?;
             println!("written: {} kernels", rows.len());
         } else if !write {
@@ -74,7 +102,7 @@ fn check(write: bool) -> Result<(), String> {
         }
         println!("{name}: {} kernels by {}", rows.len(), found.driver);
         if i == 0 {
-            print!("{}", gemv::table(&found.listings));
+            print!("{}", budgets::table(&found.listings));
         }
     }
     if wrong.is_empty() {
@@ -144,7 +172,7 @@ fn uncounted(document: &str) -> Vec<String> {
     uncounted.map(|kernel| format!("{}: uses matrix units, and is not counted by hand in the document", kernel.name())).collect()
 }
 
-/// Faults regardless of the recorded figures: missing kernels, spills, a GEMV above its limits.
+/// Faults regardless of the recorded figures: missing kernels, spills, work that is not what is declared, kernels above their limits.
 fn faults(listings: &[Listing]) -> Vec<String> {
     let mut faults = Vec::new();
     for kernel in [ShaderLanguage::Wgsl, ShaderLanguage::Msl].into_iter().flat_map(catalog::kernels) {
@@ -158,9 +186,8 @@ fn faults(listings: &[Listing]) -> Vec<String> {
         if listing.spills != (0, 0) && !catalog::may_spill(&kernel) {
             faults.push(format!("{name}: {} spills, {} fills", listing.spills.0, listing.spills.1));
         }
-        if kernel.declaration.name == gemv::KERNEL {
-            faults.extend(gemv::faults(listing));
-        }
+        faults.extend(report::unlike(listing));
     }
+    faults.extend(budgets::faults(listings));
     faults
 }

@@ -41,9 +41,9 @@ impl Row {
             Some(listing.half_registers.div_ceil(2)),
             Some(listing.threads),
             Some(listing.spills.0 + listing.spills.1),
-            parts.map(|parts| parts.turn.instructions),
-            parts.map(|parts| parts.turn.cycles()),
-            parts.map(|parts| parts.outside.cycles()),
+            parts.as_ref().map(|parts| parts.turn.instructions),
+            parts.as_ref().map(|parts| parts.turn.cycles()),
+            parts.as_ref().map(|parts| parts.outside.cycles()),
         ];
         Self { kernel: kernel.to_owned(), language: language.to_owned(), figures }
     }
@@ -78,6 +78,23 @@ impl Row {
     }
 }
 
+/// What is wrong with the products or weights that a kernel's text declares for a turn: each takes a multiplication, and what else multiplies is less. (A
+/// compiler that leaves an inner loop as it is makes less of a turn than one that unrolls it, and the costliest loop may be one that multiplies nothing.)
+pub fn unlike(listing: &Listing) -> Option<String> {
+    let (kernel, language) = listing.kernel.split_once(' ')?;
+    let declared = catalog::work(kernel, language).filter(|work| matches!(work.unit, "products" | "weights"))?;
+    let found = loops::parts(listing).map_or(0, |parts| parts.turn.multiplications);
+    let wrong = !is_of(found, declared.count.into());
+    wrong
+        .then(|| format!("{}: a turn is declared to do {} {}, and multiplies {found} times", listing.kernel, declared.count, declared.unit))
+}
+
+/// Are so many multiplications those of so many products? A tenth less, since a few first ones are no fused ones, and up to twice as many, since weights are
+/// decoded, and places reckoned, by some.
+fn is_of(multiplications: u64, products: u64) -> bool {
+    10 * multiplications >= 9 * products && multiplications < 2 * products
+}
+
 /// The rows of the document's table.
 ///
 /// # Errors
@@ -92,8 +109,12 @@ pub fn read(document: &str) -> Result<Vec<Row>, String> {
 /// # Errors
 /// If the document has no such section.
 pub fn write(document: &str, rows: &[Row], notes: &str) -> Result<String, String> {
-    let lines: String = rows.iter().map(Row::line).collect();
-    replace(document, SECTION, &format!("{notes}\n{HEAD}{lines}"))
+    replace(document, SECTION, &format!("{notes}\n{}", table(rows)))
+}
+
+/// A table of these rows.
+pub fn table(rows: &[Row]) -> String {
+    std::iter::once(HEAD.to_owned()).chain(rows.iter().map(Row::line)).collect()
 }
 
 /// The document with the text of a section replaced.
@@ -164,6 +185,13 @@ mod tests {
         assert!(document.contains(" | 192 | 128 weights | 1.50 |\n"), "{document}");
         assert_eq!(read(&document).unwrap(), rows);
         assert!(read("# Title").is_err());
+    }
+
+    #[test]
+    fn a_turn_multiplies_as_often_as_it_says() {
+        // What was declared wrong once: turns of four tokens for those of one, of a whole tile for those of a quad of it.
+        assert!(!is_of(274, 64) && !is_of(64, 512) && !is_of(129, 64));
+        assert!(is_of(120, 128) && is_of(128, 128) && is_of(232, 128));
     }
 
     #[test]

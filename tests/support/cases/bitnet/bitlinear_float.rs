@@ -17,11 +17,12 @@ pub fn cases() -> Vec<Case> {
         (66, 33, 260, Some(128)),
         (2, 129, 64, Some(64)),
         (8, 9, 1100, Some(128)),
+        (1, 21, 1040, Some(48)),
     ] {
         cases.extend([case::<f32, f32>(m, rows, columns, size), case::<f16, f32>(m, rows, columns, size)]);
     }
-    // Each kernel to halves: few tokens of any length and of quads, more tokens, and as many as make large tiles.
-    for (m, rows, columns, size) in [(4, 20, 50, Some(32)), (6, 21, 1028, Some(128)), (9, 20, 50, None)] {
+    // Each kernel to halves: few tokens of any length and of quads, one of whole words, more tokens, and as many as make large tiles.
+    for (m, rows, columns, size) in [(4, 20, 50, Some(32)), (6, 21, 1028, Some(128)), (1, 35, 1600, None), (9, 20, 50, None)] {
         cases.extend([case::<f16, f16>(m, rows, columns, size), case::<f32, f16>(m, rows, columns, size)]);
     }
     let (m, rows, columns, size) = (16_257, 68, 20, Some(16));
@@ -82,7 +83,7 @@ pub fn finished() -> Vec<Case> {
     use Activation::*;
     let mut ways = [None, Some(Relu), Some(Relu2), Some(Silu), Some(Gelu)].into_iter().cycle();
     let mut cases = Vec::new();
-    for (i, shape) in [(4, 20, 50), (7, 21, 1028), (9, 70, 50), (16_257, 68, 16)].into_iter().enumerate() {
+    for (i, shape) in [(4, 20, 50), (7, 21, 1028), (1, 19, 560), (9, 70, 50), (16_257, 68, 16)].into_iter().enumerate() {
         let mut way = || (ways.next().expect("it is a cycle"), i % 2 == 0);
         cases.extend([finish::<f32, f32>(shape, way()), finish::<f16, f32>(shape, way())]);
         cases.extend([finish::<f32, f16>(shape, way()), finish::<f16, f16>(shape, way())]);
