@@ -317,6 +317,19 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert_shape(tensor::matmul(&mut encoder, &row, &x));
     assert_shape(tensor::matmul_with(&mut encoder, &x, tensor::Side::transposed(&x), &tensor::Epilogue::new().bias(&row)));
     assert_shape(tensor::matmul_into(&mut encoder, &x, tensor::Side::transposed(&x), &x));
+    // `x` is [2, 3], and so there are two outputs; biases are [3].
+    let (matrix, ints) =
+        (ternary(&mut rng(1), 2, 3).upload(context).unwrap(), ints(&mut rng(1), 2, 3, Bits::Four, None).upload(context).unwrap());
+    let xq = QuantizedActivations::uninit(context, 2, 3, Layout::Int8).unwrap();
+    let biased = tensor::Epilogue::new().bias(&row);
+    assert_shape(bitnet::bitlinear_quantized_with(&mut encoder, &xq, &matrix, &biased));
+    assert_shape(bitnet::bitlinear_int_with(&mut encoder, &x, &ints, &biased));
+    assert_shape(bitnet::bitlinear_int_quantized_with(&mut encoder, &xq, &ints, &biased));
+    assert_shape(tensor::finish(&mut encoder, &unwritten(context, [3, 2]), &biased));
+    assert_shape(tensor::finish_into(&mut encoder, &x, &biased, &unwritten(context, [3, 2])));
+    for (length, bias) in [(4, &[1.0; 3][..]), (1, &[])] {
+        assert!(matches!(tensor::finish_cpu(&vec![0.0; length], Some(bias), None), Err(Error::Length { .. })));
+    }
     assert_shape(tensor::gather(&mut encoder, &row, &condition));
     assert_shape(tensor::gather_backward(&mut encoder, &x, &condition, 5));
     assert!(matches!(tensor::dropout(&mut encoder, &x, 1.0, 0), Err(Error::Invalid { .. })));

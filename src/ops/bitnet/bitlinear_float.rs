@@ -59,7 +59,8 @@ const METAL: Source = metal(&[("ALIGNED", 0)]);
 const METAL_QUADS: Source = metal(&[("ALIGNED", 1)]);
 
 /// With an epilogue, whose bias is bound in the fifth place.
-const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/matmul_finish"];
+const FINISH: &[Part] =
+    wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/activated", "tensor/matmul_finish"];
 
 const BINDINGS: &[Binding] =
     &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
