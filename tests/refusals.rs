@@ -1,8 +1,9 @@
 //! What ops do with tensors that do not fit: a typed error where they are recorded, and nothing is recorded.
 
 use bitnet_wgpu::{
-    Bits, Capabilities, Context, DenseElement, Element, Error, Out, PackedDense, PackedTernary, Result, Scales, Shape, Tensor,
-    bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt8, Scheme},
+    Bits, Capabilities, Context, DenseElement, Element, Error, IntMatrix, Out, PackedDense, PackedTernary, Result, Scales, Shape, Tensor,
+    TernaryMatrix,
+    bitnet::{self, Gate, Layout, QuantizationError, QuantizedActivations, QuantizedInt4, QuantizedInt8, Scheme},
     optimizer,
     tensor::{self, Axes, CrossEntropyOptions, Linear, LinearCrossEntropyOptions, Prefix},
     transformer::{
@@ -316,6 +317,19 @@ fn tensor_ops_refuse_what_does_not_fit() {
     assert_shape(tensor::matmul(&mut encoder, &row, &x));
     assert_shape(tensor::matmul_with(&mut encoder, &x, tensor::Side::transposed(&x), &tensor::Epilogue::new().bias(&row)));
     assert_shape(tensor::matmul_into(&mut encoder, &x, tensor::Side::transposed(&x), &x));
+    // `x` is [2, 3], and so there are two outputs; biases are [3].
+    let (matrix, ints) =
+        (ternary(&mut rng(1), 2, 3).upload(context).unwrap(), ints(&mut rng(1), 2, 3, Bits::Four, None).upload(context).unwrap());
+    let xq = QuantizedActivations::uninit(context, 2, 3, Layout::Int8).unwrap();
+    let biased = tensor::Epilogue::new().bias(&row);
+    assert_shape(bitnet::bitlinear_quantized_with(&mut encoder, &xq, &matrix, &biased));
+    assert_shape(bitnet::bitlinear_int_with(&mut encoder, &x, &ints, &biased));
+    assert_shape(bitnet::bitlinear_int_quantized_with(&mut encoder, &xq, &ints, &biased));
+    assert_shape(tensor::finish(&mut encoder, &unwritten(context, [3, 2]), &biased));
+    assert_shape(tensor::finish_into(&mut encoder, &x, &biased, &unwritten(context, [3, 2])));
+    for (length, bias) in [(4, &[1.0; 3][..]), (1, &[])] {
+        assert!(matches!(tensor::finish_cpu(&vec![0.0; length], Some(bias), None), Err(Error::Length { .. })));
+    }
     assert_shape(tensor::gather(&mut encoder, &row, &condition));
     assert_shape(tensor::gather_backward(&mut encoder, &x, &condition, 5));
     assert!(matches!(tensor::dropout(&mut encoder, &x, 1.0, 0), Err(Error::Invalid { .. })));
@@ -482,6 +496,42 @@ fn linear_cross_entropy_refuses_what_does_not_fit() {
 }
 
 #[test]
+fn quantisers_of_weights_refuse_matrices_that_do_not_fit() {
+    let context = context();
+    let mut encoder = context.encoder("test");
+    let w = unwritten(context, [2, 3]);
+    let ternary = |rows, group| TernaryMatrix::uninit(context, rows, 3, group).unwrap();
+    let ints = |rows, bits, group| IntMatrix::uninit(context, rows, 3, bits, group).unwrap();
+    let groups = ternary(2, Some(16));
+    assert_shape(bitnet::quantize_weights_into(&mut encoder, &w, &ternary(3, None)));
+    assert_invalid(bitnet::quantize_weights_into(&mut encoder, &w, &groups));
+    assert_shape(bitnet::quantize_weights_by_matrix_into(&mut encoder, &w, &ternary(3, None)));
+    assert_invalid(bitnet::quantize_weights_by_matrix_into(&mut encoder, &w, &groups));
+    assert_shape(bitnet::quantize_weights_by_row_into(&mut encoder, &w, &ternary(3, None)));
+    assert_invalid(bitnet::quantize_weights_by_row_into(&mut encoder, &w, &groups));
+    assert_shape(bitnet::quantize_weights_by_group_into(&mut encoder, &w, &ternary(3, Some(16))));
+    assert_invalid(bitnet::quantize_weights_by_group_into(&mut encoder, &w, &ternary(2, None)));
+    assert_shape(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(3, Bits::One, None)));
+    assert_invalid(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(2, Bits::One, Some(32))));
+    assert_invalid(bitnet::quantize_weights_binary_into(&mut encoder, &w, &ints(2, Bits::Two, None)));
+    assert_shape(bitnet::quantize_weights_binary_by_group_into(&mut encoder, &w, &ints(3, Bits::One, Some(32))));
+    assert_invalid(bitnet::quantize_weights_binary_by_group_into(&mut encoder, &w, &ints(2, Bits::Two, Some(32))));
+    assert_shape(bitnet::quantize_weights_int_into(&mut encoder, &w, Scheme::Symmetric, &ints(3, Bits::Two, None)));
+    assert_invalid(bitnet::quantize_weights_int_into(&mut encoder, &w, Scheme::Symmetric, &ints(2, Bits::One, None)));
+    assert!(encoder.is_empty());
+    for size in [0, 8, 17] {
+        assert_invalid(TernaryMatrix::uninit(context, 2, 3, Some(size)));
+        assert_invalid(IntMatrix::uninit(context, 2, 3, Bits::Four, Some(size)));
+    }
+    for (length, stack) in [(5, [1, 2, 3]), (0, [usize::MAX, 2, 3])] {
+        let made = bitnet::quantize_weights_by_matrix_cpu(&vec![0.0f32; length], stack);
+        assert!(matches!(made, Err(Error::Length { .. })), "{made:?}");
+    }
+    assert_invalid(bitnet::quantize_weights_by_matrix_cpu(&[1.0, f32::NAN], [2, 1, 1]));
+    assert_invalid(bitnet::quantize_weights_by_matrix_cpu::<f32>(&[], [usize::MAX, 2, 0]));
+}
+
+#[test]
 fn quantisers_refuse_what_does_not_fit() {
     let context = context();
     let mut encoder = context.encoder("test");
@@ -516,6 +566,23 @@ fn quantisers_refuse_what_does_not_fit() {
     assert_shape(bitnet::dequantize_int8_into(&mut encoder, &int8(&one, None), &other));
     assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&row, None)));
     assert_shape(bitnet::dequantize_int8::<f32>(&mut encoder, &int8(&unwritten(context, [2]), Some(1))));
+    // Outputs of the caller: of another shape, with scales that are not made, without zero points that are.
+    let two = unwritten(context, [2]);
+    assert_shape(bitnet::quantize_activations_by_tensor_into(&mut encoder, &x, &int8(&two, None)));
+    assert_shape(bitnet::quantize_activations_by_tensor_into(&mut encoder, &x, &int8(&one, Some(1))));
+    assert_shape(bitnet::quantize_activations_static_into(&mut encoder, &x, (0.0, 1.0), &int8(&two, Some(2))));
+    assert_invalid(bitnet::quantize_activations_static_into(&mut encoder, &x, (0.0, 1.0), &int8(&one, None)));
+    assert_shape(bitnet::quantize_activations_with_zero_point_into(&mut encoder, &x, &int8(&two, Some(1))));
+    assert_shape(bitnet::quantize_activations_with_zero_point_into(&mut encoder, &x, &int8(&one, Some(2))));
+    assert_invalid(bitnet::quantize_activations_with_zero_point_into(&mut encoder, &x, &int8(&two, None)));
+    assert_shape(bitnet::quantize_gradients_into(&mut encoder, &x, 1, &int8(&one, None)));
+    assert_invalid(bitnet::quantize_gradients_into(&mut encoder, &x, 1, &int8(&two, Some(2))));
+    assert_shape(bitnet::quantize_gradients_into(&mut encoder, &other, 1, &int8(&row, None)));
+    assert_shape(bitnet::quantize_activations_4bit_into(&mut encoder, &x, &QuantizedInt4::uninit(context, [3, 2]).unwrap()));
+    assert_shape(tensor::dropout_into(&mut encoder, &x, 0.5, 1, &other));
+    assert_shape(tensor::relu_dropout_into(&mut encoder, &x, 0.5, 1, &other));
+    assert_shape(tensor::relu_dropout_backward_into(&mut encoder, &x, &x, 0.5, 1, &other));
+    assert_invalid(tensor::dropout_into(&mut encoder, &x, 1.0, 1, &unwritten(context, [2, 3])));
     assert!(encoder.is_empty());
     let int4 = bitnet::quantize_activations_4bit(&mut encoder, &x).unwrap();
     assert_shape(bitnet::dequantize_int4_into(&mut encoder, &int4, &other));

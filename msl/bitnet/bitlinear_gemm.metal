@@ -2,7 +2,7 @@
 // [rows, words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes
 // 64 rows × TILE_Y tokens (16, 32 or 64), each SIMD-group a quarter of 32 rows and half the tokens. 64 elements of every row and token are in
 // threadgroup memory at a time as halves, in the half layout's order on both sides.
-struct Params { uint rows, tokens, words, add; };
+// A part before brings `Params`, and what is done to a product before it is stored (product_plain.metal, product_finish.metal).
 
 // The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.
 #define STRIDE 72
@@ -21,7 +21,7 @@ kernel void bitlinear_gemm(
     device const uint4* x        [[buffer(3)]],
     device const float* x_scale  [[buffer(4)]],
     device const int2* x_sum     [[buffer(5)]],
-    device Y* y                  [[buffer(6)]],
+    device Y* y                  [[buffer(6)]] BIAS_ARGUMENT,
     uint3 group   [[threadgroup_position_in_grid]],
     uint local    [[thread_index_in_threadgroup]],
     uint lane     [[thread_index_in_simdgroup]],
@@ -88,7 +88,7 @@ kernel void bitlinear_gemm(
                 const uint row = row0 + row_part + 8 * i + e % 8u;
                 if (token < params.tokens && row < params.rows) {
                     const float sum = block[subgroup * 64u + e] - float(x_sum[token].x);
-                    const float product = exact_quotient(sum * w_scale[row], x_scale[token]);
+                    const float product = FINISHED(exact_quotient(sum * w_scale[row], x_scale[token]), row);
                     const uint output = token * params.rows + row;
                     y[output] = Y(params.add != 0 ? float(y[output]) + product : product);
                 }

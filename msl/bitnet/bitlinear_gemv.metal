@@ -1,7 +1,7 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for few tokens t. codes is [rows, words] words of
 // sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup computes TILE_X rows of one token, a SIMD-group ROWS
 // rows: each lane takes every 32nd word of them and the activations that belong to it. dot_*.metal multiplies a word.
-struct Params { uint rows, tokens, words, add; };
+// A part before brings `Params`, and what is done to a product before it is stored (product_plain.metal, product_finish.metal).
 
 static_assert(ROWS == 8, "three exchanges leave each lane one of eight rows");
 
@@ -23,7 +23,7 @@ kernel void bitlinear_gemv(
     device const uint4* x        [[buffer(3)]],
     device const float* x_scale  [[buffer(4)]],
     device const int2* x_sum     [[buffer(5)]],
-    device Y* y                  [[buffer(6)]],
+    device Y* y                  [[buffer(6)]] BIAS_ARGUMENT,
     uint2 group   [[threadgroup_position_in_grid]],
     uint lane     [[thread_index_in_simdgroup]],
     uint subgroup [[simdgroup_index_in_threadgroup]])
@@ -58,7 +58,7 @@ kernel void bitlinear_gemv(
     sum += simd_shuffle_xor(sum, ushort(16));
     const uint row = row0 + lane;
     if (lane < ROWS && row < params.rows) {
-        const float product = exact_quotient(finish(sum, x_sum[token]) * w_scale[row], x_scale[token]);
+        const float product = FINISHED(exact_quotient(finish(sum, x_sum[token]) * w_scale[row], x_scale[token]), row);
         const uint output = token * params.rows + row;
         y[output] = Y(params.add != 0 ? float(y[output]) + product : product);
     }

@@ -2,7 +2,7 @@
 // sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup computes TILE_X rows of TILE_Y tokens, a SIMD-group
 // ROWS rows of all these tokens: each lane takes every 32nd word of them, once for all tokens, and the activations that belong to it. dot_*.metal
 // multiplies a word.
-struct Params { uint rows, tokens, words, add; };
+// A part before brings `Params`, and what is done to a product before it is stored (product_plain.metal, product_finish.metal).
 
 // A SIMD-group's sums: of row r and token t, number t·ROWS + r.
 #define SUMS (ROWS * TILE_Y)
@@ -26,7 +26,7 @@ kernel void bitlinear_gemv_several(
     device const uint4* x        [[buffer(3)]],
     device const float* x_scale  [[buffer(4)]],
     device const int2* x_sum     [[buffer(5)]],
-    device Y* y                  [[buffer(6)]],
+    device Y* y                  [[buffer(6)]] BIAS_ARGUMENT,
     uint2 group   [[threadgroup_position_in_grid]],
     uint lane     [[thread_index_in_simdgroup]],
     uint subgroup [[simdgroup_index_in_threadgroup]])
@@ -71,7 +71,7 @@ kernel void bitlinear_gemv_several(
     const uint row = row0 + lane % ROWS;
     const uint token = token0 + lane / ROWS;
     if (lane < SUMS && row < params.rows && token < params.tokens) {
-        const float product = exact_quotient(finish(acc[0], x_sum[token]) * w_scale[row], x_scale[token]);
+        const float product = FINISHED(exact_quotient(finish(acc[0], x_sum[token]) * w_scale[row], x_scale[token]), row);
         const uint output = token * params.rows + row;
         y[output] = Y(params.add != 0 ? float(y[output]) + product : product);
     }

@@ -1,5 +1,5 @@
-// sums[c] = Σ|w| over the c-th chunk of THREADS² numbers, added in a fixed order. One threadgroup per chunk.
-struct Params { uint length; };
+// sums[m, c] = Σ|w| over the c-th chunk of THREADS² numbers of the m-th matrix, added in a fixed order. One threadgroup per chunk.
+struct Params { uint length, chunks, matrices; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void sum_abs(
@@ -11,11 +11,13 @@ kernel void sum_abs(
     uint local   [[thread_index_in_threadgroup]])
 {
     threadgroup float tree[THREADS];
-    const uint chunk = flat_group(group, groups);
-    const uint first = chunk * THREADS * THREADS;
-    if (first >= params.length) return;
+    const uint index = flat_group(group, groups);
+    if (index >= params.matrices * params.chunks) return;
+    const uint start = index / params.chunks * params.length;
+    const uint first = start + index % params.chunks * THREADS * THREADS;
+    const uint end = min(first + THREADS * THREADS, start + params.length);
     float sum = 0.0f;
-    for (uint i = first + local; i < min(first + THREADS * THREADS, params.length); i += THREADS) sum += fabs(float(w[i]));
+    for (uint i = first + local; i < end; i += THREADS) sum += fabs(float(w[i]));
     sum = fixed_tree(sum, tree, local);
-    if (local == 0) sums[chunk] = sum;
+    if (local == 0) sums[index] = sum;
 }

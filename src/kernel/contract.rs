@@ -144,7 +144,7 @@ fn calls_flat(module: &naga::Module, function: &naga::Function) -> bool {
 
 /// Reads the signature of `kernel void NAME(...)` and the `Params` struct; types are looked up, not parsed.
 fn read_msl(kernel: &Kernel, variant: &Variant, text: &str) -> Result<Signature, String> {
-    let code = strip_comments(text);
+    let code = with_arguments(strip_comments(text));
     let head = format!("kernel void {}(", kernel.entry);
     let start = code.find(&head).ok_or_else(|| format!("no `{head}...)`"))?;
     let threads = "[[max_total_threads_per_threadgroup(THREADS)]]";
@@ -260,6 +260,13 @@ fn arguments(text: &str) -> Option<Vec<String>> {
         }
     }
     None
+}
+
+/// A text whose macros for arguments, of one line, are expanded: a part may bring a binding so.
+fn with_arguments(code: String) -> String {
+    let defined = code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
+    let of_arguments: Vec<_> = defined.filter(|(_, value)| value.contains("[[buffer(")).collect();
+    of_arguments.iter().fold(code.clone(), |code, (name, value)| code.replace(&format!("{name},"), &format!("{value},")))
 }
 
 fn strip_comments(text: &str) -> String {

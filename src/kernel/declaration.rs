@@ -49,6 +49,8 @@ pub struct Kernel {
     pub matrix_unit: Option<MatrixUnit>,
     /// What is in the place of [`HOLE`](super::HOLE) in its texts.
     pub(crate) filling: &'static [Part],
+    /// The same in its Metal texts.
+    pub(crate) filling_msl: &'static [Part],
     /// Are all its [`Type::Float`] aliases one type?
     pub(crate) one_float: bool,
     /// Keeps to the bounds of its buffers, as tests have shown: release builds leave out bounds checks.
@@ -107,6 +109,7 @@ impl Kernel {
             features: wgpu::Features::empty(),
             matrix_unit: None,
             filling: &[],
+            filling_msl: &[],
             one_float: false,
             trusted: false,
             sources: Sources::Declared(sources),
@@ -152,15 +155,22 @@ impl Kernel {
         self
     }
 
-    /// Puts `parts` in the place of [`HOLE`](super::HOLE) in its texts.
+    /// Puts `parts` in the place of [`HOLE`](super::HOLE) in its texts, but for those in Metal.
     pub const fn fill(mut self, parts: &'static [Part]) -> Self {
         self.filling = parts;
         self
     }
 
+    /// The same in its Metal texts.
+    pub const fn fill_msl(mut self, parts: &'static [Part]) -> Self {
+        self.filling_msl = parts;
+        self
+    }
+
     /// The parts of one of its texts, in order, and those that fill its hole.
     pub fn parts<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Part> {
-        source.parts.iter().flat_map(|part| if *part == HOLE { self.filling } else { std::slice::from_ref(part) })
+        let filling = if source.language == ShaderLanguage::Msl { self.filling_msl } else { self.filling };
+        source.parts.iter().flat_map(move |part| if *part == HOLE { filling } else { std::slice::from_ref(part) })
     }
 
     /// The same declaration with WGSL that a caller made at run time. Its bounds are checked when it runs. It is compiled once for the same text,

@@ -22,7 +22,8 @@ impl Part {
     }
 }
 
-/// A place among the parts of a text for those that [`Kernel::fill`](super::Kernel::fill) names: one list of parts for kernels that differ there.
+/// A place among the parts of a text for those that [`Kernel::fill`](super::Kernel::fill) names, in Metal [`Kernel::fill_msl`](super::Kernel::fill_msl): one
+/// list of parts for kernels that differ there.
 pub const HOLE: Part = Part::new("", "");
 
 /// Sums and maxima over a team of lanes and over a workgroup: with subgroup operations where the adapter has them, else

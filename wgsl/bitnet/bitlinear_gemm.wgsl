@@ -2,7 +2,7 @@
 // sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup of 16 × 16 threads computes 64 rows × TILE_Y tokens
 // (16, 32 or 64), each thread 4 rows × TILE_Y / 16 tokens, 16 apart. STEP words of every row and token are in workgroup memory at a time, as
 // tile_*.wgsl decodes them.
-struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
+// A part before brings `Params`, and what is done to a product before it is stored (product_plain.wgsl, product_finish.wgsl).
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -25,7 +25,7 @@ fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
     for (var i = 0u; i < 4u; i += 1u) {
         let row = row0 + 16u * i;
         if row >= params.rows { return; }
-        let product = exact_quotient(finish(acc[i], x_sum[token]) * w_scale[row], x_scale[token]);
+        let product = finished(exact_quotient(finish(acc[i], x_sum[token]) * w_scale[row], x_scale[token]), bias_of(row));
         let output = token * params.rows + row;
         if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
     }

@@ -3,7 +3,7 @@
 // subgroup DOWN × 2 matrices of SIDE × SIDE of them. DEPTH columns are in workgroup memory at a time, as halves, and those that follow are loaded while
 // these are multiplied.
 // Activations are at most 128 and codes at most 2, so sums are integers up to 2^24, for k up to 2^16: exact in any order.
-struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
+// A part before brings `Params`, and what is done to a product before it is stored (product_plain.wgsl, product_finish.wgsl).
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -102,13 +102,14 @@ fn store(token0: u32, down: u32, row0: u32, sums: Sum, lane: Lane) {
     let row = row0 + lane.id % SIDE;
     if row < params.rows {
         let beta = w_scale[row];
+        let of_row = bias_of(row);
         for (var i = 0u; i < SIDE * SIDE; i += LANES) {
             let of_tile = down + (lane.id + i) / SIDE;
             let token = token0 + of_tile;
             if token < params.tokens {
                 // Codes are value + 1, so the sum of the activations is subtracted. Both are integers that floats hold.
                 let sum = outputs[start + lane.id + i] * 16384.0 - of_tokens[of_tile].y;
-                let product = exact_quotient(sum * beta, of_tokens[of_tile].x);
+                let product = finished(exact_quotient(sum * beta, of_tokens[of_tile].x), of_row);
                 let output = token * params.rows + row;
                 if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
             }

@@ -3,7 +3,7 @@
 // piece of work is four rows of all these tokens and every SPLIT-th part of their words, which are read once. Each of a team's lanes takes every
 // (SPLIT·lanes)-th group of WORDS words and the activations that belong to it, TURNS groups at once, so that as many loads are in flight.
 // dot_*.wgsl multiplies a word.
-struct Params { rows: u32, tokens: u32, words: u32, add: u32 }
+// A part before brings `Params`, and what is done to a product before it is stored (product_plain.wgsl, product_finish.wgsl).
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<Words>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -92,11 +92,13 @@ fn bitlinear_gemv_several(group: Group, ids: Ids) {
     var a = 1.0;
     var x_total = vec2<i32>();
     var base = 0.0;
+    var of_row = 0.0;
     if writes {
         beta = w_scale[row];
         a = x_scale[token];
         x_total = x_sum[token];
         if params.add != 0u { base = f32(y[output]); }
+        of_row = bias_of(row);
     }
 
     let groups = params.words / WORDS;
@@ -126,7 +128,7 @@ fn bitlinear_gemv_several(group: Group, ids: Ids) {
         let first = ids.local % TILE_X / 4u * parts * TILE_Y + ids.local / TILE_X;
         var sum = sums[first][row % 4u];
         for (var s = 1u; s < parts; s += 1u) { sum += sums[first + s * TILE_Y][row % 4u]; }
-        let product = exact_quotient(finish(sum, x_total) * beta, a);
+        let product = finished(exact_quotient(finish(sum, x_total) * beta, a), of_row);
         // Not `base + product`, which would make +0 of -0.
         y[output] = Y(select(product, base + product, params.add != 0u));
     }

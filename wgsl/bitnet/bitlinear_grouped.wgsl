@@ -2,7 +2,7 @@
 // codes is [rows, words], w_scale [rows, groups], x [tokens, words] vectors of four words in the int8 layout, y [tokens, rows]. A workgroup computes
 // TILE_X rows of TILE_Y tokens, a team one row of all these tokens at a time. The sum of a word is an exact integer; the scaled sums are floats, whose
 // last bits depend on the order, which is the same for any TILE_Y.
-struct Params { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32, add: u32 }
+struct Params { rows: u32, tokens: u32, words: u32, groups: u32, group_words: u32, add: u32, biased: u32, activation: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -39,8 +39,8 @@ fn bitlinear_grouped(group: Group, ids: Ids) {
         let token = token0 + lane;
         if first < TILE_X && lane < TILE_Y && row < params.rows && token < params.tokens {
             let output = token * params.rows + row;
-            let quotient = exact_quotient(sum, x_scale[token]);
-            if params.add != 0u { y[output] = Y(f32(y[output]) + quotient); } else { y[output] = Y(quotient); }
+            let product = finished(exact_quotient(sum, x_scale[token]), bias_of(row));
+            if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
         }
     }
 }

@@ -2,7 +2,9 @@
 // codes is [rows, words] of `bits` bits, w_scale and w_zero [rows, groups], x [tokens, x_words] in the int8 layout, y [tokens, rows]. Sums within groups
 // are exact integers, and groups are added in their order: what a thread does, whatever the device. A workgroup makes TILE_X rows, one a thread, of
 // TILE_Y tokens, and stages UNITS units of 32 columns at a time: groups are whole units, and a unit is `bits` words of codes.
-struct Params { rows: u32, tokens: u32, columns: u32, words: u32, x_words: u32, groups: u32, group_size: u32, bits: u32, add: u32 }
+struct Params {
+    rows: u32, tokens: u32, columns: u32, words: u32, x_words: u32, groups: u32, group_size: u32, bits: u32, add: u32, biased: u32, activation: u32,
+}
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<u32>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -92,7 +94,7 @@ fn bitlinear_int_quantized(group: Group, ids: Ids) {
         let token = first_token + t;
         if row < params.rows && token < params.tokens {
             let at = token * params.rows + row;
-            let v = exact_quotient(sums[t], x_scale[token]);
+            let v = finished(exact_quotient(sums[t], x_scale[token]), bias_of(row));
             if params.add != 0u { y[at] = Y(f32(y[at]) + v); } else { y[at] = Y(v); }
         }
     }

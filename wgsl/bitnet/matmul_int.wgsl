@@ -1,6 +1,8 @@
 // The right side of a product with weights W of 1 to 8 bits, decoded where they are loaded: with `transposed`, W is [n, k] and y = a·Wᵀ, which is
 // BitLinear; else it is [k, n] and y = a·W, its gradient. The left side is floats [m, k].
-struct Params { m: u32, n: u32, k: u32, words: u32, groups: u32, group_size: u32, bits: u32, transposed: u32, add: u32 }
+struct Params {
+    m: u32, n: u32, k: u32, words: u32, groups: u32, group_size: u32, bits: u32, transposed: u32, add: u32, biased: u32, activation: u32,
+}
 var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> codes: array<u32>;
 @group(0) @binding(2) var<storage, read> w_scale: array<f32>;

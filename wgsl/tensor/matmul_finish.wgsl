@@ -1,15 +1,5 @@
 // What a product's kernel makes goes to y after a bias and an activation function, on top of what is there if `add` is not 0: in place of
-// tensor/matmul_store. A part before brings `bias`, which is not read where `biased` is 0.
-fn activated(v: f32) -> f32 {
-    switch params.activation {
-        case 1u: { return max(v, 0.0); }
-        case 2u: { return max(v, 0.0) * max(v, 0.0); }
-        case 3u: { return v * sigmoid(v); }
-        case 4u: { return v * normal_below(v); }
-        default: { return v; }
-    }
-}
-
+// tensor/matmul_store. Parts before bring `bias`, which is not read where `biased` is 0, and `activated`.
 fn store(batch: u32, row: u32, column: u32, v: f32) {
     if row < params.m && column < params.n {
         let at = (batch * params.m + row) * params.n + column;

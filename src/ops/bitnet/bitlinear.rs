@@ -6,15 +6,20 @@
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
-    bitlinear_kernels::{self, GroupedParams, Params},
-    plan::plan,
+    bitlinear_kernels::{self, FinishParams, GroupedParams, Params},
+    plan::forms,
     quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into},
 };
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
     kernel::declaration::Kernel,
+    ops::tensor::epilogue::{Epilogue, finish_into},
     shape::Shape,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups},
 };
@@ -38,6 +43,30 @@ pub fn bitlinear<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatr
 /// # Errors
 /// As [`bitlinear`]; [`Error::Shape`] if the output does not fit.
 pub fn bitlinear_into<'a, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix, y: impl Into<Out<'a, T>>) -> Result<()> {
+    bitlinear_with_into(encoder, x, w, &Epilogue::new(), y)
+}
+
+/// [`bitlinear`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+///
+/// # Errors
+/// As [`bitlinear_with_into`].
+pub fn bitlinear_with<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &TernaryMatrix, epilogue: &Epilogue<'_, T>) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
+    bitlinear_with_into(encoder, x, w, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_with`] into a tensor of the caller; more in [`bitlinear_quantized_with_into`].
+///
+/// # Errors
+/// As [`bitlinear_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
+pub fn bitlinear_with_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, T>,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let (m, features) = x.shape().as_matrix();
     if features != w.columns() {
         return Err(Error::Shape { op: "bitlinear", what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
@@ -50,7 +79,7 @@ pub fn bitlinear_into<'a, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &Te
             xq
         }
     };
-    bitlinear_quantized_into(encoder, &xq, w, y)
+    bitlinear_quantized_with_into(encoder, &xq, w, epilogue, y)
 }
 
 /// [`bitlinear`] of activations that are already quantised (several matrices can share them): `[m, n]` in `f32` or `f16`.
@@ -58,9 +87,7 @@ pub fn bitlinear_into<'a, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &Te
 /// # Errors
 /// As [`bitlinear_quantized_into`].
 pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
-    bitlinear_quantized_into(encoder, x, w, &y)?;
-    Ok(y)
+    bitlinear_quantized_with(encoder, x, w, &Epilogue::new())
 }
 
 /// [`bitlinear_quantized`] into a tensor of the caller, `[m, n]`; with [`Out::add`] it adds to the residual stream of a transformer.
@@ -74,6 +101,41 @@ pub fn bitlinear_quantized_into<'a, T: Float>(
     w: &TernaryMatrix,
     y: impl Into<Out<'a, T>>,
 ) -> Result<()> {
+    bitlinear_quantized_with_into(encoder, x, w, &Epilogue::new(), y)
+}
+
+/// [`bitlinear_with`] of activations that are already quantised: `[m, n]`.
+///
+/// # Errors
+/// As [`bitlinear_quantized_with_into`].
+pub fn bitlinear_quantized_with<T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    bitlinear_quantized_with_into(encoder, x, w, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_quantized_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+///
+/// The epilogue is applied by the kernel that makes the product, to the float that it would store: a bias and activations but SiLU and GELU, which are
+/// close, leave the same bits everywhere. Matrix units for int8 store their products first, in `f32`, and [`finish`](crate::tensor::finish()) follows.
+///
+/// Gradients, straight through the quantisers: with dz = dy·activation'(x·Wᵀ + bias), [`bitlinear_backward`](super::bitlinear_backward()) of dz for x, and
+/// the sum of dz over tokens for the bias. A product with a bias alone keeps what the activation's gradient asks for.
+///
+/// # Errors
+/// As [`bitlinear_quantized_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
+pub fn bitlinear_quantized_with_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, T>,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
     let (op, y) = ("bitlinear", y.into());
     let (m, n, k) = (x.tokens(), w.rows(), w.columns());
     if x.features() != k {
@@ -81,20 +143,44 @@ pub fn bitlinear_quantized_into<'a, T: Float>(
     }
     y.check(op, m, n)?;
     x.layout().check_features(op, k, encoder)?;
-    let kernel = plan(m, n, k, x.layout(), w.group().is_some(), encoder.context().capabilities());
-    let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
-    let (y, extent) = (y.tensor(), [n, m, 1]);
-    let Some(size) = w.group() else {
-        let params = Params { rows, tokens, words, add };
-        return encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], extent);
-    };
-    if x.layout() != Layout::Int8 {
+    if w.group().is_some() && x.layout() != Layout::Int8 {
         let what = "a matrix scaled by groups needs activations in the Int8 layout".to_owned();
         return Err(Error::Invalid { op, what });
     }
-    let (groups, group_words) = (groups(k, w.group()) as u32, (size / CODES_PER_WORD) as u32);
-    let params = GroupedParams { rows, tokens, words, groups, group_words, add };
-    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, y], extent)
+    let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
+    let (biased, activation, extent) = (epilogue.has_bias().into(), epilogue.code(), [n, m, 1]);
+    let kernels = forms(m, n, k, x.layout(), w.group().is_some(), encoder.context().capabilities());
+    if let Some(size) = w.group() {
+        let (groups, group_words) = (groups(k, w.group()) as u32, (size / CODES_PER_WORD) as u32);
+        let params = GroupedParams { rows, tokens, words, groups, group_words, add, biased, activation };
+        let plain: [&dyn Bind; 5] = [&w.codes, &w.scales, &x.codes, &x.scales, y.tensor()];
+        return match kernels {
+            [_, finish] if !epilogue.is_empty() => {
+                let bias = epilogue.bound_bias(op, n, encoder.context())?;
+                encoder.dispatch(finish, &params, &[&plain[..], &[&bias]].concat(), extent)
+            }
+            _ => encoder.dispatch(&kernels[0], &params, &plain, extent),
+        };
+    }
+    let record = |encoder: &mut Encoder, y: &dyn Bind, add| {
+        let params = Params { rows, tokens, words, add };
+        encoder.dispatch(&kernels[0], &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], extent)
+    };
+    match kernels {
+        _ if epilogue.is_empty() => record(encoder, y.tensor(), add),
+        [_, finish] => {
+            let bias = epilogue.bound_bias(op, n, encoder.context())?;
+            let params = FinishParams { rows, tokens, words, add, biased, activation };
+            encoder.dispatch(finish, &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y.tensor(), &bias], extent)
+        }
+        _ => {
+            let products = Tensor::<f32>::uninit(encoder.context(), y.tensor().shape())?;
+            encoder.whole(|encoder| {
+                record(encoder, &products, 0)?;
+                finish_into(encoder, &products, epilogue, y)
+            })
+        }
+    }
 }
 
 /// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks; exact on every device.

@@ -77,7 +77,8 @@ const fn metal(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]
 }
 
 /// With an epilogue, whose bias is bound in the fifth place.
-const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/matmul_finish"];
+const FINISH: &[Part] =
+    wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/activated", "tensor/matmul_finish"];
 
 const BINDINGS: &[Binding] =
     &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];

@@ -11,29 +11,46 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
+        source::{HOLE, Part, Source},
     },
-    ops::tensor::matmul_kernels::tile,
+    ops::tensor::{
+        epilogue::Epilogue,
+        matmul_kernels::{Forms, STORE, tile},
+    },
     params,
     weights::int::{matrix::IntMatrix, packed::PackedInt},
     wgsl,
 };
 
 params! {
-    struct Params { m: u32, n: u32, k: u32, words: u32, groups: u32, group_size: u32, bits: u32, transposed: u32, add: u32 }
+    struct Params {
+        m: u32, n: u32, k: u32, words: u32, groups: u32, group_size: u32, bits: u32, transposed: u32, add: u32, biased: u32, activation: u32,
+    }
 }
 
-static MATMUL_INT: Kernel = Kernel::trusted(
-    "matmul_int",
-    Params::FIELDS,
-    &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read("w_zero", F32), read_write("y", Float("Y"))],
-    &[tile(wgsl!["shared/ids", "bitnet/matmul_int", "tensor/matmul_a", "tensor/matmul_block", "tensor/matmul_store", "tensor/matmul"])],
-)
-.entry("matmul");
+/// Products as they are, and with an epilogue, whose bias is bound in the sixth place.
+static MATMUL_INT: Forms = {
+    const BINDINGS: &[Binding] = &[
+        read("a", Float("X")),
+        read("codes", U32),
+        read("w_scale", F32),
+        read("w_zero", F32),
+        read_write("y", Float("Y")),
+        read("bias", Float("X")),
+    ];
+    const SOURCES: &[Source] =
+        &[tile(wgsl!["shared/ids", "bitnet/matmul_int", "tensor/matmul_a", "tensor/matmul_block", HOLE, "tensor/matmul"])];
+    const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", BIAS, "tensor/activated", "tensor/matmul_finish"];
+    const BIAS: Part = Part::new("bias", "@group(0) @binding(5) var<storage, read> bias: array<X>;\n");
+    let plain = Kernel::trusted("matmul_int", Params::FIELDS, BINDINGS.split_at(5).0, SOURCES);
+    let finish = Kernel::trusted("matmul_int_finish", Params::FIELDS, BINDINGS, SOURCES);
+    [plain.entry("matmul").fill(STORE), finish.entry("matmul").fill(FINISH)]
+};
 
-pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT];
+pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT[0], &MATMUL_INT[1]];
 
 /// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]`; gives `[.., rows]`. Products are added in `f32`, in the order of k.
 ///
@@ -55,7 +72,33 @@ pub fn bitlinear_int_into<'y, X: Float, Y: Float>(
     w: &IntMatrix,
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_int", x, w, y.into(), true)
+    bitlinear_int_with_into(encoder, x, w, &Epilogue::new(), y)
+}
+
+/// [`bitlinear_int`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+///
+/// # Errors
+/// As [`bitlinear_int_with_into`].
+pub fn bitlinear_int_with<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, w: &IntMatrix, epilogue: &Epilogue<'_, T>) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape().with_last(w.rows()))?;
+    bitlinear_int_with_into(encoder, x, w, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_int_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+///
+/// Gradients: with dz = dy·activation'(x·Wᵀ + bias), [`bitlinear_int_backward`] of dz for x, and the sum of dz over rows for the bias.
+///
+/// # Errors
+/// As [`bitlinear_int_into`]; [`Error::Shape`](crate::Error::Shape) for a bias that is not `[rows]`.
+pub fn bitlinear_int_with_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    w: &IntMatrix,
+    epilogue: &Epilogue<'_, X>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
+    record(encoder, "bitlinear_int", x, w, epilogue, y.into(), true)
 }
 
 /// dx = dy·W: the gradient of [`bitlinear_int`] for its input. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded where they are multiplied:
@@ -79,7 +122,7 @@ pub fn bitlinear_int_backward_into<'y, X: Float, Y: Float>(
     w: &IntMatrix,
     dx: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
-    record(encoder, "bitlinear_int_backward", dy, w, dx.into(), false)
+    record(encoder, "bitlinear_int_backward", dy, w, &Epilogue::new(), dx.into(), false)
 }
 
 fn record<X: Float, Y: Float>(
@@ -87,6 +130,7 @@ fn record<X: Float, Y: Float>(
     op: &'static str,
     a: &Tensor<X>,
     w: &IntMatrix,
+    epilogue: &Epilogue<'_, X>,
     y: Out<'_, Y>,
     transposed: bool,
 ) -> Result<()> {
@@ -101,9 +145,15 @@ fn record<X: Float, Y: Float>(
         bits: w.bits().count() as u32,
         transposed: transposed.into(),
         add: y.adds().into(),
+        biased: epilogue.has_bias().into(),
+        activation: epilogue.code(),
     };
-    let bindings: [&dyn Bind; 5] = [a, &w.codes, &w.scales, &w.zeros, y.tensor()];
-    encoder.dispatch(&MATMUL_INT, &params, &bindings, [n, m, 1])
+    let [plain, finish] = &MATMUL_INT;
+    let bindings: [&dyn Bind; 6] = [a, &w.codes, &w.scales, &w.zeros, y.tensor(), epilogue.bias_or(op, n, a)?];
+    match epilogue.is_empty() {
+        true => encoder.dispatch(plain, &params, &bindings[..5], [n, m, 1]),
+        false => encoder.dispatch(finish, &params, &bindings, [n, m, 1]),
+    }
 }
 
 /// The CPU twin of [`bitlinear_int`], of one row: products added in the order of k.

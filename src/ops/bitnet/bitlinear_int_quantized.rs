@@ -15,8 +15,9 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{EXACT, Part, Source, Work},
+        source::{EXACT, HOLE, Part, Source, Work},
     },
+    ops::tensor::{epilogue::Epilogue, matmul_kernels::Forms},
     params,
     weights::int::{affine::Affine, bits::Bits, matrix::IntMatrix, packed::PackedInt},
     wgsl,
@@ -26,18 +27,32 @@ use rayon::prelude::*;
 params! {
     struct Params {
         rows: u32, tokens: u32, columns: u32, words: u32, x_words: u32, groups: u32, group_size: u32, bits: u32, add: u32,
+        biased: u32, activation: u32,
     }
 }
 
 /// From so many tokens on, a workgroup makes several at a time.
 const MANY: usize = 4;
 
-const BINDINGS: &[Binding] =
-    &[read("codes", U32), read("w_scale", F32), read("w_zero", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
-const PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/bitlinear_int_quantized"];
+const BINDINGS: &[Binding] = &[
+    read("codes", U32),
+    read("w_scale", F32),
+    read("w_zero", F32),
+    read("x", U32),
+    read("x_scale", F32),
+    read_write("y", Float("Y")),
+    read("bias", Float("Y")),
+];
+const PARTS: &[Part] = wgsl!["shared/ids", EXACT, HOLE, "bitnet/bitlinear_int_quantized"];
+const PLAIN: &[Part] = wgsl!["bitnet/product_plain"];
+/// With an epilogue, whose bias is bound in the seventh place.
+const FINISH: &[Part] = wgsl![BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
+const BIAS: Part = Part::new("bias", "@group(0) @binding(6) var<storage, read> bias: array<Y>;\n");
 
-const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("bitlinear_int_quantized")
+const fn forms(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
+    let plain = Kernel::trusted(names[0], Params::FIELDS, BINDINGS.split_at(6).0, sources);
+    let finish = Kernel::trusted(names[1], Params::FIELDS, BINDINGS, sources);
+    [plain.entry("bitlinear_int_quantized").fill(PLAIN), finish.entry("bitlinear_int_quantized").fill(FINISH)]
 }
 
 /// 64 rows of `tokens` tokens; a turn is 32 columns of a row.
@@ -46,19 +61,17 @@ const fn source(tokens: u32, workgroup_bytes: u32) -> Source {
     source.work(Work::new(32 * tokens, "weights", 0, 64 * tokens))
 }
 
-static ONE: Kernel = kernel("bitlinear_int_quantized", &[source(1, 8592)]);
-static SEVERAL: Kernel = kernel("bitlinear_int_quantized_several", &[source(8, 9600)]);
+static ONE: Forms = forms(["bitlinear_int_quantized", "bitlinear_int_quantized_finish"], &[source(1, 8592)]);
+static SEVERAL: Forms = forms(["bitlinear_int_quantized_several", "bitlinear_int_quantized_several_finish"], &[source(8, 9600)]);
 
-pub(super) const KERNELS: &[&Kernel] = &[&ONE, &SEVERAL];
+pub(super) const KERNELS: &[&Kernel] = &[&ONE[0], &ONE[1], &SEVERAL[0], &SEVERAL[1]];
 
 /// Activations `[m, k]` in [`Layout::Int8`] times `w` `[n, k]`: `[m, n]` in `f32` or `f16`. A token that is not finite gives NaN.
 ///
 /// # Errors
 /// As [`bitlinear_int_quantized_into`].
 pub fn bitlinear_int_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivations, w: &IntMatrix) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
-    bitlinear_int_quantized_into(encoder, x, w, &y)?;
-    Ok(y)
+    bitlinear_int_quantized_with(encoder, x, w, &Epilogue::new())
 }
 
 /// [`bitlinear_int_quantized`] into a tensor of the caller, `[m, n]`.
@@ -70,6 +83,35 @@ pub fn bitlinear_int_quantized_into<'y, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
     w: &IntMatrix,
+    y: impl Into<Out<'y, T>>,
+) -> Result<()> {
+    bitlinear_int_quantized_with_into(encoder, x, w, &Epilogue::new(), y)
+}
+
+/// [`bitlinear_int_quantized`], finished by an [`Epilogue`] before it is stored: activation(x·Wᵀ + bias), the bias being `[rows]`.
+///
+/// # Errors
+/// As [`bitlinear_int_quantized_with_into`].
+pub fn bitlinear_int_quantized_with<T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &IntMatrix,
+    epilogue: &Epilogue<'_, T>,
+) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    bitlinear_int_quantized_with_into(encoder, x, w, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_int_quantized_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
+///
+/// # Errors
+/// As [`bitlinear_int_quantized_into`]; [`Error::Shape`] for a bias that is not `[rows]`.
+pub fn bitlinear_int_quantized_with_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &IntMatrix,
+    epilogue: &Epilogue<'_, T>,
     y: impl Into<Out<'y, T>>,
 ) -> Result<()> {
     let (y, m, n, k) = (y.into(), x.tokens(), w.rows(), w.columns());
@@ -92,9 +134,16 @@ pub fn bitlinear_int_quantized_into<'y, T: Float>(
         group_size: w.group_size() as u32,
         bits: w.bits().count() as u32,
         add: y.adds().into(),
+        biased: epilogue.has_bias().into(),
+        activation: epilogue.code(),
     };
     let bindings: [&dyn Bind; 6] = [&w.codes, &w.scales, &w.zeros, &x.codes, &x.scales, y.tensor()];
-    encoder.dispatch(if m < MANY { &ONE } else { &SEVERAL }, &params, &bindings, [n, m, 1])
+    let [plain, finish] = if m < MANY { &ONE } else { &SEVERAL };
+    if epilogue.is_empty() {
+        return encoder.dispatch(plain, &params, &bindings, [n, m, 1]);
+    }
+    let bias = epilogue.bound_bias(OP, n, encoder.context())?;
+    encoder.dispatch(finish, &params, &[&bindings[..], &[&bias]].concat(), [n, m, 1])
 }
 
 const OP: &str = "bitlinear_int_quantized";

@@ -6,55 +6,119 @@ use crate::{
         declaration::Kernel,
         needs::MatrixUnit,
         params::Params as _,
-        source::{EXACT, EXACT_GLSL, Part, REDUCE, Source, Work, glsl, spirv},
+        source::{EXACT, EXACT_GLSL, HOLE, Part, REDUCE, Source, Work, glsl, spirv},
     },
     msl,
-    ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    ops::tensor::matmul_kernels::{Forms, UNIT_8, UNIT_16},
     params, wgsl,
 };
 
 params! { pub struct Params { pub rows: u32, pub tokens: u32, pub words: u32, pub add: u32 } }
 params! {
-    pub struct GroupedParams { pub rows: u32, pub tokens: u32, pub words: u32, pub groups: u32, pub group_words: u32, pub add: u32 }
+    pub struct FinishParams { pub rows: u32, pub tokens: u32, pub words: u32, pub add: u32, pub biased: u32, pub activation: u32 }
+}
+params! {
+    pub struct GroupedParams {
+        pub rows: u32, pub tokens: u32, pub words: u32, pub groups: u32, pub group_words: u32, pub add: u32, pub biased: u32, pub activation: u32,
+    }
 }
 
 /// All of them.
 pub const KERNELS: &[&Kernel] = &[
-    &GEMV_INT8,
-    &GEMV_INT8_TALL,
-    &GEMV_INT8_2,
-    &GEMV_INT8_4,
-    &GEMV_INT8_4_BUSY,
-    &GEMV_INT8_8,
-    &GEMV_INT8_8_BUSY,
-    &GEMV_HALF,
-    &GEMV_HALF_SOFTWARE,
-    &GEMV_HALF_2,
-    &GEMV_HALF_4,
-    &GEMV_BIASED,
-    &GEMV_BIASED_4,
-    &GEMM_INT8,
-    &GEMM_HALF,
-    &GEMM_HALF_NARROW,
-    &UNITS_16.large,
-    &UNITS_16.small,
-    &UNITS_8.large,
-    &UNITS_8.small,
-    &INT8_UNITS_16.large,
-    &INT8_UNITS_16.small,
-    &INT8_UNITS_16.deep,
-    &INT8_UNITS_8.large,
-    &INT8_UNITS_8.small,
-    &INT8_UNITS_8.deep,
-    &GROUPED,
-    &GROUPED_SEVERAL,
+    &GEMV_INT8[0],
+    &GEMV_INT8[1],
+    &GEMV_INT8_TALL[0],
+    &GEMV_INT8_TALL[1],
+    &GEMV_INT8_2[0],
+    &GEMV_INT8_2[1],
+    &GEMV_INT8_4[0],
+    &GEMV_INT8_4[1],
+    &GEMV_INT8_4_BUSY[0],
+    &GEMV_INT8_4_BUSY[1],
+    &GEMV_INT8_8[0],
+    &GEMV_INT8_8[1],
+    &GEMV_INT8_8_BUSY[0],
+    &GEMV_INT8_8_BUSY[1],
+    &GEMV_HALF[0],
+    &GEMV_HALF[1],
+    &GEMV_HALF_SOFTWARE[0],
+    &GEMV_HALF_SOFTWARE[1],
+    &GEMV_HALF_2[0],
+    &GEMV_HALF_2[1],
+    &GEMV_HALF_4[0],
+    &GEMV_HALF_4[1],
+    &GEMV_BIASED[0],
+    &GEMV_BIASED[1],
+    &GEMV_BIASED_4[0],
+    &GEMV_BIASED_4[1],
+    &GEMM_INT8[0],
+    &GEMM_INT8[1],
+    &GEMM_HALF[0],
+    &GEMM_HALF[1],
+    &GEMM_HALF_NARROW[0],
+    &GEMM_HALF_NARROW[1],
+    &UNITS_16.large[0],
+    &UNITS_16.large[1],
+    &UNITS_16.small[0],
+    &UNITS_16.small[1],
+    &UNITS_8.large[0],
+    &UNITS_8.large[1],
+    &UNITS_8.small[0],
+    &UNITS_8.small[1],
+    &INT8_UNITS_16.large[0],
+    &INT8_UNITS_16.small[0],
+    &INT8_UNITS_16.deep[0],
+    &INT8_UNITS_8.large[0],
+    &INT8_UNITS_8.small[0],
+    &INT8_UNITS_8.deep[0],
+    &GROUPED[0],
+    &GROUPED[1],
+    &GROUPED_SEVERAL[0],
+    &GROUPED_SEVERAL[1],
 ];
 
-const BINDINGS: &[Binding] =
-    &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read("x_sum", I32), read_write("y", Float("Y"))];
+const BINDINGS: &[Binding] = &[
+    read("codes", U32),
+    read("w_scale", F32),
+    read("x", U32),
+    read("x_scale", F32),
+    read("x_sum", I32),
+    read_write("y", Float("Y")),
+    read("bias", Float("Y")),
+];
 
-const fn kernel(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry(entry)
+/// Products as they are.
+const PLAIN: &[Part] = wgsl![PLAIN_PARAMS, "bitnet/product_plain"];
+const PLAIN_PARAMS: Part = Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32 }\n");
+const PLAIN_MSL: &[Part] = msl!["bitnet/product_plain"];
+
+/// Products with an epilogue.
+const FINISH: &[Part] =
+    wgsl![FINISH_PARAMS, BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
+const FINISH_PARAMS: Part =
+    Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32, biased: u32, activation: u32 }\n");
+const BIAS: Part = Part::new("bias", "@group(0) @binding(6) var<storage, read> bias: array<Y>;\n");
+const FINISH_MSL: &[Part] = msl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
+
+/// A product as it is: all bindings but the bias, which is the last.
+const fn plain(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, BINDINGS.split_at(6).0, sources).entry(entry).fill(PLAIN).fill_msl(PLAIN_MSL)
+}
+
+/// The same declaration with an epilogue.
+const fn finish(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, FinishParams::FIELDS, BINDINGS, sources).entry(entry).fill(FINISH).fill_msl(FINISH_MSL)
+}
+
+const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
+    [plain(names[0], entry, sources), finish(names[1], entry, sources)]
+}
+
+/// The names of both forms.
+macro_rules! names {
+    ($name:literal) => {
+        [$name, concat!($name, "_finish")]
+    };
 }
 
 /// `threads` threads, of which 32 lanes make `rows` rows (teams of other sizes take several turns or share the rows); a turn of the loop is
@@ -63,12 +127,12 @@ const fn gemv(source: Source, threads: u32, rows: u32, weights: u32, bytes: u32)
     source.workgroup_size([threads, 1, 1]).tile([threads / 32 * rows, 1, 1]).work(Work::new(weights, "weights", bytes, 2 * weights))
 }
 
-const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
-const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", "bitnet/row_sums", "bitnet/bitlinear_gemv"];
+const GEMV_INT8_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"];
+const GEMV_HALF_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"];
 
 /// Packed integer dot products: TURNS × ROWS pairs of words a turn. Two teams share two rows.
-pub static GEMV_INT8: Kernel = kernel(
-    "bitlinear_gemv_int8",
+pub static GEMV_INT8: Forms = forms(
+    names!("bitlinear_gemv_int8"),
     "bitlinear_gemv",
     &[gemv(Source::wgsl(GEMV_INT8_PARTS), 256, 2, 2 * 2 * 2 * 16, 2 * 2 * 24)
         .tile([8, 1, 1])
@@ -77,8 +141,8 @@ pub static GEMV_INT8: Kernel = kernel(
 );
 
 /// For matrices of so many rows that all of the GPU is busy anyway.
-pub static GEMV_INT8_TALL: Kernel = kernel(
-    "bitlinear_gemv_int8_tall",
+pub static GEMV_INT8_TALL: Forms = forms(
+    names!("bitlinear_gemv_int8_tall"),
     "bitlinear_gemv",
     &[gemv(Source::wgsl(GEMV_INT8_PARTS), 256, 4, 4 * 2 * 4 * 16, 4 * 2 * 32)
         .constants(&[("ROWS", 4), ("TURNS", 4), ("SPLIT", 1)])
@@ -86,32 +150,32 @@ pub static GEMV_INT8_TALL: Kernel = kernel(
 );
 
 /// Masked codes are subnormal halves: 8 rows × a word of 16 codes a turn.
-pub static GEMV_HALF: Kernel = kernel(
-    "bitlinear_gemv_half",
+pub static GEMV_HALF: Forms = forms(
+    names!("bitlinear_gemv_half"),
     "bitlinear_gemv",
     &[
         gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 8, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)]).workgroup_bytes(320),
-        gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
+        gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8)]),
     ],
 );
 
 /// For software adapters: more rows per workgroup, so that there are fewer of them and every thread scales a row.
-pub static GEMV_HALF_SOFTWARE: Kernel = kernel(
-    "bitlinear_gemv_half_software",
+pub static GEMV_HALF_SOFTWARE: Forms = forms(
+    names!("bitlinear_gemv_half_software"),
     "bitlinear_gemv",
     &[gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 32, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)]).workgroup_bytes(512)],
 );
 
 /// For devices that flush subnormal halves.
-pub static GEMV_BIASED: Kernel = kernel(
-    "bitlinear_gemv_biased",
+pub static GEMV_BIASED: Forms = forms(
+    names!("bitlinear_gemv_biased"),
     "bitlinear_gemv",
     &[
-        gemv(Source::wgsl(wgsl![REDUCE, EXACT, "bitnet/dot_biased", "bitnet/row_sums", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
+        gemv(Source::wgsl(wgsl![REDUCE, EXACT, "bitnet/dot_biased", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
             .workgroup_bytes(320),
-        gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
+        gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", HOLE, "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8)]),
     ],
 );
@@ -138,37 +202,41 @@ const fn several_msl(parts: &'static [Part], rows: u32, tokens: u32) -> Source {
     ))
 }
 
-const fn several_kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
-    kernel(name, "bitlinear_gemv_several", sources)
+const fn several_kernel(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
+    forms(names, "bitlinear_gemv_several", sources)
 }
 
-const SEVERAL_INT8: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/bitlinear_gemv_several"];
-const SEVERAL_HALF: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
-const SEVERAL_HALF_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "bitnet/bitlinear_gemv_several"];
+const SEVERAL_INT8: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_gemv_several"];
+const SEVERAL_HALF: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv_several"];
+const SEVERAL_HALF_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv_several"];
 
 /// Two tokens at a time; two teams share four rows.
-pub static GEMV_INT8_2: Kernel =
-    several_kernel("bitlinear_gemv_int8_2", &[several(SEVERAL_INT8, 128, 2, [2, 2, 2]).constants(&[("TURNS", 2), ("SPLIT", 2)])]);
+pub static GEMV_INT8_2: Forms =
+    several_kernel(names!("bitlinear_gemv_int8_2"), &[several(SEVERAL_INT8, 128, 2, [2, 2, 2]).constants(&[("TURNS", 2), ("SPLIT", 2)])]);
 
 /// Four tokens at a time; four teams share four rows, so that a large GPU is busy.
-pub static GEMV_INT8_4: Kernel =
-    several_kernel("bitlinear_gemv_int8_4", &[several(SEVERAL_INT8, 128, 4, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])]);
+pub static GEMV_INT8_4: Forms =
+    several_kernel(names!("bitlinear_gemv_int8_4"), &[several(SEVERAL_INT8, 128, 4, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])]);
 
 /// For so many rows and tokens that it is busy anyway.
-pub static GEMV_INT8_4_BUSY: Kernel =
-    several_kernel("bitlinear_gemv_int8_4_busy", &[several(SEVERAL_INT8, 128, 4, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])]);
+pub static GEMV_INT8_4_BUSY: Forms = several_kernel(
+    names!("bitlinear_gemv_int8_4_busy"),
+    &[several(SEVERAL_INT8, 128, 4, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])],
+);
 
 /// Eight tokens at a time, as [`GEMV_INT8_4`].
-pub static GEMV_INT8_8: Kernel =
-    several_kernel("bitlinear_gemv_int8_8", &[several(SEVERAL_INT8, 128, 8, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])]);
+pub static GEMV_INT8_8: Forms =
+    several_kernel(names!("bitlinear_gemv_int8_8"), &[several(SEVERAL_INT8, 128, 8, [1, 2, 4]).constants(&[("TURNS", 1), ("SPLIT", 4)])]);
 
 /// Eight tokens at a time, as [`GEMV_INT8_4_BUSY`].
-pub static GEMV_INT8_8_BUSY: Kernel =
-    several_kernel("bitlinear_gemv_int8_8_busy", &[several(SEVERAL_INT8, 128, 8, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])]);
+pub static GEMV_INT8_8_BUSY: Forms = several_kernel(
+    names!("bitlinear_gemv_int8_8_busy"),
+    &[several(SEVERAL_INT8, 128, 8, [2, 2, 1]).constants(&[("TURNS", 2), ("SPLIT", 1)])],
+);
 
 /// Masked codes, each met by two tokens.
-pub static GEMV_HALF_2: Kernel = several_kernel(
-    "bitlinear_gemv_half_2",
+pub static GEMV_HALF_2: Forms = several_kernel(
+    names!("bitlinear_gemv_half_2"),
     &[
         several(SEVERAL_HALF, 64, 2, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
         several_msl(SEVERAL_HALF_MSL, 8, 2).constants(&[("ROWS", 8)]),
@@ -176,8 +244,8 @@ pub static GEMV_HALF_2: Kernel = several_kernel(
 );
 
 /// Each met by four.
-pub static GEMV_HALF_4: Kernel = several_kernel(
-    "bitlinear_gemv_half_4",
+pub static GEMV_HALF_4: Forms = several_kernel(
+    names!("bitlinear_gemv_half_4"),
     &[
         several(SEVERAL_HALF, 64, 4, [1, 1, 1]).constants(&[("TURNS", 1), ("SPLIT", 1)]),
         several_msl(SEVERAL_HALF_MSL, 8, 4).constants(&[("ROWS", 8)]),
@@ -185,12 +253,12 @@ pub static GEMV_HALF_4: Kernel = several_kernel(
 );
 
 /// For devices that flush subnormal halves.
-pub static GEMV_BIASED_4: Kernel = several_kernel(
-    "bitlinear_gemv_biased_4",
+pub static GEMV_BIASED_4: Forms = several_kernel(
+    names!("bitlinear_gemv_biased_4"),
     &[
-        several(wgsl![REDUCE, EXACT, "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 64, 4, [1, 1, 1])
+        several(wgsl![REDUCE, EXACT, "bitnet/dot_biased", HOLE, "bitnet/bitlinear_gemv_several"], 64, 4, [1, 1, 1])
             .constants(&[("TURNS", 1), ("SPLIT", 1)]),
-        several_msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "bitnet/bitlinear_gemv_several"], 8, 4)
+        several_msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", HOLE, "bitnet/bitlinear_gemv_several"], 8, 4)
             .constants(&[("ROWS", 8)]),
     ],
 );
@@ -201,15 +269,15 @@ const fn gemm(source: Source, products: u32) -> Source {
 }
 
 /// Tiles in workgroup memory, packed integer dot products.
-pub static GEMM_INT8: Kernel = kernel(
-    "bitlinear_gemm_int8",
+pub static GEMM_INT8: Forms = forms(
+    names!("bitlinear_gemm_int8"),
     "bitlinear_gemm",
-    &[gemm(Source::wgsl(wgsl!["shared/ids", EXACT, "bitnet/tile_int8", "bitnet/bitlinear_gemm"]), 16 * 4 * 16).workgroup_bytes(8192)],
+    &[gemm(Source::wgsl(wgsl!["shared/ids", EXACT, "bitnet/tile_int8", HOLE, "bitnet/bitlinear_gemm"]), 16 * 4 * 16).workgroup_bytes(8192)],
 );
 
-const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/tile_half", "bitnet/bitlinear_gemm"];
+const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/tile_half", HOLE, "bitnet/bitlinear_gemm"];
 
-const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_gemm"];
+const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_gemm"];
 
 /// On matrix units: tiles of 64 rows and `tokens` tokens.
 const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
@@ -217,15 +285,15 @@ const fn gemm_msl(tokens: u32, workgroup_bytes: u32) -> Source {
 }
 
 /// Tiles in workgroup memory, float arithmetic; in Metal on matrix units.
-pub static GEMM_HALF: Kernel = kernel(
-    "bitlinear_gemm_half",
+pub static GEMM_HALF: Forms = forms(
+    names!("bitlinear_gemm_half"),
     "bitlinear_gemm",
     &[gemm(Source::wgsl(GEMM_HALF_PARTS), 16 * 8).workgroup_bytes(16_384), gemm_msl(64, 19_456)],
 );
 
 /// The same with tiles of 32 tokens, where 64 would mostly be empty.
-pub static GEMM_HALF_NARROW: Kernel = kernel(
-    "bitlinear_gemm_half_narrow",
+pub static GEMM_HALF_NARROW: Forms = forms(
+    names!("bitlinear_gemm_half_narrow"),
     "bitlinear_gemm",
     &[gemm(Source::wgsl(GEMM_HALF_PARTS), 8 * 8).tile([64, 32, 1]).workgroup_bytes(12_288), gemm_msl(32, 14_848)],
 );
@@ -233,9 +301,9 @@ pub static GEMM_HALF_NARROW: Kernel = kernel(
 /// The kernels of a matrix unit, on the int8 layout.
 pub struct OnUnit {
     /// Four matrices of tokens for a subgroup, so that a matrix of rows is read once for them. On a GPU tiles of 128 × 128.
-    pub large: Kernel,
+    pub large: Forms,
     /// Two of them, in tiles of 64 × 64.
-    pub small: Kernel,
+    pub small: Forms,
 }
 
 impl OnUnit {
@@ -244,7 +312,7 @@ impl OnUnit {
 
     /// The unit that both of them multiply on.
     pub fn unit(&self) -> Option<MatrixUnit> {
-        self.large.matrix_unit
+        self.large[0].matrix_unit
     }
 }
 
@@ -256,47 +324,56 @@ const fn units(parts: &'static [Part], side: u32, down: u32, depth: u32) -> Sour
     Source::wgsl(parts).workgroup_size([threads, 1, 1]).tile([side, side, 1]).workgroup_bytes(staged + outputs + of_tokens)
 }
 
-const fn units_kernel(unit: MatrixUnit, name: &'static str, sources: &'static [Source]) -> Kernel {
-    kernel(name, "bitlinear_gemm_units", sources).matrix_unit(unit)
+const fn units_kernel(unit: MatrixUnit, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
+    let entry = "bitlinear_gemm_units";
+    [plain(names[0], entry, sources).matrix_unit(unit), finish(names[1], entry, sources).matrix_unit(unit)]
 }
 
-const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_16", "bitnet/bitlinear_gemm_units"];
-const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_8", "bitnet/bitlinear_gemm_units"];
+const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_16", HOLE, "bitnet/bitlinear_gemm_units"];
+const UNITS_8_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_8", HOLE, "bitnet/bitlinear_gemm_units"];
 
 /// For GPUs.
 pub static UNITS_16: OnUnit = OnUnit {
     large: units_kernel(
         UNIT_16,
-        "bitlinear_gemm_units_16_large",
+        names!("bitlinear_gemm_units_16_large"),
         &[units(UNITS_16_PARTS, 128, 4, 64).constants(&[("DOWN", 4), ("DEPTH", 64)])],
     ),
-    small: units_kernel(UNIT_16, "bitlinear_gemm_units_16", &[units(UNITS_16_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])]),
+    small: units_kernel(
+        UNIT_16,
+        names!("bitlinear_gemm_units_16"),
+        &[units(UNITS_16_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])],
+    ),
 };
 
 /// The same text for software adapters, in what workgroup memory they have.
 pub static UNITS_8: OnUnit = OnUnit {
     large: units_kernel(
         UNIT_8,
-        "bitlinear_gemm_units_8_large",
+        names!("bitlinear_gemm_units_8_large"),
         &[units(UNITS_8_PARTS, 64, 4, 32).constants(&[("DOWN", 4), ("DEPTH", 32)])],
     ),
-    small: units_kernel(UNIT_8, "bitlinear_gemm_units_8", &[units(UNITS_8_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])]),
+    small: units_kernel(
+        UNIT_8,
+        names!("bitlinear_gemm_units_8"),
+        &[units(UNITS_8_PARTS, 64, 2, 64).constants(&[("DOWN", 2), ("DEPTH", 64)])],
+    ),
 };
 
-/// The kernels of a matrix unit for int8.
+/// The kernels of a matrix unit for int8, for products as they are.
 pub struct OnInt8Unit {
     /// Tiles of 128 × 128 on a GPU.
-    pub large: Kernel,
+    pub large: [Kernel; 1],
     /// Of 64 × 64.
-    pub small: Kernel,
+    pub small: [Kernel; 1],
     /// The same with as many columns at a time as workgroup memory has room for: for so few tiles that each has a core of a GPU to itself.
-    pub deep: Kernel,
+    pub deep: [Kernel; 1],
 }
 
 impl OnInt8Unit {
     /// The unit that all of them multiply on.
     pub fn unit(&self) -> Option<MatrixUnit> {
-        self.large.matrix_unit
+        self.large[0].matrix_unit
     }
 }
 
@@ -312,16 +389,18 @@ const fn int8_units(source: Source, unit: MatrixUnit, side: u32, [down, across]:
 /// A kernel on `int8_units`, by its name, and so its binaries.
 macro_rules! int8_units_of_spirv {
     ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal], $depth:literal) => {
-        kernel(
+        [Kernel::trusted(
             $name,
-            "bitlinear_gemm_int8_units",
+            Params::FIELDS,
+            BINDINGS.split_at(6).0,
             &[int8_units(Source::spirv(INT8_UNITS_PARTS, spirv!($name)), $unit, $side, [$down, $across], $depth).constants(&[
                 ("DOWN", $down),
                 ("ACROSS", $across),
                 ("DEPTH", $depth),
             ])],
         )
-        .matrix_unit($unit)
+        .entry("bitlinear_gemm_int8_units")
+        .matrix_unit($unit)]
     };
 }
 
@@ -346,13 +425,24 @@ pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
     deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
 };
 
-const fn grouped(name: &'static str, sources: &'static [Source]) -> Kernel {
-    const BINDINGS: &[Binding] =
-        &[read("codes", U32), read("w_scale", F32), read("x", U32), read("x_scale", F32), read_write("y", Float("Y"))];
-    Kernel::trusted(name, GroupedParams::FIELDS, BINDINGS, sources).entry("bitlinear_grouped")
+const fn grouped(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
+    const BINDINGS: &[Binding] = &[
+        read("codes", U32),
+        read("w_scale", F32),
+        read("x", U32),
+        read("x_scale", F32),
+        read_write("y", Float("Y")),
+        read("bias", Float("Y")),
+    ];
+    const PLAIN: &[Part] = wgsl!["bitnet/product_plain"];
+    const FINISH: &[Part] = wgsl![BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
+    const BIAS: Part = Part::new("bias", "@group(0) @binding(5) var<storage, read> bias: array<Y>;\n");
+    let plain = Kernel::trusted(names[0], GroupedParams::FIELDS, BINDINGS.split_at(5).0, sources);
+    let finish = Kernel::trusted(names[1], GroupedParams::FIELDS, BINDINGS, sources);
+    [plain.entry("bitlinear_grouped").fill(PLAIN), finish.entry("bitlinear_grouped").fill(FINISH)]
 }
 
-const GROUPED_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", "bitnet/bitlinear_grouped"];
+const GROUPED_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_grouped"];
 
 /// A turn is a word of a row, for `tokens` tokens.
 const fn grouped_source(tokens: u32) -> Source {
@@ -365,7 +455,7 @@ const fn grouped_source(tokens: u32) -> Source {
 }
 
 /// Scales by groups of columns.
-pub static GROUPED: Kernel = grouped("bitlinear_grouped", &[grouped_source(1)]);
+pub static GROUPED: Forms = grouped(names!("bitlinear_grouped"), &[grouped_source(1)]);
 
 /// Four tokens at a time.
-pub static GROUPED_SEVERAL: Kernel = grouped("bitlinear_grouped_several", &[grouped_source(4)]);
+pub static GROUPED_SEVERAL: Forms = grouped(names!("bitlinear_grouped_several"), &[grouped_source(4)]);

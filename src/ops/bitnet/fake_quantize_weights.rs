@@ -105,7 +105,7 @@ pub fn fake_quantize_weights_into<'y, T: Float>(
     if scale.len() != 1 {
         return Err(Error::Shape { op, what: "scale", expected: "[]".to_owned(), found: scale.shape() });
     }
-    let sums = sum_abs(encoder, w)?;
+    let sums = sum_abs(encoder, w, 1)?;
     let params =
         Params { length: w.len() as u32, sums: sums.len() as u32, add: values.adds().into(), count: w.len().max(1) as f32, lambda };
     // One workgroup at least: the scale of no weights is a number too.

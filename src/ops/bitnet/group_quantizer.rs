@@ -1,11 +1,15 @@
-//! What the quantisers of weights to plain codes share: a workgroup for each group of columns.
+//! What the quantisers of weights share: those to plain codes a workgroup for each group of columns, all of them what a matrix of the caller must be.
 
 use crate::{
-    element::Float,
-    error::Result,
-    gpu::{context::Context, tensor::Tensor},
+    error::{Error, Result},
+    gpu::encoder::Encoder,
     kernel::source::Source,
-    weights::int::{bits::Bits, matrix::IntMatrix},
+    ops::tensor::copy::copy_into,
+    shape::Shape,
+    weights::{
+        int::{matrix::IntMatrix, packed::PackedInt},
+        ternary::{matrix::TernaryMatrix, packed::PackedTernary},
+    },
 };
 
 /// Threads of a group.
@@ -16,9 +20,8 @@ pub(super) const fn by_groups(source: Source, bytes: u32) -> Source {
     source.workgroup_size([THREADS as u32, 1, 1]).tile([1, 1, 1]).workgroup_bytes(bytes)
 }
 
-/// What such a kernel will write for `w`, and its shape.
-pub(super) struct Made {
-    pub matrix: IntMatrix,
+/// What such a kernel is told of the matrix that it writes.
+pub(super) struct Groups {
     pub rows: u32,
     pub columns: u32,
     /// Of a row of codes.
@@ -29,17 +32,54 @@ pub(super) struct Made {
     pub group_size: u32,
 }
 
-impl Made {
-    pub fn new<T: Float>(context: &Context, w: &Tensor<T>, bits: Bits, group: Option<usize>) -> Result<Self> {
-        let (rows, columns) = w.shape().as_matrix();
-        let matrix = IntMatrix::uninit(context, rows, columns, bits, group)?;
+impl Groups {
+    /// Of a matrix for weights of a shape.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if it has another.
+    pub fn of(op: &'static str, w: Shape, matrix: &IntMatrix) -> Result<Self> {
+        check_matrix(op, w, [matrix.rows(), matrix.columns()])?;
         let [rows, columns, words, groups, group_size] =
-            [rows, columns, matrix.row_words(), matrix.groups(), matrix.group_size()].map(|count| count as u32);
-        Ok(Self { matrix, rows, columns, words, groups, group_size })
+            [matrix.rows(), matrix.columns(), matrix.row_words(), matrix.groups(), matrix.group_size()].map(|count| count as u32);
+        Ok(Self { rows, columns, words, groups, group_size })
     }
 
     /// The workgroups of the kernel.
     pub fn extent(&self) -> [usize; 3] {
         [self.rows as usize * self.groups as usize, 1, 1]
     }
+}
+
+/// Refuses a matrix `[rows, columns]` of the caller for weights of another shape, of which all but the last dimension are rows.
+pub(super) fn check_matrix(op: &'static str, w: Shape, matrix: [usize; 2]) -> Result<()> {
+    let (rows, columns) = w.as_matrix();
+    if matrix == [rows, columns] {
+        return Ok(());
+    }
+    Err(Error::Shape { op, what: "the output", expected: format!("[{rows}, {columns}]"), found: matrix.into() })
+}
+
+/// Refuses a matrix of the caller with scales by groups of columns, where there are none.
+pub(super) fn check_no_groups(op: &'static str, group: Option<usize>) -> Result<()> {
+    match group {
+        None => Ok(()),
+        Some(size) => {
+            Err(Error::Invalid { op, what: format!("the output has scales by groups of {size} columns; none are made by groups") })
+        }
+    }
+}
+
+/// A matrix without weights, as a CPU twin has it: there is nothing to quantise, but its scales must be something.
+pub(super) fn write_empty_ternary(encoder: &mut Encoder, empty: &PackedTernary, matrix: &TernaryMatrix) -> Result<()> {
+    let empty = empty.upload(encoder.context())?;
+    copy_into(encoder, &empty.scales, &matrix.scales)
+}
+
+/// The same with zero points.
+pub(super) fn write_empty(encoder: &mut Encoder, empty: &PackedInt, matrix: &IntMatrix) -> Result<()> {
+    let empty = empty.upload(encoder.context())?;
+    encoder.whole(|encoder| {
+        copy_into(encoder, &empty.scales, &matrix.scales)?;
+        copy_into(encoder, &empty.zeros, &matrix.zeros)
+    })
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -54,6 +54,16 @@ pub struct QuantizedInt4 {
 }
 
 impl QuantizedInt4 {
+    /// Activations of a shape that an op will write, and can write again.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let (rows, columns) = shape.as_matrix();
+        Ok(Self { codes: Tensor::uninit(context, [rows, columns.div_ceil(CODES)])?, scales: Tensor::uninit(context, [rows])?, shape })
+    }
+
     /// `[rows, ⌈k / 8⌉]` words of eight codes each, in two's complement, the first in the lowest bits; 0 beyond the end of a row.
     pub fn codes(&self) -> &Tensor<u32> {
         &self.codes
@@ -107,12 +117,24 @@ impl HostInt4 {
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
 pub fn quantize_activations_4bit<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt4> {
+    let xq = QuantizedInt4::uninit(encoder.context(), x.shape())?;
+    quantize_activations_4bit_into(encoder, x, &xq)?;
+    Ok(xq)
+}
+
+/// [`quantize_activations_4bit`] into activations of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if they have another shape.
+pub fn quantize_activations_4bit_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, xq: &QuantizedInt4) -> Result<()> {
+    if xq.shape != x.shape() {
+        let (op, expected) = ("quantize_activations_4bit", x.shape().to_string());
+        return Err(Error::Shape { op, what: "the output", expected, found: xq.shape });
+    }
     let (rows, columns) = x.shape().as_matrix();
     let words = columns.div_ceil(CODES);
-    let (codes, scales) = (Tensor::uninit(encoder.context(), [rows, words])?, Tensor::uninit(encoder.context(), [rows])?);
     let params = Params { rows: rows as u32, columns: columns as u32, lanes: lanes(columns) as u32, words: words as u32 };
-    encoder.dispatch(&QUANTIZE_ACTIVATIONS_4BIT, &params, &[x, &codes, &scales], rows_extent(rows, columns))?;
-    Ok(QuantizedInt4 { codes, scales, shape: x.shape() })
+    encoder.dispatch(&QUANTIZE_ACTIVATIONS_4BIT, &params, &[x, &xq.codes, &xq.scales], rows_extent(rows, columns))
 }
 
 /// code / scale, of the shape of what was quantised: floats again. What is not finite is NaN.

@@ -57,10 +57,26 @@ impl Scaled {
 }
 
 impl QuantizedInt8 {
-    /// What an op will write for `x` of a shape, without zero points.
-    pub(super) fn uninit(context: &Context, x: Shape, scaled: Scaled) -> Result<Self> {
+    /// What an op will write for `x` of a shape, with zero points or without.
+    pub(super) fn uninit(context: &Context, x: Shape, scaled: Scaled, zeros: bool) -> Result<Self> {
         let (codes, scales) = (Tensor::uninit(context, x)?, Tensor::uninit(context, scaled.shape(x))?);
-        Ok(Self { codes, scales, zero_points: None })
+        let zero_points = if zeros { Some(Tensor::uninit(context, scaled.shape(x))?) } else { None };
+        Ok(Self { codes, scales, zero_points })
+    }
+
+    /// Refuses what of the caller an op that writes so cannot write for `x` of a shape.
+    pub(super) fn check_output(&self, op: &'static str, x: Shape, scaled: Scaled, zeros: bool) -> Result<()> {
+        let wanted = scaled.shape(x);
+        let zero_points = self.zero_points.as_ref().map(|zeros| ("zero_points of the output", zeros.shape(), wanted));
+        let parts = [("codes of the output", self.codes.shape(), x), ("scales of the output", self.scales.shape(), wanted)];
+        if let Some((what, found, expected)) = parts.into_iter().chain(zero_points).find(|(_, found, wanted)| found != wanted) {
+            return Err(Error::Shape { op, what, expected: expected.to_string(), found });
+        }
+        match (zeros, zero_points) {
+            (true, None) => Err(Error::Invalid { op, what: "the output has no zero points; they are made".to_owned() }),
+            (false, Some(_)) => Err(Error::Invalid { op, what: "the output has zero points; none are made".to_owned() }),
+            _ => Ok(()),
+        }
     }
 
     /// What is bound as zero points: where there are none, it is not read.

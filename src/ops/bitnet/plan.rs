@@ -32,11 +32,23 @@ pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
 
 /// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows` that is scaled by groups or not.
 pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> &'static Kernel {
+    &forms(tokens, rows, features, layout, grouped, capabilities)[0]
+}
+
+/// [`plan`], and behind it the kernel of the same product with an epilogue, if it has one.
+pub(super) fn forms(
+    tokens: usize,
+    rows: usize,
+    features: usize,
+    layout: Layout,
+    grouped: bool,
+    capabilities: &Capabilities,
+) -> &'static [Kernel] {
     if !grouped
         && layout == Layout::Int8
-        && let Some(kernel) = on_unit(tokens, rows, features, capabilities)
+        && let Some(forms) = on_unit(tokens, rows, features, capabilities)
     {
-        return kernel;
+        return forms;
     }
     let gemv_fits = tokens <= 1 || rows.div_ceil(LEAST_TILE_ROWS) <= capabilities.max_workgroups as usize;
     match layout {
@@ -51,7 +63,7 @@ pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped
 }
 
 /// The kernel on a matrix unit, where there is one, and where it is exact and the best.
-fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static Kernel> {
+fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static [Kernel]> {
     let has = |unit: Option<MatrixUnit>| unit.is_some_and(|unit| capabilities.matrix_units.contains(&unit));
     let many = |tokens_from, outputs_from| {
         let [tokens_from, outputs_from] = [tokens_from, outputs_from].map(|choice| capabilities.choice(choice));
@@ -65,7 +77,7 @@ fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilit
     }
     if let Some(on) = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().find(|on| has(on.unit())) {
         return many(Choice::Int8UnitTokens, Choice::Int8UnitOutputs).then(|| match tiles(64) {
-            _ if large(Choice::Int8UnitLargeTiles) => &on.large,
+            _ if large(Choice::Int8UnitLargeTiles) => &on.large[..],
             tiles if tiles <= capabilities.choice(Choice::LonelyTiles) => &on.deep,
             _ => &on.small,
         });
@@ -78,7 +90,7 @@ fn on_unit(tokens: usize, rows: usize, features: usize, capabilities: &Capabilit
 }
 
 /// The GEMV whose pass has room for the tokens, at most eight of them.
-fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Kernel {
+fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     let busy = |in_a_pass| rows.div_ceil(4).saturating_mul(tokens.div_ceil(in_a_pass)) >= capabilities.choice(Choice::BusyTeams);
     match tokens {
         0..=1 if rows >= capabilities.choice(Choice::TallRows) => &GEMV_INT8_TALL,
@@ -93,7 +105,7 @@ fn int8(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Ker
 }
 
 /// Where a packed product is expanded to sixteen instructions: what fits an Apple GPU's registers.
-fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Kernel {
+fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
         0..=1 => int8(tokens, rows, capabilities),
         _ if tokens > capabilities.choice(Choice::GemvTokens) => &GEMM_INT8,
@@ -103,7 +115,7 @@ fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'s
 }
 
 /// The GEMV whose pass has room for the tokens, at most four of them.
-fn half(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static Kernel {
+fn half(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
         0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
         0..=1 if rows >= capabilities.choice(Choice::WideRows) => &GEMV_HALF_SOFTWARE,
@@ -178,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_device_that_has_units_has_memory_for_their_kernels() {
-        let of_halves = [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| [&on.large, &on.small]);
-        let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().flat_map(|on| [&on.large, &on.small, &on.deep]);
+        let of_halves = [&UNITS_16, &UNITS_8].into_iter().flat_map(|on| on.large.iter().chain(&on.small));
+        let of_int8 = [&INT8_UNITS_16, &INT8_UNITS_8].into_iter().flat_map(|on| [&on.large, &on.small, &on.deep]).flatten();
         for kernel in of_halves.chain(of_int8) {
             assert!(kernel.source_for(Wgsl).workgroup_bytes <= kernel.matrix_unit.unwrap().workgroup_bytes(), "{}", kernel.name);
         }

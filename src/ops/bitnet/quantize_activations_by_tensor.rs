@@ -17,7 +17,11 @@ use crate::{
     },
     ops::{
         frames::{elementwise, map, one_input_of},
-        tensor::{Axes, max::absmax},
+        tensor::{
+            Axes,
+            copy::{cast_into, fill},
+            max::absmax,
+        },
     },
     params, wgsl,
 };
@@ -57,11 +61,22 @@ pub(super) const KERNELS: &[&Kernel] = &[&SCALE_OF_LARGEST, &QUANTIZE_BY_TENSOR]
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
 pub fn quantize_activations_by_tensor<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
-    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Tensor)?;
-    let largest = absmax(encoder, x, Axes::ALL)?;
-    map(encoder, &SCALE_OF_LARGEST, &[], &largest, (&made.scales).into())?;
-    record(encoder, x, &made)?;
+    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Tensor, false)?;
+    quantize_activations_by_tensor_into(encoder, x, &made)?;
     Ok(made)
+}
+
+/// [`quantize_activations_by_tensor`] into tensors of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if codes do not have the shape of `x`, or scales `[]`; [`Error::Invalid`] if there are zero points.
+pub fn quantize_activations_by_tensor_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) -> Result<()> {
+    made.check_output("quantize_activations_by_tensor", x.shape(), Scaled::Tensor, false)?;
+    let largest = absmax(encoder, x, Axes::ALL)?;
+    encoder.whole(|encoder| {
+        map(encoder, &SCALE_OF_LARGEST, &[], &largest, (&made.scales).into())?;
+        record(encoder, x, made)
+    })
 }
 
 /// All of `x`, of any shape, in 8 bits from low to high, which are `range`: code = clamp(round(x·a) + z, -128, 127), ties to even, with
@@ -79,6 +94,27 @@ pub fn quantize_activations_static<T: Float>(encoder: &mut Encoder, x: &Tensor<T
     let made = QuantizedInt8 { codes: Tensor::uninit(context, x.shape())?, scales, zero_points: Some(zero_points) };
     record(encoder, x, &made)?;
     Ok(made)
+}
+
+/// [`quantize_activations_static`] into tensors of the caller: three dispatches, of which two write scale and zero point.
+///
+/// # Errors
+/// As [`quantize_activations_static`]; [`Error::Shape`] if codes do not have the shape of `x`, or scales and zero points `[]`; [`Error::Invalid`] if there
+/// are no zero points.
+pub fn quantize_activations_static_into<T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    range: (f32, f32),
+    made: &QuantizedInt8,
+) -> Result<()> {
+    let grid = checked(range)?;
+    made.check_output("quantize_activations_static", x.shape(), Scaled::Tensor, true)?;
+    let zero_point = encoder.context().upload(&[grid.zero_point as f32], [])?;
+    encoder.whole(|encoder| {
+        fill(encoder, &made.scales, grid.scale)?;
+        cast_into(encoder, &zero_point, &made.bound_zero_points())?;
+        record(encoder, x, made)
+    })
 }
 
 fn checked((low, high): (f32, f32)) -> Result<Grid> {

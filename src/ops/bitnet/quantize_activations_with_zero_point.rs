@@ -49,13 +49,21 @@ pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT];
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
 pub fn quantize_activations_with_zero_point<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
-    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows)?;
+    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows, true)?;
+    quantize_activations_with_zero_point_into(encoder, x, &made)?;
+    Ok(made)
+}
+
+/// [`quantize_activations_with_zero_point`] into tensors of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if codes do not have the shape of `x`, or scales and zero points not one for each row; [`Error::Invalid`] if there are no zero points.
+pub fn quantize_activations_with_zero_point_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, made: &QuantizedInt8) -> Result<()> {
+    made.check_output("quantize_activations_with_zero_point", x.shape(), Scaled::Rows, true)?;
     let (rows, columns) = x.shape().as_matrix();
-    let zero_points = Tensor::uninit(encoder.context(), [rows])?;
     let params = Params { rows: rows as u32, columns: columns as u32, lanes: word_lanes(columns) as u32 };
     let (kernel, extent) = (&QUANTIZE_ACTIVATIONS_WITH_ZERO_POINT, word_extent(rows, columns));
-    encoder.dispatch(kernel, &params, &[x, &made.codes, &made.scales, &zero_points], extent)?;
-    Ok(QuantizedInt8 { zero_points: Some(zero_points), ..made })
+    encoder.dispatch(kernel, &params, &[x, &made.codes, &made.scales, &made.bound_zero_points()], extent)
 }
 
 /// The CPU twin: the same bits. `x` is `[tokens, features]`.

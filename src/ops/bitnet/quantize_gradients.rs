@@ -57,7 +57,17 @@ pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_GRADIENTS];
 /// # Errors
 /// [`Error::TooLarge`]; what [`Encoder::dispatch`] reports.
 pub fn quantize_gradients<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, seed: u64) -> Result<QuantizedInt8> {
-    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows)?;
+    let made = QuantizedInt8::uninit(encoder.context(), x.shape(), Scaled::Rows, false)?;
+    quantize_gradients_into(encoder, x, seed, &made)?;
+    Ok(made)
+}
+
+/// [`quantize_gradients`] into tensors of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if codes do not have the shape of `x`, or scales not one for each row; [`Error::Invalid`] if there are zero points.
+pub fn quantize_gradients_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, seed: u64, made: &QuantizedInt8) -> Result<()> {
+    made.check_output("quantize_gradients", x.shape(), Scaled::Rows, false)?;
     let (rows, columns) = x.shape().as_matrix();
     let params = Params {
         rows: rows as u32,
@@ -66,8 +76,7 @@ pub fn quantize_gradients<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, seed: 
         seed_low: seed as u32,
         seed_high: (seed >> 32) as u32,
     };
-    encoder.dispatch(&QUANTIZE_GRADIENTS, &params, &[x, &made.codes, &made.scales], word_extent(rows, columns))?;
-    Ok(made)
+    encoder.dispatch(&QUANTIZE_GRADIENTS, &params, &[x, &made.codes, &made.scales], word_extent(rows, columns))
 }
 
 /// The CPU twin: the same bits. `x` is `[rows, columns]`.

@@ -1,8 +1,9 @@
 //! Absmean quantisation of a whole tensor: s = 1 / max(mean|W|, 1e-5), Wq = clamp(round(W·s), -1, 1), β = 1 / s.
 //!
-//! The mean needs two dispatches, since a barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
+//! Of a stack of matrices each may have a scale of its own. The mean needs two dispatches, since a barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
 //! the codes are the same on every device.
 
+use super::group_quantizer::{check_matrix, check_no_groups, write_empty_ternary};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -14,13 +15,14 @@ use crate::{
         source::{EXACT, Source, Work},
     },
     msl, params,
+    shape::Shape,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
     wgsl,
 };
 use rayon::prelude::*;
 
-params! { struct SumParams { length: u32 } }
-params! { struct Params { rows: u32, columns: u32, words: u32, sums: u32, count: f32 } }
+params! { struct SumParams { length: u32, chunks: u32, matrices: u32 } }
+params! { struct Params { rows: u32, columns: u32, words: u32, sums: u32, matrices: u32, count: f32 } }
 
 const THREADS: usize = 256;
 /// Elements that one workgroup of `sum_abs` adds up.
@@ -76,16 +78,14 @@ static QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&SUM_ABS, &QUANTIZE_WEIGHTS];
 
-/// Quantises `w` `[rows, columns]` (`f32` or `f16`) with one scale for the tensor.
+/// Quantises `w` `[.., columns]` (`f32` or `f16`) with one scale for the tensor; all but the last dimension are rows.
 ///
 /// Weights must be finite: otherwise all codes are zero and the scale is NaN, which [`TernaryMatrix::read`] refuses.
+///
+/// # Errors
+/// What the device reports.
 pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
-    let (rows, columns) = w.shape().as_matrix();
-    if w.is_empty() {
-        // Nothing to dispatch, but its scales must be something.
-        return quantize_weights_cpu::<T>(&[], rows, columns)?.upload(encoder.context());
-    }
-    let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns, None)?;
+    let matrix = uninit(encoder, w.shape())?;
     quantize_weights_into(encoder, w, &matrix)?;
     Ok(matrix)
 }
@@ -95,30 +95,75 @@ pub fn quantize_weights<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Resul
 /// # Errors
 /// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of columns.
 pub fn quantize_weights_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
-    let op = "quantize_weights";
     let (rows, columns) = w.shape().as_matrix();
-    if (matrix.rows(), matrix.columns()) != (rows, columns) {
-        let found = [matrix.rows(), matrix.columns()].into();
-        return Err(Error::Shape { op, what: "the output", expected: format!("[{rows}, {columns}]"), found });
+    record(encoder, "quantize_weights", w, [1, rows, columns], matrix)
+}
+
+/// Quantises a stack of matrices, `w` `[.., rows, columns]`, each with one scale and to the bits of [`quantize_weights`] of it alone: the experts of a
+/// mixture, or heads. They become one matrix, a row after another, that is multiplied at once.
+///
+/// Weights must be finite: otherwise the codes of their matrix are zero and its scale is NaN, which [`TernaryMatrix::read`] refuses; the others do not
+/// notice.
+///
+/// # Errors
+/// What the device reports.
+pub fn quantize_weights_by_matrix<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
+    let matrix = uninit(encoder, w.shape())?;
+    quantize_weights_by_matrix_into(encoder, w, &matrix)?;
+    Ok(matrix)
+}
+
+/// [`quantize_weights_by_matrix`] into a matrix of the caller, which has the rows of all of them.
+///
+/// # Errors
+/// As [`quantize_weights_into`].
+pub fn quantize_weights_by_matrix_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+    let stack = match *w.shape().dims() {
+        [ref stack @ .., rows, columns] => [stack.iter().product(), rows, columns],
+        _ => [1, 1, w.len()],
+    };
+    record(encoder, "quantize_weights_by_matrix", w, stack, matrix)
+}
+
+fn uninit(encoder: &Encoder, w: Shape) -> Result<TernaryMatrix> {
+    let (rows, columns) = w.as_matrix();
+    TernaryMatrix::uninit(encoder.context(), rows, columns, None)
+}
+
+/// Records a stack of `[matrices, rows, columns]`.
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    w: &Tensor<T>,
+    [matrices, rows, columns]: [usize; 3],
+    matrix: &TernaryMatrix,
+) -> Result<()> {
+    check_matrix(op, w.shape(), [matrix.rows(), matrix.columns()])?;
+    check_no_groups(op, matrix.group())?;
+    if w.is_empty() {
+        return write_empty_ternary(encoder, &quantize_weights_cpu::<T>(&[], matrix.rows(), columns)?, matrix);
     }
-    if matrix.group().is_some() {
-        return Err(Error::Invalid { op, what: "the output has scales by groups of columns; one for the tensor is made".to_owned() });
-    }
-    let sums = sum_abs(encoder, w)?;
+    let sums = sum_abs(encoder, w, matrices)?;
     let params = Params {
         rows: rows as u32,
         columns: columns as u32,
         words: matrix.row_words() as u32,
-        sums: sums.len() as u32,
-        count: w.len() as f32,
+        sums: (sums.len() / matrices) as u32,
+        matrices: matrices as u32,
+        count: (rows * columns) as f32,
     };
-    encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [rows * matrix.row_words(), 1, 1])
+    // Whole workgroups for each matrix.
+    let threads = (rows * matrix.row_words()).next_multiple_of(THREADS);
+    encoder.dispatch(&QUANTIZE_WEIGHTS, &params, &[w, &sums, &matrix.codes, &matrix.scales], [matrices * threads, 1, 1])
 }
 
-/// The sums of |w| over chunks, which every workgroup of a kernel after it adds up.
-pub(super) fn sum_abs<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<Tensor<f32>> {
-    let sums = Tensor::uninit(encoder.context(), [w.len().div_ceil(CHUNK)])?;
-    encoder.dispatch(&SUM_ABS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
+/// The sums of |w| over chunks of each of so many matrices, which every workgroup of a kernel after it adds up.
+pub(super) fn sum_abs<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrices: usize) -> Result<Tensor<f32>> {
+    let length = w.len() / matrices.max(1);
+    let chunks = length.div_ceil(CHUNK);
+    let sums = Tensor::uninit(encoder.context(), [matrices * chunks])?;
+    let params = SumParams { length: length as u32, chunks: chunks as u32, matrices: matrices as u32 };
+    encoder.dispatch(&SUM_ABS, &params, &[w, &sums], [sums.len() * CHUNK, 1, 1])?;
     Ok(sums)
 }
 
@@ -150,6 +195,22 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
         ((value * s).round_ties_even().clamp(-1.0, 1.0) as i32 + 1) as u32
     };
     PackedTernary::from_codes(rows, columns, Scales::Tensor(1.0 / s), code)
+}
+
+/// The CPU twin of [`quantize_weights_by_matrix`]: the same codes and scales, bit for bit. `w` is `[matrices, rows, columns]`.
+///
+/// # Errors
+/// [`Error::Length`] if it is not; [`Error::Invalid`] for weights that are not finite.
+pub fn quantize_weights_by_matrix_cpu<T: Float>(w: &[T], [matrices, rows, columns]: [usize; 3]) -> Result<PackedTernary> {
+    let length = rows.checked_mul(columns);
+    if length.and_then(|length| length.checked_mul(matrices)) != Some(w.len()) {
+        return Err(Error::Length { shape: [matrices, rows, columns].into(), found: w.len() });
+    }
+    if w.is_empty() {
+        return quantize_weights_cpu::<T>(&[], matrices.saturating_mul(rows), columns);
+    }
+    let parts: Result<Vec<_>> = w.chunks_exact(rows * columns).map(|w| quantize_weights_cpu(w, rows, columns)).collect();
+    PackedTernary::concat(&parts?.iter().collect::<Vec<_>>())
 }
 
 /// A workgroup's sum: every thread its stride, then a tree.

@@ -1,7 +1,7 @@
 //! Binary quantisation, BitNet's first (Wang et al. 2023, arXiv:2310.11453): the sign of W - mean W, scaled by β = mean|W|. Codes are 1 for +β and 0
 //! for -β: scale 2β, zero point ½.
 
-use super::group_quantizer::{Made, THREADS, by_groups};
+use super::group_quantizer::{Groups, THREADS, by_groups, check_no_groups, write_empty};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -18,6 +18,7 @@ use crate::{
     msl,
     ops::bitnet::quantize_weights::strided_sum,
     params,
+    shape::Shape,
     weights::{
         int::{
             affine::{Affine, check_group},
@@ -83,9 +84,22 @@ pub(super) const KERNELS: &[&Kernel] = &[&WEIGHT_SUMS, &QUANTIZE_WEIGHTS_BINARY]
 /// # Errors
 /// What the device reports.
 pub fn quantize_weights_binary<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<IntMatrix> {
-    let sums = Tensor::<f32>::uninit(encoder.context(), [w.len().div_ceil(CHUNK), 2])?;
+    let matrix = uninit(encoder, w.shape(), None)?;
+    quantize_weights_binary_into(encoder, w, &matrix)?;
+    Ok(matrix)
+}
+
+/// [`quantize_weights_binary`] into a matrix of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has other bits, or scales by groups of columns.
+pub fn quantize_weights_binary_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
+    let chunks = w.len().div_ceil(CHUNK);
+    check_no_groups(OP, matrix.group())?;
+    let groups = check_output(w, matrix)?;
+    let sums = Tensor::<f32>::uninit(encoder.context(), [chunks, 2])?;
     encoder.dispatch(&WEIGHT_SUMS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
-    record(encoder, w, None, &sums, w.len().div_ceil(CHUNK))
+    record(encoder, w, &sums, chunks, groups, matrix)
 }
 
 /// Quantises `w` `[.., columns]` to one bit with a mean and a scale for every `size` neighbouring columns of a row, or with `None` for each row; the
@@ -94,23 +108,44 @@ pub fn quantize_weights_binary<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -
 /// # Errors
 /// [`Error::Invalid`] if the size is no multiple of 32.
 pub fn quantize_weights_binary_by_group<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, size: Option<usize>) -> Result<IntMatrix> {
-    check_group(size)?;
-    let none = Tensor::uninit(encoder.context(), [1])?;
-    record(encoder, w, size, &none, 0)
+    let matrix = uninit(encoder, w.shape(), size)?;
+    quantize_weights_binary_by_group_into(encoder, w, &matrix)?;
+    Ok(matrix)
 }
 
-fn record<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, group: Option<usize>, sums: &Tensor<f32>, chunks: usize) -> Result<IntMatrix> {
-    if w.is_empty() {
-        // Nothing to dispatch, but its scales must be something.
-        let (rows, columns) = w.shape().as_matrix();
-        return quantize_weights_binary_by_group_cpu::<T>(&[], rows, columns, group)?.upload(encoder.context());
+/// [`quantize_weights_binary_by_group`] into a matrix of the caller, by the groups that it has.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has other bits.
+pub fn quantize_weights_binary_by_group_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
+    let groups = check_output(w, matrix)?;
+    let none = Tensor::uninit(encoder.context(), [1])?;
+    record(encoder, w, &none, 0, groups, matrix)
+}
+
+const OP: &str = "quantize_weights_binary";
+
+fn uninit(encoder: &Encoder, w: Shape, group: Option<usize>) -> Result<IntMatrix> {
+    let (rows, columns) = w.as_matrix();
+    IntMatrix::uninit(encoder.context(), rows, columns, Bits::One, group)
+}
+
+fn check_output<T: Float>(w: &Tensor<T>, matrix: &IntMatrix) -> Result<Groups> {
+    if matrix.bits() != Bits::One {
+        return Err(Error::Invalid { op: OP, what: format!("the output has {} bits; one is made", matrix.bits().count()) });
     }
-    let made = Made::new(encoder.context(), w, Bits::One, group)?;
-    let Made { rows, columns, words, groups, group_size, .. } = made;
+    Groups::of(OP, w.shape(), matrix)
+}
+
+fn record<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, sums: &Tensor<f32>, chunks: usize, of: Groups, matrix: &IntMatrix) -> Result<()> {
+    if w.is_empty() {
+        let empty = quantize_weights_binary_by_group_cpu::<T>(&[], matrix.rows(), matrix.columns(), matrix.group())?;
+        return write_empty(encoder, &empty, matrix);
+    }
+    let (extent, Groups { rows, columns, words, groups, group_size }) = (of.extent(), of);
     let params = Params { rows, columns, words, groups, group_size, chunks: chunks as u32, count: w.len() as f32 };
-    let bindings: [&dyn Bind; 5] = [w, sums, &made.matrix.codes, &made.matrix.scales, &made.matrix.zeros];
-    encoder.dispatch(&QUANTIZE_WEIGHTS_BINARY, &params, &bindings, made.extent())?;
-    Ok(made.matrix)
+    let bindings: [&dyn Bind; 5] = [w, sums, &matrix.codes, &matrix.scales, &matrix.zeros];
+    encoder.dispatch(&QUANTIZE_WEIGHTS_BINARY, &params, &bindings, extent)
 }
 
 /// Mean and β of weights.
@@ -174,7 +209,7 @@ fn check<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<()> {
         None => Ok(()),
         Some(at) => {
             let what = format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns);
-            Err(Error::Invalid { op: "quantize_weights_binary", what })
+            Err(Error::Invalid { op: OP, what })
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Absmean quantisation with a scale for each row, or for each group of columns of a row: s = 1 / max(mean|W|, 1e-5) over the group, Wq =
 //! clamp(round(W·s), -1, 1), β = 1 / s.
 
+use super::group_quantizer::{check_matrix, check_no_groups, write_empty_ternary};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -14,7 +15,11 @@ use crate::{
     msl,
     ops::bitnet::quantize_weights::strided_sum,
     params,
-    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary, scales::Scales},
+    weights::ternary::{
+        matrix::TernaryMatrix,
+        packed::PackedTernary,
+        scales::{Scales, check_group},
+    },
     wgsl,
 };
 
@@ -63,7 +68,16 @@ pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_WEIGHTS_BY_GROUP];
 /// # Errors
 /// What the device reports.
 pub fn quantize_weights_by_row<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<TernaryMatrix> {
-    record(encoder, w, None)
+    record_new(encoder, w, None)
+}
+
+/// [`quantize_weights_by_row`] into a matrix of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if its scales go by groups of columns.
+pub fn quantize_weights_by_row_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+    check_no_groups("quantize_weights_by_row", matrix.group())?;
+    record(encoder, "quantize_weights_by_row", w, matrix)
 }
 
 /// Quantises `w` `[.., columns]` with one scale for every `size` neighbouring columns of a row; the last group may be short. Else as
@@ -72,31 +86,39 @@ pub fn quantize_weights_by_row<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -
 /// # Errors
 /// [`Error::Invalid`] if `size` is no multiple of 16.
 pub fn quantize_weights_by_group<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, size: usize) -> Result<TernaryMatrix> {
-    check(size)?;
-    record(encoder, w, Some(size))
+    record_new(encoder, w, Some(size))
 }
 
-fn check(size: usize) -> Result<()> {
-    if size > 0 && size.is_multiple_of(16) {
-        return Ok(());
+/// [`quantize_weights_by_group`] into a matrix of the caller, by the groups that it has.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has no groups.
+pub fn quantize_weights_by_group_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+    let op = "quantize_weights_by_group";
+    if matrix.group().is_none() {
+        return Err(Error::Invalid { op, what: "the output has no scales by groups of columns".to_owned() });
     }
-    Err(Error::Invalid { op: "quantize_weights_by_group", what: format!("groups of {size} columns; a multiple of 16 is needed") })
+    record(encoder, op, w, matrix)
 }
 
-fn record<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, group: Option<usize>) -> Result<TernaryMatrix> {
+fn record_new<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, group: Option<usize>) -> Result<TernaryMatrix> {
     let (rows, columns) = w.shape().as_matrix();
-    if w.is_empty() {
-        // Nothing to dispatch, but its scales must be something.
-        return quantize_groups_cpu::<T>(&[], rows, columns, group)?.upload(encoder.context());
-    }
     let matrix = TernaryMatrix::uninit(encoder.context(), rows, columns, group)?;
-    let words = matrix.row_words();
-    let group_words = group.map_or(words, |size| size / 16);
+    record(encoder, "quantize_weights_by_group", w, &matrix)?;
+    Ok(matrix)
+}
+
+fn record<T: Float>(encoder: &mut Encoder, op: &'static str, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
+    let (rows, columns, words) = (matrix.rows(), matrix.columns(), matrix.row_words());
+    check_matrix(op, w.shape(), [rows, columns])?;
+    if w.is_empty() {
+        return write_empty_ternary(encoder, &quantize_groups_cpu::<T>(&[], rows, columns, matrix.group())?, matrix);
+    }
+    let group_words = matrix.group().map_or(words, |size| size / 16);
     let groups = matrix.scales.len() / rows;
     let params =
         Params { rows: rows as u32, columns: columns as u32, words: words as u32, groups: groups as u32, group_words: group_words as u32 };
-    encoder.dispatch(&QUANTIZE_WEIGHTS_BY_GROUP, &params, &[w, &matrix.codes, &matrix.scales], [rows * groups, 1, 1])?;
-    Ok(matrix)
+    encoder.dispatch(&QUANTIZE_WEIGHTS_BY_GROUP, &params, &[w, &matrix.codes, &matrix.scales], [rows * groups, 1, 1])
 }
 
 /// The CPU twin of [`quantize_weights_by_row`]: the same codes and scales, bit for bit. `w` is `[rows, columns]`.
@@ -112,7 +134,7 @@ pub fn quantize_weights_by_row_cpu<T: Float>(w: &[T], rows: usize, columns: usiz
 /// # Errors
 /// As [`quantize_weights_by_row_cpu`]; [`Error::Invalid`] if `size` is no multiple of 16.
 pub fn quantize_weights_by_group_cpu<T: Float>(w: &[T], rows: usize, columns: usize, size: usize) -> Result<PackedTernary> {
-    check(size)?;
+    check_group(Some(size))?;
     quantize_groups_cpu(w, rows, columns, Some(size))
 }
 

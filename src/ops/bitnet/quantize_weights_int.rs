@@ -3,14 +3,11 @@
 //! Asymmetric (Jacob et al. 2018, arXiv:1712.05877): steps from min W to max W, both taken to be no more and no less than 0, so that 0 is one of them:
 //! scale = (max - min) / (2^b - 1), zero = round(-min / scale). Symmetric (absmax): zero = 2^(b-1) and scale = max|W| / (2^(b-1) - 1).
 
-use super::group_quantizer::{Made, THREADS, by_groups};
+use super::group_quantizer::{Groups, THREADS, by_groups, write_empty};
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{
-        encoder::Encoder,
-        tensor::{Bind, Tensor},
-    },
+    gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -78,19 +75,28 @@ pub fn quantize_weights_int<T: Float>(
     size: Option<usize>,
     scheme: Scheme,
 ) -> Result<IntMatrix> {
-    check(bits, size)?;
+    let (rows, columns) = w.shape().as_matrix();
+    let matrix = IntMatrix::uninit(encoder.context(), rows, columns, bits, size)?;
+    quantize_weights_int_into(encoder, w, scheme, &matrix)?;
+    Ok(matrix)
+}
+
+/// [`quantize_weights_int`] into a matrix of the caller, to its bits and by its groups.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has one bit.
+pub fn quantize_weights_int_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, scheme: Scheme, matrix: &IntMatrix) -> Result<()> {
+    let bits = matrix.bits();
+    check(bits, matrix.group())?;
+    let of = Groups::of("quantize_weights_int", w.shape(), matrix)?;
     if w.is_empty() {
-        // Nothing to dispatch, but its scales must be something.
-        let (rows, columns) = w.shape().as_matrix();
-        return quantize_weights_int_cpu::<T>(&[], rows, columns, bits, size, scheme)?.upload(encoder.context());
+        let empty = quantize_weights_int_cpu::<T>(&[], matrix.rows(), matrix.columns(), bits, matrix.group(), scheme)?;
+        return write_empty(encoder, &empty, matrix);
     }
-    let made = Made::new(encoder.context(), w, bits, size)?;
-    let Made { rows, columns, words, groups, group_size, .. } = made;
+    let (extent, Groups { rows, columns, words, groups, group_size }) = (of.extent(), of);
     let params =
         Params { rows, columns, words, groups, group_size, bits: bits.count() as u32, symmetric: (scheme == Scheme::Symmetric).into() };
-    let bindings: [&dyn Bind; 4] = [w, &made.matrix.codes, &made.matrix.scales, &made.matrix.zeros];
-    encoder.dispatch(&QUANTIZE_WEIGHTS_INT, &params, &bindings, made.extent())?;
-    Ok(made.matrix)
+    encoder.dispatch(&QUANTIZE_WEIGHTS_INT, &params, &[w, &matrix.codes, &matrix.scales, &matrix.zeros], extent)
 }
 
 fn check(bits: Bits, size: Option<usize>) -> Result<()> {

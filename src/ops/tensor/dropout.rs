@@ -4,7 +4,7 @@
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -15,7 +15,7 @@ use crate::{
     params, wgsl,
 };
 
-params! { struct Params { length: u32, seed_low: u32, seed_high: u32, threshold: u32, factor: f32, relu: u32 } }
+params! { struct Params { length: u32, seed_low: u32, seed_high: u32, threshold: u32, factor: f32, relu: u32, add: u32 } }
 
 static DROPOUT: Kernel = Kernel::trusted(
     "dropout",
@@ -33,7 +33,17 @@ pub(super) const KERNELS: &[&Kernel] = &[&DROPOUT];
 /// # Errors
 /// [`Error::Invalid`] unless 0 <= rate < 1.
 pub fn dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64) -> Result<Tensor<T>> {
-    record(encoder, x, x, rate, seed, false)
+    let y = Tensor::uninit(encoder.context(), x.shape())?;
+    dropout_into(encoder, x, rate, seed, &y)?;
+    Ok(y)
+}
+
+/// [`dropout`] into a tensor of the caller, another than `x`.
+///
+/// # Errors
+/// As [`dropout`]; [`Error::Shape`] if it has another shape.
+pub fn dropout_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64, y: impl Into<Out<'y, T>>) -> Result<()> {
+    record(encoder, "dropout", x, x, (rate, seed), false, y.into())
 }
 
 /// [`dropout`] of max(x, 0), in one dispatch.
@@ -41,7 +51,17 @@ pub fn dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: 
 /// # Errors
 /// As [`dropout`].
 pub fn relu_dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64) -> Result<Tensor<T>> {
-    record(encoder, x, x, rate, seed, true)
+    let y = Tensor::uninit(encoder.context(), x.shape())?;
+    relu_dropout_into(encoder, x, rate, seed, &y)?;
+    Ok(y)
+}
+
+/// [`relu_dropout`] into a tensor of the caller, another than `x`.
+///
+/// # Errors
+/// As [`dropout_into`].
+pub fn relu_dropout_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, seed: u64, y: impl Into<Out<'y, T>>) -> Result<()> {
+    record(encoder, "relu_dropout", x, x, (rate, seed), true, y.into())
 }
 
 /// The gradient of [`relu_dropout`] at `x`, where `dy` is that of its output.
@@ -49,19 +69,51 @@ pub fn relu_dropout<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rate: f32, s
 /// # Errors
 /// As [`dropout`]; [`Error::Shape`] if `dy` has another shape than `x`.
 pub fn relu_dropout_backward<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, dy: &Tensor<T>, rate: f32, seed: u64) -> Result<Tensor<T>> {
-    if dy.shape() != x.shape() {
-        return Err(Error::Shape { op: "relu_dropout_backward", what: "dy", expected: x.shape().to_string(), found: dy.shape() });
-    }
-    record(encoder, dy, x, rate, seed, true)
+    let dx = Tensor::uninit(encoder.context(), x.shape())?;
+    relu_dropout_backward_into(encoder, x, dy, rate, seed, &dx)?;
+    Ok(dx)
 }
 
-fn record<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, at: &Tensor<T>, rate: f32, seed: u64, relu: bool) -> Result<Tensor<T>> {
+/// [`relu_dropout_backward`] into a tensor of the caller, another than `x` and `dy`.
+///
+/// # Errors
+/// As [`relu_dropout_backward`]; [`Error::Shape`] if it has another shape.
+pub fn relu_dropout_backward_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<T>,
+    dy: &Tensor<T>,
+    rate: f32,
+    seed: u64,
+    dx: impl Into<Out<'y, T>>,
+) -> Result<()> {
+    let op = "relu_dropout_backward";
+    if dy.shape() != x.shape() {
+        return Err(Error::Shape { op, what: "dy", expected: x.shape().to_string(), found: dy.shape() });
+    }
+    record(encoder, op, dy, x, (rate, seed), true, dx.into())
+}
+
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    x: &Tensor<T>,
+    at: &Tensor<T>,
+    (rate, seed): (f32, u64),
+    relu: bool,
+    y: Out<'_, T>,
+) -> Result<()> {
     let (threshold, factor) = (threshold(rate)?, factor(rate));
-    let y = Tensor::uninit(encoder.context(), x.shape())?;
-    let (length, relu) = (x.len() as u32, relu.into());
-    let params = Params { length, seed_low: seed as u32, seed_high: (seed >> 32) as u32, threshold, factor, relu };
-    encoder.dispatch(&DROPOUT, &params, &[x, at, &y], [x.len().div_ceil(4), 1, 1])?;
-    Ok(y)
+    y.check_shape(op, x.shape())?;
+    let params = Params {
+        length: x.len() as u32,
+        seed_low: seed as u32,
+        seed_high: (seed >> 32) as u32,
+        threshold,
+        factor,
+        relu: relu.into(),
+        add: y.adds().into(),
+    };
+    encoder.dispatch(&DROPOUT, &params, &[x, at, y.tensor()], [x.len().div_ceil(4), 1, 1])
 }
 
 /// Below which a random word drops its element.

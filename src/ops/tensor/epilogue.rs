@@ -1,10 +1,38 @@
-//! What is done to a product before it is stored, in the kernel that makes it.
+//! What is done to a product before it is stored, in the kernel that makes it, or by an op of its own.
 
 use super::activations::{gelu_cpu, relu_cpu, relu2_cpu, silu_cpu};
 use crate::{
+    element::{ElementType, Float},
     error::{Error, Result},
-    gpu::tensor::Tensor,
+    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::Source,
+    },
+    params, wgsl,
 };
+
+params! { struct Params { length: u32, columns: u32, add: u32, biased: u32, activation: u32 } }
+
+static FINISH: Kernel = Kernel::trusted(
+    "finish",
+    Params::FIELDS,
+    &[read("x", Float("X")), read("bias", Float("Y")), read_write("y", Float("Y"))],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "shared/sigmoid",
+        "shared/normal",
+        "tensor/activated",
+        "tensor/finish"
+    ])],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&FINISH];
 
 /// An activation function, as the op of its name ([`relu`](super::relu), [`relu2`](super::relu2), [`silu`](super::silu), [`gelu`](super::gelu)) has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,7 +61,9 @@ impl Activation {
 }
 
 /// How a product is finished: v becomes activation(v + bias), in `f32`, and then what the output is of. A gradient needs v + bias: keep it by a product
-/// with a bias alone, and call the activation for itself.
+/// with a bias alone, and call the activation for itself. Products of floats have it by their own kernels
+/// ([`matmul_with`](super::matmul_with), [`bitlinear_float_with`](crate::bitnet::bitlinear_float_with)), and so have those of integers
+/// ([`bitlinear_with`](crate::bitnet::bitlinear_with) and others); [`finish`] is for any other.
 pub struct Epilogue<'a, T> {
     bias: Option<&'a Tensor<T>>,
     activation: Option<Activation>,
@@ -79,7 +109,7 @@ impl<'a, T> Epilogue<'a, T> {
         self.bias.is_some()
     }
 
-    /// The activation as wgsl/tensor/matmul_finish.wgsl knows it.
+    /// The activation as wgsl/tensor/activated.wgsl knows it.
     pub(crate) fn code(&self) -> u32 {
         match self.activation {
             None => 0,
@@ -100,4 +130,60 @@ impl<'a, T> Epilogue<'a, T> {
             None => Ok(other),
         }
     }
+}
+
+impl<T: ElementType> Epilogue<'_, T> {
+    /// The bias of `n` columns; where there is none, a tensor that is not read.
+    pub(crate) fn bound_bias(&self, op: &'static str, n: usize, context: &Context) -> Result<Tensor<T>> {
+        match self.bias {
+            Some(bias) => self.bias_or(op, n, bias).cloned(),
+            None => Tensor::uninit(context, [1]),
+        }
+    }
+}
+
+/// activation(x + bias) of every row of `x` `[.., n]`, the bias being `[n]`: what an [`Epilogue`] does, by itself, in one dispatch.
+///
+/// # Errors
+/// As [`finish_into`].
+pub fn finish<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, epilogue: &Epilogue<'_, T>) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape())?;
+    finish_into(encoder, x, epilogue, &y)?;
+    Ok(y)
+}
+
+/// [`finish`] into a tensor of the caller, another than `x`, of the type of the bias.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape than `x`, or for a bias that is not `[n]`.
+pub fn finish_into<'y, X: Float, Y: Float>(
+    encoder: &mut Encoder,
+    x: &Tensor<X>,
+    epilogue: &Epilogue<'_, Y>,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
+    let (op, y, columns) = ("finish", y.into(), x.shape().as_matrix().1);
+    y.check_shape(op, x.shape())?;
+    let bias = epilogue.bound_bias(op, columns, encoder.context())?;
+    let params = Params {
+        length: x.len() as u32,
+        columns: columns as u32,
+        add: y.adds().into(),
+        biased: epilogue.has_bias().into(),
+        activation: epilogue.code(),
+    };
+    encoder.dispatch(&FINISH, &params, &[x, &bias, y.tensor()], [x.len(), 1, 1])
+}
+
+/// The CPU twin of [`finish`], and so of every product's epilogue. `x` is whole rows of as many columns as the bias has, where there is one.
+///
+/// # Errors
+/// [`Error::Length`] if it is not.
+pub fn finish_cpu(x: &[f32], bias: Option<&[f32]>, activation: Option<Activation>) -> Result<Vec<f32>> {
+    let columns = bias.map_or(1, <[f32]>::len);
+    if !x.len().is_multiple_of(columns.max(1)) || (columns == 0 && !x.is_empty()) {
+        return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
+    }
+    let biased = x.iter().enumerate().map(|(i, &v)| bias.map_or(v, |bias| v + bias[i % columns]));
+    Ok(biased.map(|v| activation.map_or(v, |activation| activation.cpu(v))).collect())
 }

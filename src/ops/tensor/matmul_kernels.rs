@@ -49,7 +49,8 @@ pub type Forms = [Kernel; 2];
 /// The part that stores, in the place of [`HOLE`]: as it is.
 pub const STORE: &[Part] = wgsl!["tensor/matmul_store"];
 /// With an epilogue, whose bias is bound in the fourth place.
-const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_bias", "tensor/matmul_finish"];
+const FINISH: &[Part] =
+    wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_bias", "tensor/activated", "tensor/matmul_finish"];
 
 /// 64 × 64 outputs a workgroup, 4 × 4 a thread; a turn takes four elements of the depth, which are in workgroup memory.
 pub const fn tile(parts: &'static [Part]) -> Source {

@@ -27,7 +27,6 @@ pub(crate) mod unary;
 pub(crate) mod variance;
 
 pub use super::reduce::Axes;
-pub use epilogue::{Activation, Epilogue};
 
 family!(
     activations,
@@ -37,6 +36,7 @@ family!(
     copy,
     cross_entropy,
     dropout,
+    epilogue,
     gather,
     layer_norm,
     linear_cross_entropy,

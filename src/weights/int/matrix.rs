@@ -1,6 +1,10 @@
 //! Matrices of 1 to 8 bits on the GPU.
 
-use super::{affine::Affine, bits::Bits, packed::PackedInt};
+use super::{
+    affine::{Affine, check_group},
+    bits::Bits,
+    packed::PackedInt,
+};
 use crate::{
     error::Result,
     gpu::{context::Context, tensor::Tensor},
@@ -42,8 +46,13 @@ pub struct IntMatrix {
 }
 
 impl IntMatrix {
-    /// A matrix that a kernel will write.
-    pub(crate) fn uninit(context: &Context, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> Result<Self> {
+    /// A matrix that an op will write, and can write again, with a scale and a zero point for each row, or for each `group` of columns: a multiple
+    /// of 32.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for other groups; [`Error::TooLarge`](crate::Error::TooLarge).
+    pub fn uninit(context: &Context, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> Result<Self> {
+        check_group(group)?;
         let codes = Tensor::uninit(context, [rows, bits.row_words(columns)])?;
         let (scales, zeros) =
             (Tensor::uninit(context, [rows, groups(columns, group)])?, Tensor::uninit(context, [rows, groups(columns, group)])?);

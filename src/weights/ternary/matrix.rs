@@ -3,7 +3,7 @@
 use super::{
     layout::row_words,
     packed::PackedTernary,
-    scales::{Scales, groups},
+    scales::{Scales, check_group, groups},
 };
 use crate::{
     error::Result,
@@ -35,8 +35,12 @@ pub struct TernaryMatrix {
 }
 
 impl TernaryMatrix {
-    /// A matrix whose codes and scales, one a row or for each group of columns, a kernel will write.
-    pub(crate) fn uninit(context: &Context, rows: usize, columns: usize, group: Option<usize>) -> Result<Self> {
+    /// A matrix that an op will write, and can write again, with a scale for each row, or for each `group` of columns: a multiple of 16.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for other groups; [`Error::TooLarge`](crate::Error::TooLarge).
+    pub fn uninit(context: &Context, rows: usize, columns: usize, group: Option<usize>) -> Result<Self> {
+        check_group(group)?;
         let codes = Tensor::uninit(context, [rows, row_words(columns)])?;
         Ok(Self { codes, scales: Tensor::uninit(context, [rows, groups(columns, group)])?, rows, columns, group })
     }

@@ -102,6 +102,16 @@ pub fn is_sound(scale: f32) -> bool {
     scale == 0.0 || (-80..=80).contains(&(i32::from((scale.to_bits() >> 23) as u8) - 127))
 }
 
+/// Do groups of this size keep to whole words?
+pub fn check_group(group: Option<usize>) -> Result<()> {
+    match group {
+        Some(size) if size == 0 || !size.is_multiple_of(CODES_PER_WORD) || size > u32::MAX as usize => {
+            Err(invalid(format!("groups of {size} columns; a multiple of 16 below 2^32 is needed")))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> {
     if rows > u32::MAX as usize || columns > u32::MAX as usize {
         return Err(invalid(format!("{rows} × {columns}; kernels count in 32 bits")));
@@ -110,9 +120,7 @@ pub fn check_scales(rows: usize, columns: usize, scales: &Scales) -> Result<()> 
         Scales::Tensor(_) => (1, 1),
         Scales::Segments(segments) => (rows, segments.iter().fold(0usize, |sum, s| sum.saturating_add(s.0))),
         Scales::Groups { size, scales } => {
-            if *size == 0 || !size.is_multiple_of(CODES_PER_WORD) || *size > u32::MAX as usize {
-                return Err(invalid(format!("groups of {size} columns; a multiple of 16 below 2^32 is needed")));
-            }
+            check_group(Some(*size))?;
             (rows.saturating_mul(groups(columns, Some(*size))), scales.len())
         }
     };

@@ -2,12 +2,15 @@
 
 use super::{exact_product, quantized, row_scales, watch_quantized};
 use crate::{
-    Case, Data, Near, U, activations, context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with, wild_activations,
+    Case, Data, Near, U, activations,
+    cases::tensor::epilogue::{Finished, Way, epilogue, half_floats_of, ways},
+    context, convert, floats, half_floats, rng, shapes, sums, ternary, ternary_with, wild_activations,
 };
 use bitnet_wgpu::{
     Capabilities, Element, Float, PackedTernary, Scales,
     bitnet::{self, Layout},
     f16,
+    tensor::Activation,
 };
 use rand::{RngExt, rngs::StdRng};
 
@@ -166,6 +169,74 @@ fn add<T: Float>(rng: &mut StdRng, (method, layout, restrict): Method, shape: Sh
     })
     .of(T::ELEMENT)
     .on(restrict)
+}
+
+/// With an epilogue: every kernel that has one, in both types, with and without what may be done.
+pub fn finished() -> Vec<Case> {
+    let few = [(1, 19, 70), (2, 19, 70), (4, 9, 2575), (8, 33, 100), (27, 19, 70), (40, 67, 100)];
+    let every = METHODS.into_iter().flat_map(|method| few.map(|shape| (method, shape)));
+    let mut ways = ways();
+    let mut both = |(method, shape): (Method, Shape)| {
+        let mut way = || ways.next().expect("it has no end");
+        [finish::<f32>(method, shape, way()), finish::<f16>(method, shape, way())]
+    };
+    let mut cases: Vec<Case> = every.flat_map(&mut both).collect();
+    // Tall rows, workgroups that keep a device busy, large tiles; and matrix units.
+    let large = [0, 3, 4, 6].map(|i| (INT8, MANY_OUTPUTS[i])).into_iter().chain([1, 3, 7].map(|i| (INT8, ON_UNITS[i])));
+    let large = large.chain([3, 7].map(|i| (ON_HALVES, ON_UNITS[i])));
+    cases.extend(large.flat_map(both).map(Case::device_only));
+    cases
+}
+
+fn finish<T: Float>((method, layout, restrict): Method, shape: Shape, way: Way) -> Case {
+    let (m, n, k) = shape;
+    let mut rng = rng((m + n + k) as u64);
+    let (x, w) = (floats(&mut rng, m * k, 3.0), weights(&mut rng, shape));
+    let (bias, base) = (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats(&mut rng, m * n, 50.0));
+    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let finished = Finished::of(&bitnet::bitlinear_quantized_cpu(&host, &w).unwrap(), &bias, way, &base);
+    let (bias, base) = (convert::<T>(&bias), convert::<T>(&base));
+    let record = move |r: &mut crate::Recorder| {
+        let (x, w, bias) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
+        let xq = crate::quantize_as(&mut r.encoder, &x, layout)?;
+        let (y, added, epilogue) = (r.output::<T>([m, n])?, r.upload(&base, [m, n])?, epilogue(way, &bias));
+        bitnet::bitlinear_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, &y)?;
+        bitnet::bitlinear_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, bitnet_wgpu::Out::add(&added))?;
+        [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    let name = format!("{m} × {n} × {k} {:?}, {way:?}, {method}", T::ELEMENT);
+    Case::new(name, record, move |got, leeway| finished.check::<T>(got, leeway)).of(T::ELEMENT).on(restrict)
+}
+
+/// The same of matrices that are scaled by groups: what is left of the bounds of their sums, an activation that is no steeper than 1 keeps.
+pub fn groups_finished() -> Vec<Case> {
+    [(1, 17, 200, 16), (3, 9, 256, 64), (7, 9, 100, 16)]
+        .into_iter()
+        .flat_map(|shape| [finish_groups::<f32>(shape), finish_groups::<f16>(shape)])
+        .collect()
+}
+
+fn finish_groups<T: Float>((m, n, k, size): (usize, usize, usize, usize)) -> Case {
+    let mut rng = rng((m + n + k) as u64);
+    let w = ternary_with(&mut rng, n, k, Scales::Groups { size, scales: floats(&mut crate::rng(3), n * k.div_ceil(size), 1.0) });
+    let (x, bias) = (floats(&mut rng, m * k, 2.0), half_floats_of(&floats(&mut rng, n, 9.0)));
+    let (dense, host) = (w.dequantize(), bitnet::quantize_activations_cpu(&x, m, k).unwrap());
+    let near = |at: usize| {
+        let (exact, size) = exact_product(&dense, &host, &w, at);
+        let sum = Near { exact, error: 2.0 * U * size * (k.div_ceil(16) + 8) as f64 }.on_top_of(bias[at % n]);
+        Near { exact: sum.exact.max(0.0), error: sum.error }
+    };
+    let wanted = (0..m * n).map(near).collect();
+    let bias = convert::<T>(&bias);
+    Case::near(format!("{m} × {n} × {k} {:?}, groups of {size}", T::ELEMENT), wanted, move |r| {
+        let (x, w, bias) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
+        let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
+        let y = bitnet::bitlinear_quantized_with::<T>(&mut r.encoder, &xq, &w, &epilogue((Some(Activation::Relu), true), &bias))?;
+        r.watch_all(&y);
+        Ok(())
+    })
+    .of(T::ELEMENT)
 }
 
 /// Scales by groups of columns, where a sum of floats remains.

@@ -1,11 +1,19 @@
 //! `src/ops/bitnet/bitlinear_int_quantized.rs`
 
 use super::random_groups;
-use crate::{Case, Data, Near, U, convert, floats, ints, rng, wild_activations};
+use crate::{
+    Case, Data, Near, U,
+    cases::tensor::{
+        activated,
+        epilogue::{epilogue, half_floats_of},
+    },
+    convert, floats, ints, rng, wild_activations,
+};
 use bitnet_wgpu::{
     Affine, Bits, Float, Out, PackedInt,
     bitnet::{self, HostActivations, Layout},
     f16,
+    tensor::Activation,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -71,4 +79,34 @@ fn case<T: Float>(x: &[f32], m: usize, w: &PackedInt, add: bool) -> Case {
     })
     .of(T::ELEMENT);
     if add { case } else { case.twin(move || vec![Data::F32(bitnet::bitlinear_int_quantized_cpu(&host, &of_w).unwrap())]) }
+}
+
+/// With an epilogue: groups are added by fused multiply-adds, in one order, so that what comes of it is as near as the product.
+pub fn finished() -> Vec<Case> {
+    let shapes = [(1, 1, 1, None), (3, 65, 129, Some(32)), (4, 64, 128, Some(128)), (9, 65, 70, None), (17, 7, 500, Some(96))];
+    let all = shapes.into_iter().zip(Bits::ALL.into_iter().cycle()).zip([false, true].into_iter().cycle());
+    all.flat_map(|((shape, bits), relu)| [finish::<f32>(shape, bits, relu), finish::<f16>(shape, bits, relu)]).collect()
+}
+
+fn finish<T: Float>((m, n, k, size): (usize, usize, usize, Option<usize>), bits: Bits, relu: bool) -> Case {
+    let mut rng = rng((m + n + k) as u64);
+    let (x, w) = (floats(&mut rng, m * k, 2.0), ints(&mut rng, n, k, bits, size));
+    let (bias, base) = (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats_of(&floats(&mut rng, m * n, 50.0)));
+    let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
+    let activation = relu.then_some(Activation::Relu);
+    let near: Vec<Near> = (0..m * n).map(|at| activated(near(at, &host, &w).on_top_of(bias[at % n]), activation)).collect();
+    let added: Vec<Near> = near.iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
+    let check = move |got: &[Data], _| got[0].check_near(near.iter().copied()).and_then(|()| got[1].check_near(added.iter().copied()));
+    let name = format!("{m} × {n} × {k}, {bits:?} by {size:?}, {:?}, relu {relu}", T::ELEMENT);
+    let (bias, base) = (convert::<T>(&bias), convert::<T>(&base));
+    let record = move |r: &mut crate::Recorder| {
+        let (x, w, bias) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
+        let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
+        let (y, added, epilogue) = (r.output::<T>([m, n])?, r.upload(&base, [m, n])?, epilogue((activation, true), &bias));
+        bitnet::bitlinear_int_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, &y)?;
+        bitnet::bitlinear_int_quantized_with_into(&mut r.encoder, &xq, &w, &epilogue, Out::add(&added))?;
+        [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    Case::new(name, record, check).of(T::ELEMENT)
 }

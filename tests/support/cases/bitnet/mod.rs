@@ -37,8 +37,12 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_float_by_row", Kernels, bitlinear_float::by_row),
     ("bitnet::bitlinear_float_with", Wgsl, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
+    ("bitnet::bitlinear_groups_with", Kernels, bitlinear::groups_finished),
     ("bitnet::bitlinear_int", WgslAndTwin, bitlinear_int::cases),
     ("bitnet::bitlinear_int_quantized", KernelsAndTwin, bitlinear_int_quantized::cases),
+    ("bitnet::bitlinear_int_quantized_with", Kernels, bitlinear_int_quantized::finished),
+    ("bitnet::bitlinear_int_with", Wgsl, bitlinear_int::finished),
+    ("bitnet::bitlinear_with", Kernels, bitlinear::finished),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
@@ -63,6 +67,7 @@ pub const OPS: Family = &[
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_binary", Kernels, quantize_weights_binary::cases),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
+    ("bitnet::quantize_weights_by_matrix", Kernels, quantize_weights::by_matrix),
     ("bitnet::quantize_weights_int", Kernels, quantize_weights_int::cases),
     ("bitnet::rms_norm_fake_quantize", Kernels, fake_quantize::with_norm),
     ("bitnet::rms_norm_quantize", Kernels, rms_norm_quantize::cases),
@@ -136,20 +141,17 @@ fn random_groups(op: &str) -> impl Iterator<Item = ((usize, usize, usize), Optio
     random_shapes(op).into_iter().zip([None, Some(32), Some(64), Some(160)].into_iter().cycle())
 }
 
-/// What [`watch_ints`] watches: codes, scales, zero points. Those of an empty matrix are not made by a kernel.
+/// What [`watch_ints`] watches: codes, scales, zero points.
 fn ints_of(w: &PackedInt) -> Vec<Data> {
-    let empty = w.rows() * w.columns() == 0;
-    let made = |values: &[f32]| Data::F32(if empty { Vec::new() } else { values.to_vec() });
-    vec![Data::U32(w.words().to_vec()), made(&w.affine().scales), made(&w.affine().zeros)]
+    vec![Data::U32(w.words().to_vec()), Data::F32(w.affine().scales.clone()), Data::F32(w.affine().zeros.clone())]
 }
 
 /// Watches a matrix of 1 to 8 bits.
 fn watch_ints(r: &mut Recorder, w: &IntMatrix) {
     let (codes, scales, zeros) = w.tensors();
     r.watch_all(codes);
-    let made = if codes.is_empty() { 0 } else { scales.len() };
-    r.watch(scales, made);
-    r.watch(zeros, made);
+    r.watch_all(scales);
+    r.watch_all(zeros);
 }
 
 /// Says where [`ints_of`] a matrix with groups that are not finite differ from `wanted`: their codes and zero points are what they are there, and

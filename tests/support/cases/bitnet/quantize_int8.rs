@@ -50,9 +50,21 @@ pub fn with_range() -> Vec<Case> {
     let none = in_both_types!("quantize_activations_static", |e, x| bitnet::quantize_activations_static(e, x, (0.0, 0.0)), |x, _, _| {
         bitnet::quantize_activations_static_cpu(x, (0.0, 0.0)).unwrap()
     });
-    let all = both.into_iter().chain(one.into_iter().take(20)).chain(none.into_iter().take(20));
+    let into = in_both_types!("quantize_activations_static", static_into, |x, _, _| {
+        bitnet::quantize_activations_static_cpu(x, (-2.0, 1.5)).unwrap()
+    });
+    let all = both.into_iter().chain([one, none, into].into_iter().flat_map(|cases| cases.into_iter().take(20)));
     // Of no numbers there is no dispatch, and so no buffer to look into.
     all.filter(|case| !case.name.starts_with("0 ×") && !case.name.contains("× 0 ")).collect()
+}
+
+/// Into tensors of the caller, which get scale and zero point too.
+fn static_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<QuantizedInt8> {
+    let context = encoder.context();
+    let zero_points = Some(Tensor::uninit(context, [])?);
+    let made = QuantizedInt8 { codes: Tensor::uninit(context, x.shape())?, scales: Tensor::uninit(context, [])?, zero_points };
+    bitnet::quantize_activations_static_into(encoder, x, (-2.0, 1.5), &made)?;
+    Ok(made)
 }
 
 /// Rows of every kind and length; with those that no word and no workgroup ends with.

@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/quantize_weights.rs`
 
-use crate::{Case, Data, convert, floats, rng, shapes};
-use bitnet_wgpu::{Float, bitnet, f16};
+use crate::{Case, Data, Recorder, convert, floats, rng, shapes};
+use bitnet_wgpu::{Float, Scales, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -24,19 +24,75 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// Stacks of matrices that end within a workgroup of words, and within and beyond a chunk of sums; and some without any.
+pub fn by_matrix() -> Vec<Case> {
+    let stacks = [[1, 3, 17], [3, 5, 70], [2, 129, 515], [5, 1, 1], [4, 65, 64], [3, 1, 65_537], [0, 3, 5], [3, 0, 5], [3, 2, 0]];
+    let random = shapes("quantize_weights_by_matrix").map(|(_, (matrices, rows, columns))| [matrices, rows, columns]);
+    let mut cases = Vec::new();
+    for stack in stacks.into_iter().chain(random) {
+        let length = stack[1] * stack[2];
+        let plain = floats(&mut rng(length as u64), stack[0] * length, 3.0);
+        // Matrices that differ by much, and some that are nothing.
+        let uneven: Vec<f32> = plain.iter().enumerate().map(|(i, v)| v * [1.0, 0.0, 1e-3][i / length % 3]).collect();
+        cases.extend([stacked::<f32>(&uneven, stack), stacked::<f16>(&plain, stack)]);
+    }
+    cases.extend([f32::NAN, f32::INFINITY].map(not_finite));
+    cases
+}
+
+fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
+    let w = convert::<T>(w);
+    let packed = bitnet::quantize_weights_by_matrix_cpu(&w, stack).unwrap();
+    let rows = packed.rows();
+    let scales: Vec<f32> = match packed.scales() {
+        Scales::Tensor(scale) => vec![*scale; rows],
+        Scales::Segments(parts) => parts.iter().flat_map(|&(rows, scale)| vec![scale; rows]).collect(),
+        other => panic!("{other:?}"),
+    };
+    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales)];
+    Case::exact(format!("{stack:?} {:?}", T::ELEMENT), wanted, move |r| quantize_stack(r, &w, stack)).of(T::ELEMENT)
+}
+
+fn quantize_stack<T: Float>(r: &mut Recorder, w: &[T], stack: [usize; 3]) -> bitnet_wgpu::Result<()> {
+    let w = r.upload(w, stack)?;
+    let w = bitnet::quantize_weights_by_matrix(&mut r.encoder, &w)?;
+    let (codes, scales) = w.tensors();
+    r.watch_all(codes);
+    r.watch_all(scales);
+    Ok(())
+}
+
+/// A matrix that is not finite has codes of zero and scales that are no numbers; its neighbours do not notice.
+fn not_finite(value: f32) -> Case {
+    let stack = [3, 4, 70];
+    let mut w = floats(&mut rng(7), 3 * 280, 3.0);
+    w[280..560].fill(0.0);
+    let packed = bitnet::quantize_weights_by_matrix_cpu(&w, stack).unwrap();
+    let codes = Data::U32(packed.words().to_vec());
+    let Scales::Segments(parts) = packed.scales().clone() else { panic!("a scale for each matrix") };
+    w[300] = value;
+    let check = move |got: &[Data], leeway| {
+        got[0].check(&codes, leeway)?;
+        let Data::F32(found) = &got[1] else { return Err("scales are f32".to_owned()) };
+        let right = |row: usize| if row / 4 == 1 { found[row].is_nan() } else { found[row].to_bits() == parts[row / 4].1.to_bits() };
+        if found.len() == 12 && (0..12).all(right) { Ok(()) } else { Err(format!("scales {found:?}")) }
+    };
+    let mut case = Case::new(format!("a matrix with {value}"), move |r| quantize_stack(r, &w, stack), check);
+    case.exact = true;
+    case
+}
+
 fn case<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
     let w = convert::<T>(w);
     let packed = bitnet::quantize_weights_cpu(&w, rows, columns).unwrap();
-    let bitnet_wgpu::Scales::Tensor(scale) = *packed.scales() else { panic!("one scale for the tensor") };
-    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(vec![scale; if w.is_empty() { 0 } else { rows }])];
+    let Scales::Tensor(scale) = *packed.scales() else { panic!("one scale for the tensor") };
+    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(vec![scale; rows])];
     Case::exact(format!("{rows} × {columns} {:?}", T::ELEMENT), wanted, move |r| {
-        let empty = w.is_empty();
         let w = r.upload(&w, [rows, columns])?;
         let w = bitnet::quantize_weights(&mut r.encoder, &w)?;
         let (codes, scales) = w.tensors();
         r.watch_all(codes);
-        // An empty matrix's scales are not made by a kernel.
-        r.watch(scales, if empty { 0 } else { rows });
+        r.watch_all(scales);
         Ok(())
     })
     .of(T::ELEMENT)

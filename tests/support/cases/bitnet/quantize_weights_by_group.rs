@@ -54,6 +54,7 @@ fn scales_of(packed: &PackedTernary) -> Vec<f32> {
     match packed.scales() {
         Scales::Groups { scales, .. } => scales.clone(),
         Scales::Segments(rows) => rows.iter().map(|(_, scale)| *scale).collect(),
+        Scales::Tensor(scale) => vec![*scale; packed.rows()],
         other => panic!("{other:?}"),
     }
 }
@@ -65,9 +66,7 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
         None => bitnet::quantize_weights_by_row_cpu(&w, rows, columns),
     }
     .unwrap();
-    // An empty matrix's scales are not made by a kernel.
-    let scales = if w.is_empty() { Vec::new() } else { scales_of(&packed) };
-    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales.clone())];
+    let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales_of(&packed))];
     Case::exact(format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let w = r.upload(&w, [rows, columns])?;
         let w = match size {
@@ -76,7 +75,7 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
         };
         let (codes, made) = w.tensors();
         r.watch_all(codes);
-        r.watch(made, scales.len());
+        r.watch_all(made);
         Ok(())
     })
     .of(T::ELEMENT)

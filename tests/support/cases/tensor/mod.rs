@@ -6,6 +6,7 @@ mod compare;
 mod copy;
 mod cross_entropy;
 mod dropout;
+pub(super) mod epilogue;
 mod gather;
 mod layer_norm;
 mod linear_cross_entropy;
@@ -38,6 +39,7 @@ pub const OPS: Family = &[
     ("tensor::copy", Wgsl, copy::cases),
     ("tensor::cross_entropy", WgslAndTwin, cross_entropy::cases),
     ("tensor::dropout", Wgsl, dropout::cases),
+    ("tensor::finish", Wgsl, epilogue::cases),
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::linear_cross_entropy", WgslAndTwin, linear_cross_entropy::cases),
