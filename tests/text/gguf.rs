@@ -25,6 +25,62 @@ fn gguf_sentence_pieces_are_those_of_sentencepiece() {
     }
 }
 
+/// Gemma's: a text gets no space before it, runs of spaces and of lines are tokens as they stand (the former with spaces, as the converter writes them), and
+/// what has no token is bytes.
+#[test]
+fn gguf_vocabularies_of_gemma_follow_its_rules() {
+    let tokens = [
+        ("<pad>", 3, 0.0),
+        ("<eos>", 3, 0.0),
+        ("<bos>", 3, 0.0),
+        ("<unk>", 2, 0.0),
+        ("<start_of_turn>", 3, 0.0),
+        ("<end_of_turn>", 3, 0.0),
+        ("\n\n", 4, 0.0),
+        ("  ", 4, 0.0),
+        ("<0x7A>", 6, 0.0),
+        ("<0xC3>", 6, 0.0),
+        ("<0xA9>", 6, 0.0),
+        ("ab", 1, -1.0),
+        ("▁a", 1, -2.0),
+        ("▁ab", 1, -3.0),
+        ("\n", 1, -4.0),
+        ("▁", 1, -5.0),
+        ("a", 1, -6.0),
+        ("b", 1, -7.0),
+    ];
+    let vocabulary = GgufVocabulary {
+        model: "llama".into(),
+        tokens: tokens.iter().map(|token| token.0.into()).collect(),
+        token_types: tokens.iter().map(|token| token.1).collect(),
+        scores: Some(tokens.iter().map(|token| token.2).collect()),
+        bos: Some(2),
+        eos: Some(1),
+        add_space_prefix: Some(false),
+        ..Default::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).unwrap();
+    let id = |name: &str| tokens.iter().position(|token| token.0 == name).unwrap() as u32;
+    for (text, names) in [
+        ("ab ab", &["ab", "▁ab"][..]),
+        (" a", &["▁a"]),
+        ("a  b", &["a", "  ", "b"]),
+        ("a   b", &["a", "  ", "▁", "b"]),
+        ("a\nb\n\na", &["a", "\n", "b", "\n\n", "a"]),
+        ("zé", &["<0x7A>", "<0xC3>", "<0xA9>"]),
+    ] {
+        let wanted: Vec<u32> = names.iter().map(|name| id(name)).collect();
+        assert_eq!(tokenizer.encode_plain(text).unwrap(), wanted, "{text:?}");
+        assert_eq!(tokenizer.encode(text).unwrap(), [&[id("<bos>")], &wanted[..]].concat(), "{text:?}");
+        assert_eq!(tokenizer.decode(&wanted).unwrap(), text);
+    }
+    let turn = tokenizer.encode("<start_of_turn>a<end_of_turn>").unwrap();
+    assert_eq!(turn, ["<bos>", "<start_of_turn>", "a", "<end_of_turn>"].map(id));
+    // With a space before, as other files have it, the first token is another.
+    let prefixed = Tokenizer::from_gguf(&GgufVocabulary { add_space_prefix: None, ..vocabulary }).unwrap();
+    assert_eq!(prefixed.encode_plain("ab").unwrap(), [id("▁ab")]);
+}
+
 #[test]
 fn gguf_says_whether_texts_begin_with_bos() {
     let begins = |pre: Option<&str>, add_bos| {
