@@ -82,6 +82,8 @@ fn near<X: Float, Y: Float>(x: &[f32], tokens: usize, features: usize, gate: Gat
     Case::new(name, record, check).twin(move || vec![twin.clone()]).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
+/// The slopes for gate and up, of gate, up and dy.
+type Twin = fn(f32, f32, f32) -> (f32, f32);
 /// A function and its gradient times dy, at x.
 type Activation = fn(f64, f64, [f32; 2]) -> (Near, Near);
 type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
@@ -112,8 +114,7 @@ fn gradients<T: Float>(x: &[f32], tokens: usize, features: usize) -> Case {
     let [silu, gelu_tanh] = [activations::silu, activations::gelu_tanh].map(|function: Activation| laid_out(&|at| smooth(function, at)));
     let wanted = [laid_out(&relu2), silu, gelu_tanh];
     let check = move |got: &[Data], _| wanted.iter().zip(got).try_for_each(|(near, got)| got.check_near(near.iter().copied()));
-    let twins: [fn(f32, f32, f32) -> (f32, f32); 3] =
-        [bitnet::relu2_gate_backward_cpu, bitnet::silu_gate_backward_cpu, bitnet::gelu_tanh_gate_backward_cpu];
+    let twins: [Twin; 3] = [bitnet::relu2_gate_backward_cpu, bitnet::silu_gate_backward_cpu, bitnet::gelu_tanh_gate_backward_cpu];
     let twins = twins.map(|twin| {
         let near = |(gate, up, dy): (f64, f64, f64)| {
             let (of_gate, of_up) = twin(gate as f32, up as f32, dy as f32);
