@@ -29,7 +29,8 @@ impl Span {
 /// The cost of a kernel's parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// One iteration of the hot loop: the innermost loop with the most expensive iteration.
+    /// One iteration of the hot loop: the innermost loop that multiplies most in an iteration, and of those that multiply as often the dearest. (What is
+    /// done to a product before it is stored may be a loop that takes longer.)
     pub turn: Cost,
     /// A separate, partial last iteration, if there is one that a branch can skip.
     pub last_turn: Option<Cost>,
@@ -47,7 +48,7 @@ pub fn parts(listing: &Listing) -> Option<Parts> {
     let mut loops = spans(code, |from, to| (to <= from).then_some(Span { from: to, to: from + 1 }));
     loops.sort_by_key(|span| (span.from, std::cmp::Reverse(span.to)));
     let innermost = loops.iter().filter(|span| !loops.iter().any(|other| other != *span && span.encloses(other)));
-    let hot = innermost.max_by_key(|span| span.cost(code).cycles())?;
+    let hot = innermost.max_by_key(|span| (span.cost(code).multiplications, span.cost(code).cycles()))?;
     let turn = hot.cost(code);
     // A partial last iteration: code apart from all loops but those around the hot one, with at least half its multiplications, skipped if no lane needs it.
     // (Kernels skip other code too, which multiplies less, and other loops.)
@@ -110,6 +111,13 @@ mod tests {
         let two = ["iadd", "iadd", "iadd", "jmp_any 0", "shr", "shr", "jmp_any 4", "stop"];
         let parts = parts(&listing(&two)).unwrap();
         assert_eq!((parts.turn.slow, parts.loops.len()), (8, 2));
+    }
+
+    #[test]
+    fn of_two_loops_the_one_that_multiplies_is_hot() {
+        let two = ["ffma", "ffma", "jmp_any 0", "shr", "shr", "fmul", "jmp_any 3", "stop"];
+        let parts = parts(&listing(&two)).unwrap();
+        assert_eq!((parts.turn.float, parts.turn.slow), (2, 0));
     }
 
     #[test]
