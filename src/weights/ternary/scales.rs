@@ -32,6 +32,7 @@ impl Scales {
 
     /// Those of groups of `size` columns, `in_row` of them a row: of fewer groups where neighbours have the same, of rows where all of a row do. So the same
     /// numbers are computed in the same way, whatever groups a file has them in. A group whose scale is 0 must hold zeros only: it takes any scale.
+    #[cfg(feature = "formats")]
     pub(crate) fn of_groups(mut size: usize, mut in_row: usize, mut scales: Vec<f32>) -> Self {
         if let Some(rows) = merged(&scales, in_row) {
             return Self::of_rows(rows);
@@ -46,6 +47,7 @@ impl Scales {
     }
 
     /// One a row. A row whose scale is 0 holds zeros only, and gets that of its neighbour, so that rows of one scale stay together.
+    #[cfg(feature = "formats")]
     pub(crate) fn of_rows(mut scales: Vec<f32>) -> Self {
         let mut last = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(1.0);
         for scale in &mut scales {
@@ -78,9 +80,11 @@ impl Scales {
 }
 
 /// Columns of the groups that most files have.
+#[cfg(feature = "formats")]
 pub(crate) const USUAL_GROUP: usize = 128;
 
 /// One scale for every `count` neighbours, where those of them that are not 0 are the same.
+#[cfg(feature = "formats")]
 fn merged(scales: &[f32], count: usize) -> Option<Vec<f32>> {
     let one = |scales: &[f32]| {
         let first = scales.iter().copied().find(|&scale| scale != 0.0).unwrap_or(0.0);
