@@ -246,7 +246,9 @@ fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'s
         let got = run(&recorded);
         let checked = recorded.watched(&before, &got).and_then(|watched| case.check(&watched, Leeway::Device));
         assert_eq!(checked, Ok(()), "{op}, {}, size {n} of {all:?}", case.name);
-        assert!(got == wanted, "{op}, {}: other bits in size {n} of {all:?}", case.name);
+        // A GPU's compiler may fuse the multiply-adds of one text and not of another; where nothing is promised, bits are those of software adapters.
+        let promised = case.exact || context.capabilities().software;
+        assert!(!promised || got == wanted, "{op}, {}: other bits in size {n} of {all:?}", case.name);
     }
     all.into_iter().filter(|(_, sizes)| !sizes.is_empty()).map(|(name, _)| name).collect()
 }

@@ -15,21 +15,23 @@ fn outputs(group: Group, ids: Ids) -> vec4<u32> {
 
 fn has(dims: u32, d: u32) -> bool { return ((dims >> d) & 1u) != 0u; }
 
+fn over(a: vec4<u32>, n: u32) -> vec4<u32> { return vec4<u32>(a.x / n, a.y / n, a.z / n, a.w / n); }
+
 // Where an operand has the elements of outputs; something that it has where there is no such output, or where the operand is the output itself.
 // Dimensions are written out: their lengths by number would be an array in memory.
 fn operand(outputs: vec4<u32>, number: u32, dims: u32) -> vec4<u32> {
     if dims == 0u || in_place(number) { return vec4<u32>(0u); }
     let index = min(outputs, vec4<u32>(params.length - 1u));
     if params.rank <= 1u { return index; }
-    let rows = index / params.n0;
+    let rows = over(index, params.n0);
     var at = vec4<u32>(0u);
     var stride = 1u;
     if has(dims, 0u) { at = index - rows * params.n0; stride = params.n0; }
     if params.rank == 2u { return at + rows * select(0u, stride, has(dims, 1u)); }
-    let planes = rows / params.n1;
+    let planes = over(rows, params.n1);
     if has(dims, 1u) { at += (rows - planes * params.n1) * stride; stride *= params.n1; }
     if params.rank == 3u { return at + planes * select(0u, stride, has(dims, 2u)); }
-    let outer = planes / params.n2;
+    let outer = over(planes, params.n2);
     if has(dims, 2u) { at += (planes - outer * params.n2) * stride; stride *= params.n2; }
     return at + outer * select(0u, stride, has(dims, 3u));
 }

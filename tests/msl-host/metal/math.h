@@ -12,6 +12,10 @@ template <class T, int N> MSL_FN vec<T, N> clamp(vec<T, N> x, vec<T, N> low, vec
     for (int i = 0; i < N; ++i) x[i] = clamp(x[i], low[i], high[i]);
     return x;
 }
+template <class T, int N> MSL_FN vec<T, N> min(vec<T, N> a, vec<T, N> b) {
+    for (int i = 0; i < N; ++i) a[i] = min(a[i], b[i]);
+    return a;
+}
 template <class T, int N> MSL_FN vec<T, N> max(vec<T, N> a, vec<T, N> b) {
     for (int i = 0; i < N; ++i) a[i] = max(a[i], b[i]);
     return a;
