@@ -326,8 +326,8 @@ mod tests {
         let scales = vec![7.0, 7.0, 7.0, 7.0, 2.0, 3.0, 4.0, 5.0];
         assert_eq!((fused.rows(), fused.scales()), (4, &Scales::Groups { size: 16, scales }));
         assert_eq!(fused.dequantize()[55..62], [2.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]);
-        let error = PackedTernary::concat(&[&grouped(16, &[2.0, 3.0]), &grouped(24, &[2.0])]).unwrap_err();
-        assert!(error.to_string().contains("groups of 24 columns on groups of 16"), "{error}");
+        let error = PackedTernary::concat(&[&grouped(32, &[2.0]), &grouped(48, &[2.0])]).unwrap_err();
+        assert!(error.to_string().contains("groups of 48 columns on groups of 32"), "{error}");
         let wider = PackedTernary::concat(&[&grouped(32, &[4.0]), &grouped(16, &[2.0, 3.0])]).unwrap();
         assert_eq!(wider.scales(), &Scales::Groups { size: 16, scales: vec![4.0, 4.0, 2.0, 3.0] });
         let reordered = fused.reorder_rows(|row| 3 - row).unwrap();
