@@ -101,6 +101,10 @@ table! {
     AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 256, 256, 256;
     /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64 rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 150, 150, 150;
+    /// Up to so many features, a row is quantised by 128 threads that hold 2560 numbers, in place of 256 that hold more. H100: "Ops of training".
+    ShortRows = "short_rows" in 0..=NEVER; 2560, 0, 0;
+    /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: there.
+    HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
     /// From so many tokens on, a head is read for eight of them at a time in place of four. H200: "Batches, drafts and prompts".
     HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;
 }

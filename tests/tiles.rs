@@ -168,7 +168,7 @@ const SIZED: &[(&str, usize)] = &[
     ("tensor::norm", 2),
     ("tensor::variance", 2),
     ("tensor::softmax", 4),
-    ("tensor::layer_norm", 3),
+    ("tensor::layer_norm", 5),
     ("tensor::cross_entropy", 2),
     ("transformer::rms_norm", 3),
     ("transformer::rms_norm_backward", 2),
@@ -185,8 +185,8 @@ const SIZED: &[(&str, usize)] = &[
     ("transformer::flash_attention_backward", 1),
 ];
 
-/// Sizes by which a kernel must give the same bits: threads of a row, as many rows as fit into more threads, rows of a tile of attention, columns of matrices
-/// that are staged together. Those whose sums follow the size of a workgroup have none.
+/// Sizes by which a kernel must give the same bits: threads of a row, as many rows as fit into more threads, numbers that a thread holds, rows of a tile of
+/// attention, columns of matrices that are staged together. Those whose sums follow the size of a workgroup have none.
 fn sizes(kernel: &Kernel) -> Vec<Source> {
     let Some(&source) = kernel.source(ShaderLanguage::Wgsl) else { return Vec::new() };
     let threads = |threads: u32| {
@@ -208,7 +208,11 @@ fn sizes(kernel: &Kernel) -> Vec<Source> {
         let least = if has("transformer/rms_norm_heads") { source.threads() } else { 1 };
         [64, 128, 512].map(threads).into_iter().filter(|sized| sized.threads() >= least).collect()
     } else if has("shared/lanes") && source.tile == [1, 1, 1] {
-        vec![threads(2 * source.threads())]
+        let mut sized = vec![threads(2 * source.threads())];
+        if has("shared/held") {
+            sized.push(source.constants(&[("HELD", 3)]));
+        }
+        sized
     } else {
         Vec::new()
     };

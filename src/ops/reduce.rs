@@ -6,6 +6,7 @@
 //! the lower. Where there are several chunks, what they give is reduced in the same way.
 
 use crate::{
+    choices::Choice,
     element::{ElementType, Float},
     error::{Error, Result},
     gpu::{
@@ -148,6 +149,14 @@ pub fn lanes(count: usize) -> usize {
 /// The numbers of a kernel whose rows are shared by [`lanes`]: several rows a workgroup where they are short, `words` of workgroup memory a thread.
 pub const fn by_rows(source: Source, words: u32) -> Source {
     source.workgroup_size([THREADS as u32, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words * THREADS as u32)
+}
+
+/// Numbers of a row that each thread holds, where that is faster than to read the row again in every pass (wgsl/shared/held.wgsl).
+pub const HELD: u32 = 16;
+
+/// Of two kernels whose rows have so many columns: that whose threads hold one number each, or [`HELD`]. Both add in the same order.
+pub fn held(encoder: &Encoder, columns: usize, one: &'static Kernel, held: &'static Kernel) -> &'static Kernel {
+    if columns >= encoder.context().capabilities().choice(Choice::HeldColumns) { held } else { one }
 }
 
 /// The workgroups of such a kernel.

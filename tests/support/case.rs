@@ -2,7 +2,7 @@
 
 use crate::{Data, Leeway, Near, block_on, machine::Memory};
 use bitnet_wgpu::{
-    Bind, Capabilities, Context, Dispatch, Element, ElementType, Encoder, Recording, Result, ShaderLanguage, Shape, Tensor,
+    Bind, Capabilities, Choice, Context, Dispatch, Element, ElementType, Encoder, Recording, Result, ShaderLanguage, Shape, Tensor,
     kernel::{Access, Binding, Grid},
 };
 use std::collections::HashMap;
@@ -66,6 +66,15 @@ impl Case {
     /// It takes the device for less than it is, or for another.
     pub fn on(self, restrict: fn(&mut Capabilities)) -> Self {
         Self { restrict, ..self }
+    }
+
+    /// The case on devices whose threads hold no numbers of a row, and on those whose threads hold some.
+    pub fn held_or_not(make: impl Fn() -> Self) -> [Self; 2] {
+        fn set(capabilities: &mut Capabilities, short: u32, held: u32) {
+            capabilities.tuning.set(Choice::ShortRows, short).expect("any number of features");
+            capabilities.tuning.set(Choice::HeldColumns, held).expect("any number of columns");
+        }
+        [make().on(|c| set(c, 0, u32::MAX)), make().on(|c| set(c, 2560, 0))]
     }
 
     /// What the CPU twin makes of the same data, where bounds are for both.

@@ -7,6 +7,9 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<X>;
 
+alias Held = f32;
+fn number(first: u32, i: u32) -> f32 { return f32(x[first + i]); }
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn layer_norm(group: Group, ids: Ids) {
     let row = flat_group(group) * (THREADS / params.lanes) + ids.local / params.lanes;
@@ -16,17 +19,31 @@ fn layer_norm(group: Group, ids: Ids) {
     let columns = select(0u, params.columns, row < params.rows);
     let count = f32(params.columns);
     var sum = identity();
-    for (var i = lane; i < columns; i += params.lanes) { sum += f32(x[first + i]); }
+    for (var start = lane; start < columns; start += turn()) {
+        hold(first, start, columns);
+        for (var h = 0u; h < HELD; h += 1u) {
+            if start + h * params.lanes >= columns { break; }
+            sum += held[h];
+        }
+    }
     let mean = over_lanes(sum, params.lanes, 1u, ids.local) / count;
     var squares = identity();
-    for (var i = lane; i < columns; i += params.lanes) {
-        let v = f32(x[first + i]) - mean;
-        squares += v * v;
+    for (var start = lane; start < columns; start += turn()) {
+        hold_again(first, start, columns);
+        for (var h = 0u; h < HELD; h += 1u) {
+            if start + h * params.lanes >= columns { break; }
+            squares += (held[h] - mean) * (held[h] - mean);
+        }
     }
     let inverse = 1.0 / sqrt(over_lanes(squares, params.lanes, 1u, ids.local) / count + params.eps);
-    for (var i = lane; i < columns; i += params.lanes) {
-        let at = first + i;
-        let v = (f32(x[at]) - mean) * inverse * weight[i] + bias[i];
-        if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
+    for (var start = lane; start < columns; start += turn()) {
+        hold_again(first, start, columns);
+        for (var h = 0u; h < HELD; h += 1u) {
+            let i = start + h * params.lanes;
+            if i >= columns { break; }
+            let v = (held[h] - mean) * inverse * weight[i] + bias[i];
+            let at = first + i;
+            if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
+        }
     }
 }

@@ -11,9 +11,13 @@ fn prefix_sum_chunks(group: Group, ids: Ids) {
     let index = flat_group(group);
     let row = index / params.chunks;
     if row >= params.rows { return; }
-    let first = index % params.chunks * THREADS * TURNS;
+    let start = index % params.chunks * THREADS * TURNS;
+    let first = row * params.columns + start;
+    let left = params.columns - start;
+    var v = array<T, TURNS>();
+    for (var t = 0u; t < TURNS; t += 1u) { v[t] = x[first + min(ids.local + t * THREADS, left - 1u)]; }
     var sum = T(0);
-    for (var i = first + ids.local; i < min(first + THREADS * TURNS, params.columns); i += THREADS) { sum += x[row * params.columns + i]; }
+    for (var t = 0u; t < TURNS; t += 1u) { sum += select(T(0), v[t], ids.local + t * THREADS < left); }
     tree[ids.local] = sum;
     workgroupBarrier();
     for (var stride = THREADS / 2u; stride > 0u; stride /= 2u) {

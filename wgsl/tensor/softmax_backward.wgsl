@@ -6,6 +6,9 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> dy: array<X>;
 @group(0) @binding(2) var<storage, read_write> dx: array<X>;
 
+alias Held = vec2<f32>;
+fn number(first: u32, i: u32) -> vec2<f32> { return vec2<f32>(f32(y[first + i]), f32(dy[first + i])); }
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn softmax_backward(group: Group, ids: Ids) {
     let row = flat_group(group) * (THREADS / params.lanes) + ids.local / params.lanes;
@@ -15,11 +18,23 @@ fn softmax_backward(group: Group, ids: Ids) {
     // Threads beyond the last row wait for the others.
     let columns = select(0u, params.columns, row < params.rows);
     var sum = identity();
-    for (var i = lane; i < columns; i += params.lanes) { sum += f32(dy[first + i]) * select(f32(y[first + i]), 1.0, logarithm); }
+    for (var start = lane; start < columns; start += turn()) {
+        hold(first, start, columns);
+        for (var h = 0u; h < HELD; h += 1u) {
+            if start + h * params.lanes >= columns { break; }
+            sum += held[h].y * select(held[h].x, 1.0, logarithm);
+        }
+    }
     sum = over_lanes(sum, params.lanes, 1u, ids.local);
-    for (var i = lane; i < columns; i += params.lanes) {
-        let at = first + i;
-        let v = select(f32(y[at]) * (f32(dy[at]) - sum), f32(dy[at]) - exp_negative(f32(y[at])) * sum, logarithm);
-        if params.add != 0u { dx[at] = X(f32(dx[at]) + v); } else { dx[at] = X(v); }
+    for (var start = lane; start < columns; start += turn()) {
+        hold_again(first, start, columns);
+        for (var h = 0u; h < HELD; h += 1u) {
+            let i = start + h * params.lanes;
+            if i >= columns { break; }
+            var v = held[h].x * (held[h].y - sum);
+            if logarithm { v = held[h].y - exp_negative(held[h].x) * sum; }
+            let at = first + i;
+            if params.add != 0u { dx[at] = X(f32(dx[at]) + v); } else { dx[at] = X(v); }
+        }
     }
 }

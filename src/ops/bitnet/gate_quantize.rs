@@ -5,7 +5,7 @@ use super::{
     activations::{HostActivations, QuantizedActivations},
     plan::layout_on,
     quantize_activations::quantize_rows,
-    row_quantizer::row_quantizer,
+    row_quantizer::{RowQuantizer, row_quantizer},
 };
 use crate::{
     error::{Error, Result},
@@ -13,7 +13,7 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        source::{CELLS, EXACT, REDUCE, Work},
+        source::Work,
     },
     ops::{
         exp::exp,
@@ -31,52 +31,40 @@ const NORM_BINDINGS: &[Binding] =
     &[read("source", F32), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
 const WORK: Work = Work::new(4, "elements", 48, 24);
 
-row_quantizer! {
-    RELU2_INT8 = "gate_quantize_relu2_int8", RELU2_HALF = "gate_quantize_relu2_half",
-    "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
-    wgsl ["tensor/relu2", "bitnet/gate", "bitnet/row_gates"], msl ["tensor/relu2", "bitnet/gate"]
-}
-row_quantizer! {
-    SILU_INT8 = "gate_quantize_silu_int8", SILU_HALF = "gate_quantize_silu_half",
-    "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
-    wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"], msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
-}
-row_quantizer! {
-    NORM_RELU2_INT8 = "gate_norm_quantize_relu2_int8", NORM_RELU2_HALF = "gate_norm_quantize_relu2_half",
-    "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
-    wgsl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"]
-}
-row_quantizer! {
-    NORM_SILU_INT8 = "gate_norm_quantize_silu_int8", NORM_SILU_HALF = "gate_norm_quantize_silu_half",
-    "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
-    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
-}
+static RELU2: RowQuantizer = row_quantizer!(
+    "gate_quantize_relu2", "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
+    wgsl ["tensor/relu2", "bitnet/gate", "bitnet/row_gates"],
+    msl ["tensor/relu2", "bitnet/gate"]
+);
+static SILU: RowQuantizer = row_quantizer!(
+    "gate_quantize_silu", "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"],
+    msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
+);
+static GELU: RowQuantizer = row_quantizer!(
+    "gate_quantize_gelu_tanh", "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
+    wgsl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"],
+    msl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
+);
+static NORM_RELU2: RowQuantizer = row_quantizer!(
+    "gate_norm_quantize_relu2", "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
+    wgsl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate", "bitnet/row_gates"],
+    msl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"]
+);
+static NORM_SILU: RowQuantizer = row_quantizer!(
+    "gate_norm_quantize_silu", "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
+    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"],
+    msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
+);
+static NORM_GELU: RowQuantizer = row_quantizer!(
+    "gate_norm_quantize_gelu_tanh", "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
+    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"],
+    msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
+);
 
-row_quantizer! {
-    GELU_INT8 = "gate_quantize_gelu_tanh_int8", GELU_HALF = "gate_quantize_gelu_tanh_half",
-    "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
-    wgsl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"], msl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
-}
-row_quantizer! {
-    NORM_GELU_INT8 = "gate_norm_quantize_gelu_tanh_int8", NORM_GELU_HALF = "gate_norm_quantize_gelu_tanh_half",
-    "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
-    wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"], msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
-}
-
-pub(super) const KERNELS: &[&Kernel] = &[
-    &RELU2_INT8,
-    &RELU2_HALF,
-    &SILU_INT8,
-    &SILU_HALF,
-    &GELU_INT8,
-    &GELU_HALF,
-    &NORM_RELU2_INT8,
-    &NORM_RELU2_HALF,
-    &NORM_SILU_INT8,
-    &NORM_SILU_HALF,
-    &NORM_GELU_INT8,
-    &NORM_GELU_HALF,
-];
+const QUANTIZERS: [[&Kernel; 4]; 6] =
+    [RELU2.kernels(), SILU.kernels(), GELU.kernels(), NORM_RELU2.kernels(), NORM_SILU.kernels(), NORM_GELU.kernels()];
+pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 
 /// The activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,19 +119,21 @@ pub fn gate_quantize_into(
     let (tokens, features, words) = (tokens as u32, features as u32, row_words(features) as u32);
     let extent = [tokens as usize, 1, 1];
     let Some((gain, eps)) = norm else {
-        let kernel = match gate {
-            Gate::Relu2 => xq.layout().choose(&RELU2_INT8, &RELU2_HALF),
-            Gate::Silu => xq.layout().choose(&SILU_INT8, &SILU_HALF),
-            Gate::GeluTanh => xq.layout().choose(&GELU_INT8, &GELU_HALF),
+        let quantizer: &'static RowQuantizer = match gate {
+            Gate::Relu2 => &RELU2,
+            Gate::Silu => &SILU,
+            Gate::GeluTanh => &GELU,
         };
         let params = Params { tokens, features, words };
+        let kernel = quantizer.choose(xq.layout(), columns / 2, encoder);
         return encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], extent);
     };
-    let kernel = match gate {
-        Gate::Relu2 => xq.layout().choose(&NORM_RELU2_INT8, &NORM_RELU2_HALF),
-        Gate::Silu => xq.layout().choose(&NORM_SILU_INT8, &NORM_SILU_HALF),
-        Gate::GeluTanh => xq.layout().choose(&NORM_GELU_INT8, &NORM_GELU_HALF),
+    let quantizer: &'static RowQuantizer = match gate {
+        Gate::Relu2 => &NORM_RELU2,
+        Gate::Silu => &NORM_SILU,
+        Gate::GeluTanh => &NORM_GELU,
     };
+    let kernel = quantizer.choose(xq.layout(), columns / 2, encoder);
     encoder.dispatch(kernel, &NormParams { tokens, features, words, eps }, &[x, gain, &xq.codes, &xq.scales, &xq.sums], extent)
 }
 

@@ -3,7 +3,7 @@
 use super::{
     activations::{HostActivations, QuantizedActivations},
     plan::layout_on,
-    row_quantizer::row_quantizer,
+    row_quantizer::{RowQuantizer, row_quantizer},
 };
 use crate::{
     element::Float,
@@ -12,7 +12,7 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        source::{CELLS, EXACT, REDUCE, Work},
+        source::Work,
     },
     ops::rms::largest_bits,
     params,
@@ -24,12 +24,12 @@ params! { struct Params { tokens: u32, features: u32, words: u32 } }
 
 const BINDINGS: &[Binding] = &[read("source", Float("X")), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
 
-row_quantizer! {
-    INT8 = "quantize_activations_int8", HALF = "quantize_activations_half", "quantize_activations" in "bitnet/quantize_activations",
-    Params, BINDINGS, 3, Work::new(4, "elements", 20, 8), wgsl ["shared/row_numbers"], msl []
-}
+static QUANTIZER: RowQuantizer = row_quantizer!(
+    "quantize_activations", "quantize_activations" in "bitnet/quantize_activations", Params, BINDINGS, 3, Work::new(4, "elements", 20, 8),
+    wgsl ["shared/row_numbers"], msl []
+);
 
-pub(super) const KERNELS: &[&Kernel] = &[&INT8, &HALF];
+pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();
 
 /// Quantises every row of `x` `[.., k]` (`f32` or `f16`), in the layout that suits this device and k.
 ///
@@ -52,7 +52,7 @@ pub fn quantize_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>,
     let (tokens, features) = x.shape().as_matrix();
     xq.check("quantize_activations", tokens, features, encoder)?;
     let params = Params { tokens: tokens as u32, features: features as u32, words: row_words(features) as u32 };
-    let kernel = xq.layout().choose(&INT8, &HALF);
+    let kernel = QUANTIZER.choose(xq.layout(), features, encoder);
     encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 

@@ -5,7 +5,7 @@ use super::{
     activations::{HostActivations, QuantizedActivations},
     plan::layout_on,
     quantize_activations::quantize_rows,
-    row_quantizer::row_quantizer,
+    row_quantizer::{RowQuantizer, row_quantizer},
 };
 use crate::{
     element::Float,
@@ -14,7 +14,7 @@ use crate::{
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
-        source::{CELLS, EXACT, REDUCE, Work},
+        source::Work,
     },
     ops::rms::{inverse_rms, normalize},
     params,
@@ -26,12 +26,12 @@ params! { struct Params { tokens: u32, features: u32, words: u32, eps: f32 } }
 const BINDINGS: &[Binding] =
     &[read("source", Float("X")), read("gain", F32), read_write("x", U32), read_write("x_scale", F32), read_write("x_sum", I32)];
 
-row_quantizer! {
-    INT8 = "rms_norm_quantize_int8", HALF = "rms_norm_quantize_half", "rms_norm_quantize" in "bitnet/rms_norm_quantize",
-    Params, BINDINGS, 3, Work::new(4, "elements", 36, 16), wgsl ["shared/row_numbers", "shared/rms", "shared/rms_row"], msl ["shared/rms", "shared/rms_row"]
-}
+static QUANTIZER: RowQuantizer = row_quantizer!(
+    "rms_norm_quantize", "rms_norm_quantize" in "bitnet/rms_norm_quantize", Params, BINDINGS, 7, Work::new(4, "elements", 36, 16),
+    wgsl ["shared/row_numbers", "shared/rms", "shared/rms_row"], msl ["shared/rms", "shared/rms_row"]
+);
 
-pub(super) const KERNELS: &[&Kernel] = &[&INT8, &HALF];
+pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();
 
 /// Normalises every row of `x` `[.., k]` with `gain` `[k]` and quantises it, in the layout that suits this device and k.
 ///
@@ -65,7 +65,7 @@ pub fn rms_norm_quantize_into<T: Float>(
     xq.check(op, tokens, features, encoder)?;
     let words = row_words(features) as u32;
     let params = Params { tokens: tokens as u32, features: features as u32, words, eps };
-    let kernel = xq.layout().choose(&INT8, &HALF);
+    let kernel = QUANTIZER.choose(xq.layout(), features, encoder);
     encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 

@@ -1,62 +1,74 @@
-//! What the ops that end by quantising rows share: a kernel for each layout of activations, one workgroup per row.
+//! What the ops that end by quantising rows share: kernels for each layout of activations, one workgroup per row.
 
-/// Declares the kernels `INT8` and `HALF` of an op: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides
-/// those of the quantiser. A thread holds `$held` quads of a row. More make a longer text, which takes longer to fetch,
-/// whether a row has so many or not.
+/// The kernels of an op: in each layout for rows of any length, then for short ones, of which a workgroup of half as many threads holds every number.
+pub struct RowQuantizer {
+    pub int8: [Kernel; 2],
+    pub half: [Kernel; 2],
+}
+
+impl RowQuantizer {
+    pub const fn kernels(&'static self) -> [&'static Kernel; 4] {
+        let ([int8, short_int8], [half, short_half]) = (&self.int8, &self.half);
+        [int8, half, short_int8, short_half]
+    }
+
+    pub fn choose(&'static self, layout: Layout, features: usize, encoder: &Encoder) -> &'static Kernel {
+        let short = features <= encoder.context().capabilities().choice(Choice::ShortRows);
+        layout.choose(&self.int8[usize::from(short)], &self.half[usize::from(short)])
+    }
+}
+
+/// Declares a [`RowQuantizer`]: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides those of the quantiser. A
+/// thread holds `$held` quads of a row. More make a longer text, which takes longer to fetch, whether a row has so many or not.
 macro_rules! row_quantizer {
     (
-        $(#[$meta:meta])* $int8:ident = $int8_name:literal, $half:ident = $half_name:literal, $entry:literal in $file:literal,
-        $params:ty, $bindings:expr, $held:literal, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
+        $stem:literal, $entry:literal in $file:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
+        wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
     ) => {
-        $(#[$meta])*
-        static $int8: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
-            $int8_name,
-            $entry,
-            <$params as $crate::kernel::params::Params>::FIELDS,
-            $bindings,
-            &[
-                $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/layout_int8", "bitnet/quantize_row", $file
-                ])
-                .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1])
-                .constants(&[("HELD", $held)])
-                .workgroup_bytes(1056)
-                .work($work),
-                $crate::kernel::source::Source::msl($crate::msl![
-                    "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file
-                ])
-                .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1]).workgroup_bytes(256)
-                .work($work),
-            ],
-        );
-        $(#[$meta])*
-        static $half: $crate::kernel::declaration::Kernel = $crate::ops::bitnet::row_quantizer::kernel(
-            $half_name,
-            $entry,
-            <$params as $crate::kernel::params::Params>::FIELDS,
-            $bindings,
-            &[
-                $crate::kernel::source::Source::wgsl($crate::wgsl![
-                    REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/row", $($wgsl,)* "shared/flat", "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file
-                ])
-                .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1])
-                .constants(&[("HELD", $held)])
-                .workgroup_bytes(1056)
-                .work($work),
-                $crate::kernel::source::Source::msl($crate::msl![
-                    "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file
-                ])
-                .workgroup_size([256, 1, 1])
-                .tile([1, 1, 1]).workgroup_bytes(256)
-                .work($work),
-            ],
-        );
+        $crate::ops::bitnet::row_quantizer::RowQuantizer {
+            int8: row_quantizer!(
+                concat!($stem, "_int8"), concat!($stem, "_int8_short"), $entry, $params, $bindings, $held, $work,
+                wgsl [$($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file], msl [$($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file]
+            ),
+            half: row_quantizer!(
+                concat!($stem, "_half"), concat!($stem, "_half_short"), $entry, $params, $bindings, $held, $work,
+                wgsl [$($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
+                msl [$($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file]
+            ),
+        }
     };
+    (
+        $name:expr, $short:expr, $entry:literal, $params:ty, $bindings:expr, $held:literal, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
+    ) => {{
+        use $crate::{
+            kernel::{params::Params as _, source::{CELLS, EXACT, REDUCE, Source}},
+            ops::bitnet::row_quantizer::{SHORT_QUADS, SHORT_THREADS, kernel, one_row},
+        };
+        const WGSL: Source = one_row(
+            Source::wgsl($crate::wgsl![REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/row", "shared/flat", $($wgsl),*]),
+            $work,
+        );
+        const MSL: Source =
+            one_row(Source::msl($crate::msl!["shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl),*]), $work);
+        const SOURCES: &[Source] = &[WGSL.workgroup_bytes(1056).constants(&[("HELD", $held)]), MSL.workgroup_bytes(256)];
+        const SHORT: &[Source] =
+            &[WGSL.workgroup_bytes(1056).workgroup_size([SHORT_THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", SHORT_QUADS)])];
+        [
+            kernel($name, $entry, <$params>::FIELDS, $bindings, SOURCES),
+            kernel($short, $entry, <$params>::FIELDS, $bindings, SHORT),
+        ]
+    }};
 }
 pub(super) use row_quantizer;
+
+/// A workgroup that holds short rows, and how many quads a thread holds: rows of up to 2560 numbers.
+pub const SHORT_THREADS: u32 = 128;
+pub const SHORT_QUADS: u32 = 5;
+
+/// One row for a workgroup.
+pub const fn one_row(source: Source, work: Work) -> Source {
+    source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).work(work)
+}
 
 /// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a thread, and parts that are there in both languages,
 /// besides exact quotients.
@@ -80,7 +92,17 @@ macro_rules! shared_rows {
 }
 pub(super) use shared_rows;
 
-use crate::kernel::{binding::Binding, declaration::Kernel, params::Fields, source::Source};
+use super::activations::Layout;
+use crate::{
+    choices::Choice,
+    gpu::encoder::Encoder,
+    kernel::{
+        binding::Binding,
+        declaration::Kernel,
+        params::Fields,
+        source::{Source, Work},
+    },
+};
 
 /// A kernel that takes one row per workgroup.
 pub const fn kernel(

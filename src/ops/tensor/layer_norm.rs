@@ -8,14 +8,14 @@ use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::Source,
     },
     msl,
     ops::{
-        reduce::{self, Axes, Geometry, Numbers, Reduction, by_rows, lanes, reduction, rows_extent},
+        reduce::{self, Axes, Geometry, HELD, Numbers, Reduction, by_rows, held, lanes, reduction, rows_extent},
         tensor::sum::{SUM, sum_into},
     },
     params, wgsl,
@@ -24,16 +24,22 @@ use crate::{
 params! { struct Params { rows: u32, columns: u32, lanes: u32, add: u32, eps: f32 } }
 params! { struct BackwardParams { rows: u32, columns: u32, lanes: u32, center: u32, add: u32, eps: f32 } }
 
+const BINDINGS: &[Binding] = &[read("x", Float("X")), read("weight", F32), read("bias", F32), read_write("y", Float("X"))];
+const WGSL: Source =
+    by_rows(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "shared/held", "tensor/layer_norm"]), 1);
+
 static LAYER_NORM: Kernel = Kernel::trusted(
     "layer_norm",
     Params::FIELDS,
-    &[read("x", Float("X")), read("weight", F32), read("bias", F32), read_write("y", Float("X"))],
+    BINDINGS,
     &[
-        by_rows(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "tensor/layer_norm"]), 1),
+        WGSL.constants(&[("HELD", 1)]),
         by_rows(Source::msl(msl!["shared/prelude", "frames/reduce_sum", "shared/lanes", "tensor/layer_norm"]), 1),
     ],
 )
 .flat();
+static LAYER_NORM_HELD: Kernel =
+    Kernel::trusted("layer_norm_held", Params::FIELDS, BINDINGS, &[WGSL.constants(&[("HELD", HELD)])]).entry("layer_norm").flat();
 static NORM_ROWS_BACKWARD: Kernel = Kernel::trusted(
     "norm_rows_backward",
     BackwardParams::FIELDS,
@@ -50,7 +56,7 @@ static NORM_WEIGHT_BACKWARD: Kernel = reduce::kernel(
     &[reduction!(wgsl["tensor/norm_weight_backward", "frames/reduce_sum"])],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
+pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &LAYER_NORM_HELD, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
 
 /// Every row of `x` `[.., k]` as (x - mean) / sqrt(variance + eps)·weight + bias; the variance is Σ (x - mean)² / k.
 ///
@@ -81,7 +87,12 @@ pub fn layer_norm_into<'y, T: Float>(
     y.check_shape(op, x.shape())?;
     let (rows_word, columns_word, lanes) = (rows as u32, columns as u32, lanes(columns) as u32);
     let params = Params { rows: rows_word, columns: columns_word, lanes, add: y.adds().into(), eps };
-    encoder.dispatch(&LAYER_NORM, &params, &[x, weight, bias, y.tensor()], rows_extent(rows, columns))
+    encoder.dispatch(
+        held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD),
+        &params,
+        &[x, weight, bias, y.tensor()],
+        rows_extent(rows, columns),
+    )
 }
 
 /// The gradients of a layer norm: `LayerNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or where they go to

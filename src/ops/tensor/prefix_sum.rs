@@ -17,15 +17,16 @@ use crate::{
 };
 
 params! { struct ChunksParams { rows: u32, columns: u32, chunks: u32 } }
-params! { struct Params { rows: u32, columns: u32, chunks: u32, exclusive: u32 } }
+params! { struct Params { rows: u32, columns: u32, chunks: u32, lanes: u32, exclusive: u32 } }
 
 const THREADS: u32 = 256;
 /// Neighbouring numbers that a thread takes.
 const TURNS: u32 = 8;
 const CHUNK: usize = (THREADS * TURNS) as usize;
 
-const fn source(source: Source) -> Source {
-    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * THREADS).constants(&[("TURNS", TURNS)])
+/// Its numbers, with so many words of workgroup memory a thread.
+const fn source(source: Source, words: u32) -> Source {
+    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).workgroup_bytes(4 * words * THREADS).constants(&[("TURNS", TURNS)])
 }
 
 const fn chunks(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
@@ -39,22 +40,22 @@ const fn sums(name: &'static str, bindings: &'static [Binding], sources: &'stati
 static CHUNKS_F32: Kernel = chunks(
     "prefix_sum_chunks_f32",
     &[read("x", F32), read_write("y", F32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_f32", "tensor/prefix_sum_chunks"]))],
+    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_f32", "tensor/prefix_sum_chunks"]), 1)],
 );
 static CHUNKS_U32: Kernel = chunks(
     "prefix_sum_chunks_u32",
     &[read("x", U32), read_write("y", U32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_u32", "tensor/prefix_sum_chunks"]))],
+    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_u32", "tensor/prefix_sum_chunks"]), 1)],
 );
 static SUMS_F32: Kernel = sums(
     "prefix_sum_f32",
     &[read("x", F32), read("before", F32), read_write("y", F32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_f32", "tensor/prefix_sum"]))],
+    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_f32", "tensor/prefix_sum"]), TURNS + 3)],
 );
 static SUMS_U32: Kernel = sums(
     "prefix_sum_u32",
     &[read("x", U32), read("before", U32), read_write("y", U32)],
-    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_u32", "tensor/prefix_sum"]))],
+    &[source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/prefix_sum_u32", "tensor/prefix_sum"]), TURNS + 3)],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&CHUNKS_F32, &CHUNKS_U32, &SUMS_F32, &SUMS_U32];
@@ -160,8 +161,11 @@ fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y:
         record(encoder, &sums, Prefix::Exclusive, &before)?;
     }
     let exclusive = (prefix == Prefix::Exclusive).into();
-    let params = Params { rows: rows as u32, columns: columns as u32, chunks: chunks as u32, exclusive };
-    encoder.dispatch(sums_kernel, &params, &[x, &before, y], [rows * chunks, 1, 1])
+    // Rows that are one chunk share workgroups.
+    let lanes = columns.div_ceil(TURNS as usize).next_power_of_two().min(THREADS as usize);
+    let groups = rows.div_ceil(THREADS as usize / lanes) * chunks;
+    let params = Params { rows: rows as u32, columns: columns as u32, chunks: chunks as u32, lanes: lanes as u32, exclusive };
+    encoder.dispatch(sums_kernel, &params, &[x, &before, y], [groups, 1, 1])
 }
 
 /// The CPU twin, for rows of `columns`: integers are equal, floats are summed in `f64`.

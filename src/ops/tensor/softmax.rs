@@ -6,13 +6,13 @@ use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::Source,
     },
     msl,
-    ops::reduce::{by_rows, lanes, rows_extent},
+    ops::reduce::{HELD, by_rows, held, lanes, rows_extent},
     params, wgsl,
 };
 
@@ -40,21 +40,35 @@ static SOFTMAX: Kernel = Kernel::trusted(
     ],
 )
 .flat();
+const BACKWARD: &[Binding] = &[read("y", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
+const BACKWARD_WGSL: Source = by_rows(
+    Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "frames/reduce_sum",
+        "shared/lanes",
+        "shared/held",
+        "tensor/softmax_backward"
+    ]),
+    1,
+);
 static SOFTMAX_BACKWARD: Kernel = Kernel::trusted(
     "softmax_backward",
     BackwardParams::FIELDS,
-    &[read("y", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))],
+    BACKWARD,
     &[
-        by_rows(
-            Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "frames/reduce_sum", "shared/lanes", "tensor/softmax_backward"]),
-            1,
-        ),
+        BACKWARD_WGSL.constants(&[("HELD", 1)]),
         by_rows(Source::msl(msl!["shared/prelude", "shared/exp", "frames/reduce_sum", "shared/lanes", "tensor/softmax_backward"]), 1),
     ],
 )
 .flat();
+static SOFTMAX_BACKWARD_HELD: Kernel =
+    Kernel::trusted("softmax_backward_held", BackwardParams::FIELDS, BACKWARD, &[BACKWARD_WGSL.constants(&[("HELD", HELD)])])
+        .entry("softmax_backward")
+        .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_BACKWARD];
+pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
 
 /// Which softmax.
 #[derive(Clone, Copy, PartialEq)]
@@ -202,7 +216,12 @@ fn record_backward<T: Float>(
         logarithm: logarithm.into(),
         add: dx.adds().into(),
     };
-    encoder.dispatch(&SOFTMAX_BACKWARD, &params, &[y, dy, dx.tensor()], rows_extent(rows, columns))
+    encoder.dispatch(
+        held(encoder, columns, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD),
+        &params,
+        &[y, dy, dx.tensor()],
+        rows_extent(rows, columns),
+    )
 }
 
 /// The largest of a row, and Σ e^(x - largest) in `f64`.

@@ -9,7 +9,7 @@ use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
     // A workgroup has 2048 numbers.
-    let mut shapes = vec![[0, 5], [2, 0], [1, 1], [3, 7], [2, 257], [2, 2048], [3, 2049], [1, 9000]];
+    let mut shapes = vec![[0, 5], [2, 0], [1, 1], [3, 7], [2, 257], [2, 2048], [3, 2049], [1, 9000], [70, 40], [300, 5], [5, 1024]];
     let mut random = rng(1000 * seed());
     shapes.extend((0..4).map(|_| [random.random_range(1..9), random.random_range(1..700)]));
     let mut all: Vec<_> = (0..).zip(shapes).flat_map(|(i, shape)| of_types(i, shape)).collect();
