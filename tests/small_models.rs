@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use support::{
     block_on, context, contexts,
     files::Directory,
-    models::{LongContext, TernaryTables, directory, engines, golden, session},
+    models::{LongContext, TernaryTables, bits, directory, engines, golden, session},
 };
 
 const MODELS: [&str; 12] =
@@ -136,6 +136,30 @@ fn names_of_embedding_models_are_known() {
     // Without its norms it is another model, and not the same without them.
     let without = renamed(&|name| name.replace(".q_proj.rms_norm.", ".other."), &|_| {});
     assert!(Model::load_cpu(&without.0).unwrap_err().to_string().contains("self_attn.q_proj.norm"));
+}
+
+/// And the same model on any number of them.
+#[test]
+fn so_many_threads_are_had_or_refused() {
+    let ids = golden("odd").ids("prompt0.ids");
+    let on = |threads: Option<usize>| Model::load_with(None, directory("odd"), LoadOptions::default().threads(threads));
+    let computed = |model: &Model| (bits(block_on(model.logits(&ids)).unwrap()), block_on(model.score(&ids)).unwrap());
+    let wanted = computed(&on(None).unwrap());
+    for threads in [1, 2, 3, 17] {
+        let model = on(Some(threads)).unwrap();
+        for model in [&model, &model.reload(None).unwrap()] {
+            assert!(computed(model) == wanted, "{threads} threads");
+        }
+    }
+    for threads in [0, 1025, usize::MAX] {
+        for devices in [None, Some(context())] {
+            let refused = Model::load_with(devices, directory("odd"), LoadOptions::default().threads(threads)).unwrap_err();
+            assert!(
+                matches!(refused, Error::Invalid { op: "threads", .. }) && refused.to_string().contains(&threads.to_string()),
+                "{refused}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -181,6 +181,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         "adapter": adapter, "language": language, "clock": "host",
         "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
         "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
+        "threads": args.model.threads,
     });
     let memory = |bytes: fn(MemoryStats) -> u64| contexts.iter().map(|context| bytes(context.memory_stats())).sum::<u64>();
     if let Some(context) = context {

@@ -89,6 +89,9 @@ pub struct ModelArgs {
     /// Compute on the CPU
     #[arg(long, conflicts_with_all = ["gpu", "language"])]
     pub cpu: bool,
+    /// Compute on so many threads, where it is on the CPU [default: as many as there are cores]
+    #[arg(long, value_name = "N", conflicts_with_all = ["gpu", "adapter", "language"])]
+    pub threads: Option<usize>,
     /// Compute on the GPU, even a software one, which is slower than the CPU
     #[arg(long)]
     pub gpu: bool,
@@ -166,7 +169,7 @@ impl ModelArgs {
     }
 
     pub fn options<'a>(&self) -> LoadOptions<'a> {
-        self.file.options().int8_head(self.int8_head).half_attention(self.half_attention).split(&*self.split)
+        self.file.options().int8_head(self.int8_head).half_attention(self.half_attention).split(&*self.split).threads(self.threads)
     }
 
     /// The devices; none for the CPU.

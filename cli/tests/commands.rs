@@ -101,6 +101,7 @@ fn run_continues_a_text() {
     assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "0"])["ids"]);
     assert_ne!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "1"])["ids"]);
     assert_ne!(run(&["--cpu"])["ids"], greedy["ids"]);
+    assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--threads", "3"])["ids"]);
     let ids = |ids: &str| json(&["run", TALES, "--ids", ids, "--greedy", "--max-tokens", "3", "--cpu"])["ids"].clone();
     assert_eq!(ids("2046,7,9").as_array().unwrap().len(), 3);
     let stopped = run(&["--greedy", "--stop", "king"]);
@@ -515,6 +516,8 @@ fn odd_surroundings_are_errors() {
     fails(&["run", TALES, "x", "--adapter", "1000"], "adapter 1000 was asked for; there are");
     fails(&["run", TALES, "x", "--adapter", "0", "--cpu"], "cannot be used with");
     fails(&["run", TALES, "x", "--split", "3,5"], "--adapter");
+    fails(&["run", TALES, "x", "--cpu", "--threads", "0"], "threads: 0; a model computes on 1 to 1024");
+    fails(&["run", TALES, "x", "--gpu", "--threads", "2"], "cannot be used with");
     let split = |layers| ["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--split", layers];
     fails(&split("3,6"), "layers [3, 6]; the model has 8");
     fails(&split("8"), "numbers of layers for 1 contexts, of which there are 2");

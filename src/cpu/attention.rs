@@ -215,69 +215,108 @@ fn rotate(heads: &mut [f32], turns: &[f32]) {
     }
 }
 
+/// Some tokens, one after another, and the heads of theirs that share a key head.
+struct Run<'a> {
+    /// `[sharing, head_dim]` of the first token; those of each next one are `stride` further.
+    queries: &'a [f32],
+    stride: usize,
+    tokens: usize,
+    sharing: usize,
+    dim: usize,
+    /// The first token's position.
+    first: usize,
+    window: Option<usize>,
+}
+
+impl Run<'_> {
+    /// The positions that one of the tokens sees.
+    fn seen(&self, token: usize) -> Range<usize> {
+        let end = self.first + token + 1;
+        end - end.min(self.window.unwrap_or(end))..end
+    }
+}
+
 /// The attention of the last tokens in `cache`, whose rows of queries, keys and values are `qkv`: `[tokens, heads · head_dim]`.
 pub fn attention(qkv: &[f32], cache: &KvCache) -> Vec<f32> {
     /// Products that are worth being given to another thread.
     const WORTH_THREADS: usize = 1 << 15;
-    let (shape, row) = (cache.shape, cache.shape.row());
-    let (tokens, dim) = (qkv.len() / row, shape.head_dim);
-    let (past, sharing) = (cache.len - tokens, shape.heads / shape.kv_heads);
-    let mut y = vec![0f32; tokens * shape.heads * dim];
-    let group = |(i, y): (usize, &mut [f32])| {
-        let (token, head) = (i / shape.kv_heads, i % shape.kv_heads);
-        let q = &qkv[token * row + head * sharing * dim..][..sharing * dim];
-        let end = past + token + 1;
-        let seen = end - end.min(cache.window.unwrap_or(end))..end;
+    /// Queries, of heads that share keys and of tokens, that read a block of keys and of values while a cache has it.
+    const TOGETHER: usize = 8;
+    let (shape, stride) = (cache.shape, cache.shape.row());
+    let (all, dim, kv_heads) = (qkv.len() / stride, shape.head_dim, shape.kv_heads);
+    let sharing = shape.heads / kv_heads;
+    let (width, together) = (sharing * dim, (TOGETHER / sharing).min(all).max(1));
+    // `[all / together, kv_heads, together, sharing, head_dim]`: what is computed together, together.
+    let mut by_run = vec![0f32; all.next_multiple_of(together) * kv_heads * width];
+    let run = |(i, y): (usize, &mut [f32])| {
+        let (token, head) = (i / kv_heads * together, i % kv_heads);
+        let (queries, tokens) = (&qkv[token * stride + head * width..], together.min(all - token));
+        let run = Run { queries, stride, tokens, sharing, dim, first: cache.len - all + token, window: cache.window };
         match &cache.heads {
-            Heads::F32(heads) => attend(q, &heads[head], seen, dim, y),
-            Heads::F16(heads) => attend_halves(q, &heads[head], seen, dim, y),
+            Heads::F32(heads) => attend(&run, &heads[head], y),
+            Heads::F16(heads) => attend_halves(&run, &heads[head], y),
         }
     };
-    let products = cache.len * sharing * dim;
-    let groups = y.par_chunks_exact_mut(sharing * dim).with_min_len((WORTH_THREADS / products.max(1)).max(1));
-    groups.enumerate().for_each(group);
+    let products = cache.len * together * width;
+    let runs = by_run.par_chunks_exact_mut(together * width).with_min_len((WORTH_THREADS / products.max(1)).max(1));
+    runs.enumerate().for_each(run);
+    if together == 1 {
+        return by_run;
+    }
+    let mut y = vec![0f32; all * kv_heads * width];
+    for (i, y) in y.chunks_exact_mut(width).enumerate() {
+        let (token, head) = (i / kv_heads, i % kv_heads);
+        let row = (token / together * kv_heads + head) * together + token % together;
+        y.copy_from_slice(&by_run[row * width..][..width]);
+    }
     y
 }
 
 #[multiversion::multiversion(targets = "simd")]
-fn attend(q: &[f32], head: &KeyHead<f32>, seen: Range<usize>, dim: usize, y: &mut [f32]) {
-    attend_as(q, head, seen, dim, y);
+fn attend(run: &Run<'_>, head: &KeyHead<f32>, y: &mut [f32]) {
+    attend_as(run, head, y);
 }
 
 #[multiversion::multiversion(targets = "simd")]
-fn attend_halves(q: &[f32], head: &KeyHead<f16>, seen: Range<usize>, dim: usize, y: &mut [f32]) {
-    attend_as(q, head, seen, dim, y);
+fn attend_halves(run: &Run<'_>, head: &KeyHead<f16>, y: &mut [f32]) {
+    attend_as(run, head, y);
 }
 
-/// The heads that share a key head, of one token that sees the positions `seen`.
+/// The attention of a run: `[tokens, sharing, head_dim]`, added to zeros.
 ///
 /// Loops are `for` here: a closure that an iterator calls is compiled for the oldest of processors.
 #[inline(always)]
-fn attend_as<T: Number>(q: &[f32], head: &KeyHead<T>, seen: Range<usize>, dim: usize, y: &mut [f32]) {
-    // Of whole blocks, those from the first that is seen on.
-    let (scale, first) = ((dim as f32).sqrt().recip(), seen.start / BLOCK);
-    let (blocks, unseen) = (seen.end.div_ceil(BLOCK) - first, seen.start % BLOCK);
+fn attend_as<T: Number>(run: &Run<'_>, head: &KeyHead<T>, y: &mut [f32]) {
+    let (dim, sharing) = (run.dim, run.sharing);
+    let (scale, rows) = ((dim as f32).sqrt().recip(), run.tokens * sharing);
+    // Of whole blocks, those from the first that any of the tokens sees to the last.
+    let (first, end) = (run.seen(0).start / BLOCK, run.seen(run.tokens - 1).end);
+    let blocks = end.div_ceil(BLOCK) - first;
     // In the order of the keys.
-    let mut scaled = vec![0f32; q.len()];
-    for (scaled, q) in scaled.chunks_exact_mut(dim).zip(q.chunks_exact(dim)) {
+    let mut scaled = vec![0f32; rows * dim];
+    for (row, scaled) in scaled.chunks_exact_mut(dim).enumerate() {
+        let q = &run.queries[row / sharing * run.stride + row % sharing * dim..][..dim];
         for (d, q) in q.iter().enumerate() {
             scaled[place(d, dim)] = q * scale;
         }
     }
     // A sum of no numbers is -0.
-    let (mut scores, mut room) = (vec![[-0.0; BLOCK]; q.len() / dim * blocks], Vec::new());
+    let (mut scores, mut room) = (vec![[-0.0; BLOCK]; rows * blocks], Vec::new());
     for (block, keys) in head.keys.chunks_exact(dim).skip(first).take(blocks).enumerate() {
         add_scores(&scaled, keys, &mut room, &mut scores[block..], blocks);
     }
-    let mut totals = vec![0f32; q.len() / dim];
-    for (total, scores) in totals.iter_mut().zip(scores.chunks_exact_mut(blocks)) {
-        *total = weigh(&mut scores.as_flattened_mut()[unseen..][..seen.len()]);
+    let mut totals = vec![0f32; rows];
+    for (row, (total, scores)) in totals.iter_mut().zip(scores.chunks_exact_mut(blocks)).enumerate() {
+        let seen = run.seen(row / sharing);
+        *total = weigh(&mut scores.as_flattened_mut()[seen.start - first * BLOCK..][..seen.len()]);
     }
-    for (block, values) in head.values[first * BLOCK * dim..seen.end * dim].chunks(BLOCK * dim).enumerate() {
-        let unseen = if block == 0 { unseen } else { 0 };
-        let values = T::widen(&values[unseen * dim..], &mut room);
-        for (weights, y) in scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)) {
-            blend(&weights[unseen..], values, dim, T::NEAR, y);
+    for block in 0..blocks {
+        let (start, stop) = ((first + block) * BLOCK, end.min((first + block + 1) * BLOCK));
+        let values = T::widen(&head.values[start * dim..stop * dim], &mut room);
+        for (row, (weights, y)) in scores[block..].iter().step_by(blocks).zip(y.chunks_exact_mut(dim)).enumerate() {
+            let seen = run.seen(row / sharing);
+            let (from, to) = (seen.start.clamp(start, stop) - start, seen.end.clamp(start, stop) - start);
+            blend(&weights[from..to], &values[from * dim..to * dim], dim, T::NEAR && row == 0, y);
         }
     }
     for (y, total) in y.chunks_exact_mut(dim).zip(totals) {
@@ -296,8 +335,8 @@ fn add_scores<T: Number>(q: &[f32], keys: &[[T; BLOCK]], room: &mut Vec<f32>, sc
     for part in 0..=SUMS {
         let (rows, none) = if part < SUMS { (part * whole..(part + 1) * whole, 0.0) } else { (SUMS * whole..dim, -0.0) };
         let (keys, _) = T::widen(keys[rows.clone()].as_flattened(), room).as_chunks::<BLOCK>();
-        for (q, scores) in q.chunks_exact(dim).zip(scores.iter_mut().step_by(stride)) {
-            add_products(&q[rows.clone()], keys, none, T::NEAR, scores);
+        for (i, (q, scores)) in q.chunks_exact(dim).zip(scores.iter_mut().step_by(stride)).enumerate() {
+            add_products(&q[rows.clone()], keys, none, T::NEAR && i == 0, scores);
         }
     }
 }

@@ -17,12 +17,8 @@ const ROWS: usize = 4;
 /// Bytes of weights that are worth being given to another thread.
 const TASK_BYTES: usize = 32 << 10;
 
-/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`.
-pub fn gemv(x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
-    gemv_with(Isa::best(), x, w)
-}
-
-fn gemv_with(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`, with instructions that this processor has.
+pub fn gemv(isa: Isa, x: &[f32], w: &PackedDense) -> Result<Vec<f32>> {
     let (n, k) = (w.rows(), w.columns().max(1));
     if !x.len().is_multiple_of(k) {
         return Err(Error::Length { shape: [x.len() / k, k].into(), found: x.len() });
@@ -321,10 +317,10 @@ mod tests {
                 let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 let expected = bits(dense_gemv_cpu(&x, &w).unwrap());
                 for isa in Isa::all() {
-                    assert!(bits(gemv_with(isa, &x, &w).unwrap()) == expected, "{isa:?} {:?} {m} {n} {k}", w.element());
+                    assert!(bits(gemv(isa, &x, &w).unwrap()) == expected, "{isa:?} {:?} {m} {n} {k}", w.element());
                 }
             }
         }
-        assert!(matches!(gemv(&[0.0; 3], &PackedDense::from_f32(1, 2, &[0.0; 2]).unwrap()), Err(Error::Length { .. })));
+        assert!(matches!(gemv(Isa::best(), &[0.0; 3], &PackedDense::from_f32(1, 2, &[0.0; 2]).unwrap()), Err(Error::Length { .. })));
     }
 }

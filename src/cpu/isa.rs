@@ -23,8 +23,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Those that this processor has, the fastest first.
-    pub fn all() -> impl Iterator<Item = Self> {
+    /// Those that processors of this architecture may have, the fastest first, and whether this one has them.
+    pub fn known() -> impl Iterator<Item = (Self, bool)> {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
         #[cfg(target_arch = "x86_64")]
@@ -41,7 +41,12 @@ impl Isa {
         let special = [(Self::NeonI8mm, dot && std::arch::is_aarch64_feature_detected!("i8mm")), (Self::NeonDot, dot)];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let special = [];
-        special.into_iter().filter_map(|(isa, there)| there.then_some(isa)).chain([Self::Portable])
+        special.into_iter().chain([(Self::Portable, true)])
+    }
+
+    /// Those that this processor has, the fastest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::known().filter_map(|(isa, there)| there.then_some(isa))
     }
 
     /// Whether activations lie as [`Isa::NeonI8mm`] takes them: of each pair of tokens, the first row has the lower halves of both columns, and the second the

@@ -71,12 +71,8 @@ fn sum(codes: &[Column]) -> i32 {
     codes.as_flattened().iter().map(|&code| i32::from(code)).sum()
 }
 
-/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`.
-pub fn bitlinear(x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
-    bitlinear_with(Isa::best(), x, w)
-}
-
-fn bitlinear_with(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
+/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`, with instructions that this processor has.
+pub fn bitlinear(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Result<Vec<f32>> {
     x.check_bitlinear(w.columns())?;
     let m = x.tokens;
     if m == 0 {
@@ -478,7 +474,7 @@ mod tests {
         let expected: Vec<u32> = bitlinear_quantized_cpu(&x, &w).unwrap().into_iter().map(f32::to_bits).collect();
         let w = InterleavedTernary::of(&w);
         for isa in Isa::all() {
-            let found: Vec<u32> = bitlinear_with(isa, &x, &w).unwrap().into_iter().map(f32::to_bits).collect();
+            let found: Vec<u32> = bitlinear(isa, &x, &w).unwrap().into_iter().map(f32::to_bits).collect();
             assert_eq!(found, expected, "{isa:?}, {m} tokens, {n} × {k}, groups of {group:?}");
         }
     }
@@ -515,7 +511,7 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let w = InterleavedTernary::of(&PackedTernary::from_values(2, 3, &[0; 6], Scales::Tensor(1.0)).unwrap());
         let x = |features, len: usize| HostActivations { tokens: 1, features, codes: vec![0; len], scales: vec![1.0] };
-        assert!(matches!(bitlinear(&x(4, 4), &w), Err(Error::Shape { what: "x", .. })));
-        assert!(matches!(bitlinear(&x(3, 4), &w), Err(Error::Length { found: 4, .. })));
+        assert!(matches!(bitlinear(Isa::best(), &x(4, 4), &w), Err(Error::Shape { what: "x", .. })));
+        assert!(matches!(bitlinear(Isa::best(), &x(3, 4), &w), Err(Error::Length { found: 4, .. })));
     }
 }

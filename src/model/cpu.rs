@@ -1,12 +1,12 @@
-//! The model on the CPU: the CPU twins of the GPU's kernels, on all cores.
+//! The model on the CPU: the CPU twins of the GPU's kernels, on all cores, or so many threads.
 
 use super::{
     engine::{Choice, Engine, EngineSession, ModelPart, Pending, SessionOptions, unchosen},
-    layers::{HostEnds, HostTable},
-    worker::on_all_cores,
+    layers::{HostEnds, HostLayer, HostTable},
+    worker::Threads,
 };
 use crate::{
-    cpu::{self, attention::KvCache},
+    cpu::{self, attention::KvCache, isa::Isa},
     element::Element,
     error::{Error, Result},
     formats::{
@@ -33,15 +33,18 @@ type Wanted = fn(&CpuModel, &[f32]) -> Result<Vec<f32>>;
 const BATCH: usize = 64;
 
 /// A decoder layer as the kernels for processors read it.
-pub(super) type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
+type CpuLayer = Layer<InterleavedTernary, Vec<f32>>;
 
 /// What comes before and after the layers, as they read it.
-pub(super) type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
+type CpuEnds = Ends<Table<PackedDense, InterleavedTernary>, Vec<f32>>;
 
 pub(super) struct CpuModel {
-    pub config: ModelConfig,
-    pub ends: CpuEnds,
-    pub layers: Vec<CpuLayer>,
+    config: ModelConfig,
+    ends: CpuEnds,
+    layers: Vec<CpuLayer>,
+    /// What products are computed with, which this processor has.
+    isa: Isa,
+    threads: Threads,
 }
 
 struct CpuSession {
@@ -84,7 +87,7 @@ impl Engine for CpuModel {
 }
 
 /// The ends of a model as kernels for processors read them.
-pub(super) fn ends(host: HostEnds) -> CpuEnds {
+fn ends(host: HostEnds) -> CpuEnds {
     let table = |table| match table {
         HostTable::Dense(matrix) => Table::Dense(matrix),
         HostTable::Ternary(matrix) => Table::Ternary(InterleavedTernary::of(&matrix)),
@@ -93,6 +96,12 @@ pub(super) fn ends(host: HostEnds) -> CpuEnds {
 }
 
 impl CpuModel {
+    /// Lays out what was read, a layer after another.
+    pub fn new(config: ModelConfig, host: HostEnds, layers: impl Iterator<Item = Result<HostLayer>>, threads: Threads) -> Result<Self> {
+        let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
+        Ok(Self { layers: layers.collect::<Result<_>>()?, ends: ends(host), config, isa: Isa::best(), threads })
+    }
+
     /// Tokens of one or more sequences through a layer: `x` `[sequences, run, hidden]`, of which each continues its cache.
     fn layer(&self, layer: &CpuLayer, x: &mut [f32], angles: &[f32], caches: &mut [&mut KvCache]) -> Result<()> {
         let c = &self.config;
@@ -114,7 +123,7 @@ impl CpuModel {
         let norm = layer.gated_norm.as_ref();
         let down = if c.quantized_activations {
             let gated = bitnet::gate_quantize_cpu(&gate_up, c.intermediate, c.gate(), norm.map(|gain| (gain.as_slice(), c.eps)))?;
-            cpu::ternary::bitlinear(&gated, &layer.down)?
+            cpu::ternary::bitlinear(self.isa, &gated, &layer.down)?
         } else {
             self.linear(&bitnet::gate_cpu(&gate_up, c.intermediate, c.gate())?, norm, &layer.down)?
         };
@@ -152,7 +161,7 @@ impl CpuModel {
             Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
             None => bitnet::quantize_activations_cpu(x, tokens, w.columns())?,
         };
-        cpu::ternary::bitlinear(&quantized, w)
+        cpu::ternary::bitlinear(self.isa, &quantized, w)
     }
 
     /// What the head reads: the residual stream, normed.
@@ -192,7 +201,7 @@ impl CpuModel {
         }
         scale(&mut normed, self.config.logit_scale);
         match self.ends.head() {
-            Table::Dense(head) => cpu::dense::gemv(&normed, head),
+            Table::Dense(head) => cpu::dense::gemv(self.isa, &normed, head),
             Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
         }
     }
@@ -222,7 +231,8 @@ impl CpuSession {
 
     /// Appends `tokens` `[sequences, run]` to these sequences; gives what is `wanted` of the last `rows` of each.
     fn append(&mut self, sequences: &[usize], tokens: &[u32], rows: usize, wanted: Wanted) -> Result<Vec<f32>> {
-        on_all_cores(|| self.compute(sequences, tokens, rows, wanted))
+        let threads = self.model.threads.clone();
+        threads.run(|| self.compute(sequences, tokens, rows, wanted))
     }
 
     fn compute(&mut self, sequences: &[usize], tokens: &[u32], rows: usize, wanted: Wanted) -> Result<Vec<f32>> {
@@ -322,7 +332,7 @@ impl EngineSession for CpuSession {
         let mut cache = KvCache::new(self.model.config.attention(), false, window)?;
         self.prepare(hidden.len() / self.model.config.hidden);
         let angles = if window.is_some() { &self.local_angles } else { &self.angles };
-        on_all_cores(|| self.model.layer(&self.model.layers[layer], &mut x, angles, &mut [&mut cache]))?;
+        self.model.threads.run(|| self.model.layer(&self.model.layers[layer], &mut x, angles, &mut [&mut cache]))?;
         done(x)
     }
 
@@ -332,5 +342,69 @@ impl EngineSession for CpuSession {
 
     fn record_step(&mut self, _: usize) -> Result<Recording> {
         Err(Error::Invalid { op: "model", what: "nothing is recorded on the CPU".into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::files::{self, LoadOptions, ModelFiles};
+
+    /// Of each kind of layer, norm, gate, table and activation. (The working directory of tests is the package.)
+    const MODELS: [&str; 7] = [
+        "assets/tales-22m",
+        "tests/data/models/odd",
+        "tests/data/models/newer",
+        "tests/data/models/llama",
+        "tests/data/models/trilm",
+        "tests/data/models/normed",
+        "tests/data/models/gemma3",
+    ];
+
+    fn open(path: &str, threads: Option<usize>) -> CpuModel {
+        let files = ModelFiles::open(path, &LoadOptions::default()).unwrap();
+        let (config, file) = (files::config(&*files.file).unwrap(), &*files.file);
+        let layers = (0..config.layers).map(|layer| HostLayer::read(file, layer));
+        CpuModel::new(config.clone(), HostEnds::read(file, false).unwrap(), layers, Threads::new(threads).unwrap()).unwrap()
+    }
+
+    /// The bits of logits: of a prompt that kernels for many tokens take, and of one token of each of two sequences after it.
+    fn computed(model: &Arc<CpuModel>) -> Vec<u32> {
+        let ids: Vec<u32> = (0..41).map(|i| i * i * 7 % model.config.vocab as u32).collect();
+        let mut session = model.clone().session(SessionOptions::new(2, 64)).unwrap();
+        let mut logits = pollster::block_on(session.extend(&[0], &ids, ids.len()).unwrap()).unwrap();
+        logits.extend(pollster::block_on(session.extend(&[1], &ids[..9], 9).unwrap()).unwrap());
+        logits.extend(pollster::block_on(session.extend(&[0, 1], &ids[..2], 1).unwrap()).unwrap());
+        logits.iter().map(|logit| logit.to_bits()).collect()
+    }
+
+    /// Prints those that this processor lacks: whoever reads the log sees what was not run.
+    #[test]
+    fn every_instruction_set_gives_a_model_the_same_bits() {
+        for path in MODELS {
+            let mut model = Arc::new(open(path, None));
+            let wanted = computed(&model);
+            for (isa, there) in Isa::known() {
+                if !there {
+                    println!("NOT RUN: {path} with {isa:?}, which this processor lacks");
+                    continue;
+                }
+                Arc::get_mut(&mut model).unwrap().isa = isa;
+                assert!(computed(&model) == wanted, "{path} with {isa:?}");
+                println!("whole model: {path} with {isa:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_threads_gives_a_model_the_same_bits() {
+        for path in MODELS {
+            let [one, two, three] = [1, 2, 3].map(|count| {
+                let model = open(path, Some(count));
+                assert_eq!(model.threads.run(rayon::current_num_threads), count);
+                computed(&Arc::new(model))
+            });
+            assert!(one == two && two == three, "{path}");
+        }
     }
 }

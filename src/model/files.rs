@@ -8,6 +8,7 @@ use super::{
     offload::Offload,
     options::GenerateOptions,
     tokenizer::text::Tokenizer,
+    worker::Threads,
 };
 use crate::{
     error::{Error, Result},
@@ -43,6 +44,9 @@ pub struct LoadOptions<'a> {
     /// How many layers each of several contexts gets, in their order: see [`Devices`]. Empty, they are shared by what memory the contexts have left, up to their limits where
     /// they have some; equally, where that of one is not known.
     pub split: Vec<usize>,
+    /// How many threads a model on the CPU computes on, from 1 to 1024: it has so many of its own. Unless it is set, such models share as many as the system gives,
+    /// or as rayon's variable `RAYON_NUM_THREADS` says. The bits are the same on any number. On a GPU, and while files are read, nothing changes.
+    pub threads: Option<usize>,
     /// Called with the layers that are loaded, and how many there are.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -96,8 +100,15 @@ impl<'a> LoadOptions<'a> {
         Self { split: split.into(), ..self }
     }
 
+    /// Sets [`LoadOptions::threads`].
+    #[must_use]
+    pub fn threads(self, threads: impl Into<Option<usize>>) -> Self {
+        Self { threads: threads.into(), ..self }
+    }
+
     /// Can a model of so many layers be loaded so, to these?
     pub(super) fn check(&self, devices: Devices<'_>, layers: usize) -> Result<()> {
+        Threads::check(self.threads)?;
         self.offload.check(layers)?;
         devices.check(layers, &self.split)?;
         if devices.contexts().len() > 1 && self.offload != Offload::None {
@@ -108,7 +119,18 @@ impl<'a> LoadOptions<'a> {
 
     /// The same, for another attempt.
     pub(super) fn again(&mut self) -> LoadOptions<'_> {
-        let Self { int8_head, half_attention, quantize, quantized_activations, i2s_layout, ignore_unused, offload, split, progress } = self;
+        let Self {
+            int8_head,
+            half_attention,
+            quantize,
+            quantized_activations,
+            i2s_layout,
+            ignore_unused,
+            offload,
+            split,
+            threads,
+            progress,
+        } = self;
         LoadOptions {
             int8_head: *int8_head,
             half_attention: *half_attention,
@@ -118,6 +140,7 @@ impl<'a> LoadOptions<'a> {
             ignore_unused: *ignore_unused,
             offload: *offload,
             split: split.clone(),
+            threads: *threads,
             progress: progress.as_mut().map(|progress| &mut **progress as &mut dyn FnMut(usize, usize)),
         }
     }
@@ -163,13 +186,16 @@ pub(super) struct Origin {
     ignore_unused: bool,
     offload: Offload,
     split: Vec<usize>,
+    threads: Option<usize>,
 }
 
 impl Origin {
     fn new(path: PathBuf, options: &LoadOptions<'_>) -> Self {
-        let &LoadOptions { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = options;
+        let &LoadOptions {
+            quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, threads, ..
+        } = options;
         let split = options.split.clone();
-        Self { path, quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, split }
+        Self { path, quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, split, threads }
     }
 
     /// The same files, read as they were opened, and loaded so.
@@ -180,7 +206,7 @@ impl Origin {
 
     /// For so many devices.
     pub fn options(&self, devices: usize) -> LoadOptions<'static> {
-        let Self { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, .. } = *self;
+        let Self { quantize, quantized_activations, i2s_layout, int8_head, half_attention, ignore_unused, offload, threads, .. } = *self;
         let split = if self.split.len() == devices { self.split.clone() } else { Vec::new() };
         LoadOptions {
             quantize,
@@ -191,6 +217,7 @@ impl Origin {
             ignore_unused,
             offload,
             split,
+            threads,
             progress: None,
         }
     }

@@ -1,7 +1,7 @@
 //! A loaded model: what it is made of, and everything that can be done with it.
 
 use super::{
-    cpu::{self, CpuModel},
+    cpu::CpuModel,
     devices::Devices,
     engine::{Engine, ModelPart, Offloaded, SessionOptions},
     files::{self, LoadOptions, MaybeTokenizer, ModelFiles, Origin},
@@ -15,7 +15,7 @@ use super::{
     speculate::{DraftModel, Drafter, Speculation, Speculator},
     stop::{StopStrings, Writer},
     tokenizer::{chat::Message, text::Tokenizer},
-    worker::{Workers, on_all_cores},
+    worker::{Threads, Workers},
 };
 use crate::{
     element::Element,
@@ -24,7 +24,6 @@ use crate::{
     gpu::{adapters::ContextOptions, context::Context, recording::Recording, tensor::Tensor},
     memory::Footprint,
     spans::span,
-    weights::ternary::interleaved::InterleavedTernary,
 };
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
@@ -36,6 +35,7 @@ pub struct Model {
     engine: Arc<dyn Engine>,
     tokenizer: MaybeTokenizer,
     workers: Arc<Workers>,
+    threads: Threads,
     print: Fingerprint,
     /// Of what is not in `print`, since keys and values do not depend on it.
     ends_print: Fingerprint,
@@ -168,17 +168,15 @@ impl Model {
             weight_bytes += layer.matrices().iter().map(|matrix| size_of_val(matrix.words())).sum::<usize>();
             Ok(layer)
         });
+        let threads = if devices.contexts().is_empty() { Threads::new(options.threads)? } else { Threads::default() };
         let engine: Arc<dyn Engine> = match devices.contexts() {
             [context] => Arc::new(GpuModel::new(context, config, ends, layers, (options.offload, options.half_attention))?),
-            [] => {
-                let layers = layers.map(|layer| layer?.try_map(|w| Ok(InterleavedTernary::of(w)), |gains| Ok(gains.clone())));
-                Arc::new(CpuModel { layers: layers.collect::<Result<_>>()?, config, ends: cpu::ends(ends) })
-            }
+            [] => Arc::new(CpuModel::new(config, ends, layers, threads.clone())?),
             contexts => Arc::new(SplitModel::new(contexts, config, ends, layers, (&options.split, options.half_attention))?),
         };
         devices.contexts().iter().try_for_each(|context| context.check_there("loading a model"))?;
         progress(count);
-        Ok(Self { engine, tokenizer, workers: Arc::default(), print, ends_print, weight_bytes, origin: None })
+        Ok(Self { engine, tokenizer, workers: Arc::default(), threads, print, ends_print, weight_bytes, origin: None })
     }
 
     /// The configuration.
@@ -307,12 +305,13 @@ impl Model {
     /// As [`Model::logits`].
     pub async fn score(&self, ids: &[u32]) -> Result<Vec<f64>> {
         let (mut session, ids, vocab) = (self.session_of(ids.len())?, ids.to_vec(), self.config().vocab);
+        let threads = self.threads.clone();
         let work = async move {
             let mut scores = Vec::new();
             let score = |rows: Vec<f32>| {
                 let targets = ids[scores.len() + 1..].par_iter();
                 let likelihoods = rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target));
-                on_all_cores(|| scores.par_extend(likelihoods));
+                threads.run(|| scores.par_extend(likelihoods));
             };
             session.prefill_all(0, &ids, score).await?;
             Ok(scores)

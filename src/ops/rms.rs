@@ -21,10 +21,12 @@ pub(super) fn largest_bits(row: &[f32]) -> u32 {
     row.iter().fold(0, |bits, v| v.abs().to_bits().max(bits))
 }
 
-/// Σ (v·scale)², each rounded to an integer of at most 2^30.
+/// Σ (v·scale)², each rounded, half to even, to an integer of at most 2^30. (Of `as`, which saturates, compilers make no vectors.)
 #[multiversion::multiversion(targets = "simd")]
 fn sum_squares(row: &[f32], scale: f32) -> u64 {
-    row.iter().map(|v| v * scale).map(|u| (u * u).round_ties_even() as i32 as u64).sum()
+    /// 2^52, whose last place is 1: a square that is added to it is rounded, and is what its bits have more.
+    const UNITS: f64 = 4_503_599_627_370_496.0;
+    row.iter().map(|v| v * scale).map(|u| (f64::from(u * u) + UNITS).to_bits() - UNITS.to_bits()).sum()
 }
 
 /// Multiplies a row by what [`inverse_rms`] gave, and by its gain.
@@ -42,7 +44,7 @@ fn round(total: u64) -> (f32, i32) {
 
 #[cfg(test)]
 mod tests {
-    use super::inverse_rms;
+    use super::{inverse_rms, sum_squares};
 
     #[test]
     fn it_is_the_nearest_to_the_exact_mean() {
@@ -53,6 +55,15 @@ mod tests {
             let mean = squares as f32 / row.len() as f32;
             assert_eq!(inverse_rms(&row, 1e-5), 1.0 / (mean + 1e-5).sqrt(), "{} numbers", row.len());
         }
+    }
+
+    #[test]
+    fn squares_are_rounded_half_to_even() {
+        // With 2^14 the largest, squares are as they are, and those of √(n + ½) are next to halves.
+        let halves = (0..500).map(|n| (n as f32 + 0.5).sqrt());
+        let row: Vec<f32> = halves.chain((0..99).map(|n| n as f32 / 2.0)).chain([0.0, 32_768.0, -23_170.475]).collect();
+        let wanted = row.iter().map(|v| (v * v).round_ties_even() as u64).sum::<u64>();
+        assert_eq!(sum_squares(&row, 1.0), wanted);
     }
 
     #[test]

@@ -107,9 +107,11 @@ pub(super) fn quantize_rows(tokens: usize, features: usize, row: impl Fn(usize) 
     HostActivations { tokens, features, codes, scales }
 }
 
-/// What the numbers of a row round to.
+/// What the numbers of a row round to, half to even. (Of `as`, which saturates, compilers make no vectors.)
 #[multiversion::multiversion(targets = "simd")]
 fn round_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
-    let code = |v: f32| (v * scale).round_ties_even().clamp(-128.0, 127.0) as i32 as i8;
+    /// 3 · 2^22, whose last place is 1: a code that is added to it is rounded, and is what its last byte has.
+    const UNITS: f32 = 12_582_912.0;
+    let code = |v: f32| ((v * scale).clamp(-128.0, 127.0) + UNITS).to_bits() as i8;
     codes.iter_mut().zip(row).for_each(|(to, &v)| *to = code(v));
 }
