@@ -2,17 +2,17 @@
 //! on the CPU. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
 
 use bitnet_wgpu::{
-    Element,
+    Context, Element,
     kernel::Access,
-    model::{GenerateOptions, Model, SessionOptions},
+    model::{GenerateOptions, LoadOptions, Model, SessionOptions},
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use support::{Golden, block_on, context, contexts, prompts_on_matrix_units, real_model};
+use support::{Golden, block_on, context, contexts, models::Reconfigured, prompts_on_matrix_units, real_model};
 
 /// The model on the GPU, in every way that the device can be used or in the way that it is by choice, and on the CPU.
 fn models(every_gpu: bool) -> Vec<(String, Model)> {
-    let on_gpu = |context: &bitnet_wgpu::Context| {
+    let on_gpu = |context: &Context| {
         let engine = format!("{context:?}, subgroups {}", context.capabilities().subgroups);
         (engine, Model::load(context, real_model()).unwrap())
     };
@@ -144,10 +144,15 @@ fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
 /// What a decoding step costs cannot creep up unseen: its dispatches, and the bytes that it reads of weights.
 #[test]
 fn a_step_is_few_dispatches_that_read_weights_once() {
-    let context = context();
-    if !context.capabilities().device_barriers {
-        return;
+    let barriers = context().capabilities().device_barriers;
+    let without = context().restricted(|c| c.device_barriers = false);
+    for context in [Some(context()).filter(|_| barriers), Some(&without)].into_iter().flatten() {
+        step_is_few_dispatches(context);
     }
+}
+
+fn step_is_few_dispatches(context: &Context) {
+    let barriers = context.capabilities().device_barriers;
     let model = Model::load(context, real_model()).unwrap();
     let layers = model.config().layers;
     for (past, sequences) in [(0, 1), (300, 1), (300, 2)] {
@@ -166,12 +171,34 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
         println!("{counts:?}, {bytes} bytes of {}", model.weight_bytes());
         // For several sequences, one more lays out what the head multiplies.
         let ends = 4 + usize::from(model.config().vocab > 2048) + usize::from(sequences > 1);
-        assert_eq!(counts.values().sum::<usize>(), 5 * layers + ends, "{counts:?}");
+        // Where barriers do not order memory, another brings the shares of the attention together, if there are several.
+        let attention = if barriers || past == 0 { 1 } else { 2 };
+        assert_eq!(counts.values().sum::<usize>(), (4 + attention) * layers + ends, "{counts:?}");
         let weights = model.weight_bytes() as u64;
         // Scales, gains, and what one dispatch leaves for the next.
         assert!(
             (weights..weights + sequences as u64 * weights / 16).contains(&bytes),
             "{bytes} bytes are bound for reading, {weights} are weights"
         );
+    }
+}
+
+/// Nor can what a prompt costs: its dispatches, and the bytes that these are bound to, by what they do with them.
+#[test]
+fn a_prompt_is_few_dispatches_that_read_weights_once() {
+    let context = context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false));
+    let model = Model::from_file(Some(&context), &Reconfigured::open("llama", |c| c.context = 2048), None, LoadOptions::default()).unwrap();
+    for tokens in [128, 512, 2048] {
+        let ids: Vec<u32> = (0..tokens).map(|i| i as u32 % 50).collect();
+        let (prompt, _) = model.record_prompt(&ids).unwrap();
+        let (mut counts, mut read, mut written) = (BTreeMap::new(), 0, 0);
+        for dispatch in prompt.dispatches() {
+            let kernel = dispatch.kernel();
+            *counts.entry(kernel.name).or_insert(0) += 1;
+            for (binding, bytes) in kernel.bindings.iter().zip(dispatch.bytes()) {
+                *if binding.access == Access::Read { &mut read } else { &mut written } += bytes;
+            }
+        }
+        println!("{tokens}: {counts:?}, {read} bytes read, {written} written, of {} weights; {:?}", model.weight_bytes(), model.config());
     }
 }

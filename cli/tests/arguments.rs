@@ -10,7 +10,7 @@ const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
 /// An option with an odd value, or an odd word.
 fn argument() -> impl Strategy<Value = Vec<String>> {
-    const OPTIONS: [&str; 28] = [
+    const OPTIONS: [&str; 29] = [
         "--temperature",
         "--top-k",
         "--top-p",
@@ -18,6 +18,7 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--repetition-penalty",
         "--presence-penalty",
         "--frequency-penalty",
+        "--logit-bias",
         "--seed",
         "--stop",
         "--system",
@@ -40,7 +41,7 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--draft-tokens",
         "--format",
     ];
-    const VALUES: [&str; 16] = [
+    const VALUES: [&str; 18] = [
         "",
         "0",
         "1",
@@ -55,6 +56,8 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "99999999999999999999",
         "1,2",
         "1,,2",
+        "5=-1",
+        "2048=inf",
         "a",
         "é\u{1b}[2J",
     ];
