@@ -124,7 +124,7 @@ fn own_ways(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
         (ids(model, 3, 70), sampled(warm(9).min_p(0.02)).logit_bias([(5, 3.0), (9, f32::NEG_INFINITY)])),
         (text("The king"), sampled(Sampling::GREEDY.repetition_penalty(1.4))),
         (text("The king"), sampled(warm(10).temperature(0.7))),
-        (ids(model, 4, 3), sampled(warm(11).top_k(9).top_p(0.9)).logit_bias([(5, -2.0)])),
+        (ids(model, 4, 3), sampled(warm(11).top_k(9).top_p(0.9)).logit_bias([(5, 12.0)])),
     ]
 }
 
