@@ -78,12 +78,12 @@ fn ends(criterion: &mut Criterion) {
         transformer::top_k(&mut encoder, &logits, k).expect("it chooses");
         bench(&mut group, &format!("top {k}"), &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
     }
-    let (seeds, runs) = (context.upload(&[1u32, 2], [1, 2]).expect("it fits"), context.upload(&[0u32, 9], [1, 2]).expect("it fits"));
-    let draws = Draws { seeds: &seeds, new: NewTokens { run: 1, runs: &runs } };
+    let new = NewTokens { run: 1, runs: &context.upload(&[0u32, 9], [1, 2]).expect("it fits") };
     let all = SampleOptions::default();
     for (name, options) in [("sample", all), ("sample, top-p", all.top_p(0.9)), ("sample, top-k and top-p", all.top_k(40).top_p(0.9))] {
+        let draws = Draws::new(context, &[(options, 1)]).expect("it fits");
         let mut encoder = context.encoder("sample");
-        transformer::sample(&mut encoder, &logits, &draws, &options).expect("it chooses");
+        transformer::sample(&mut encoder, &logits, &new, &draws).expect("it chooses");
         bench(&mut group, name, &vocabulary.to_string(), &encoder.finish(), 1, 4 * vocabulary);
     }
     for tokens in token_counts() {

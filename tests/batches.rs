@@ -1,7 +1,7 @@
 //! Prompts that come to a batch while others run: each has the tokens that it has alone, and nobody waits for who does not take them.
 
 use bitnet_wgpu::{
-    Error, ErrorKind,
+    Context, ContextOptions, Error, ErrorKind, Tracing,
     model::{Batch, BatchOptions, GenerateOptions, Model, Sampling, Stop, Token, TokenStream},
 };
 use std::{
@@ -112,7 +112,57 @@ fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
     }
 }
 
-/// The engine chooses for those that want the same but for seeds: it is told of each that comes, and counts tokens for each.
+/// Each by its own options, all of which a GPU knows.
+fn own_ways(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
+    let text = |text: &str| model.encode_prompt(text).unwrap();
+    let warm = |seed| Sampling::GREEDY.temperature(1.2).seed(seed);
+    let sampled = |sampling: Sampling| greedy(12).sampling(sampling);
+    vec![
+        (text("Once upon a time"), greedy(12)),
+        (text("The bear"), sampled(warm(7).top_k(40))),
+        (text("A little girl"), sampled(warm(8).top_p(0.8).frequency_penalty(0.5))),
+        (ids(model, 3, 70), sampled(warm(9).min_p(0.02)).logit_bias([(5, 3.0), (9, f32::NEG_INFINITY)])),
+        (text("The king"), sampled(Sampling::GREEDY.repetition_penalty(1.4))),
+        (text("The king"), sampled(warm(10).temperature(0.7))),
+        (ids(model, 4, 3), sampled(warm(11).top_k(9).top_p(0.9)).logit_bias([(5, 12.0)])),
+    ]
+}
+
+#[test]
+fn a_gpu_chooses_for_each_by_its_own_options() {
+    // The trace of a device is one test's.
+    let context = block_on(Context::open(ContextOptions::default())).unwrap();
+    let model = Model::load(&context, support::real_model()).unwrap();
+    let ways = own_ways(&model);
+    let wanted: Vec<_> = ways.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
+    // The same, chosen on the host: a hook that changes nothing has all logits read back.
+    for ((prompt, options), wanted) in ways.iter().zip(&wanted) {
+        assert_eq!(&alone(&model, prompt, &options.clone().logits(|_, _| ())), wanted, "{options:?}");
+    }
+    // The most bytes that come back at once.
+    let most = |ways: &[(Vec<u32>, GenerateOptions)]| {
+        let tracing = context.trace().unwrap();
+        let batch = batch(&model, ways.len(), 0);
+        let streams: Vec<_> = ways.iter().map(|(prompt, options)| batch.generate_ids(prompt, options).unwrap()).collect();
+        let found: Vec<_> = streams.into_iter().map(all).collect();
+        assert_eq!(found, wanted[..ways.len()]);
+        drop(batch);
+        read_back(tracing)
+    };
+    assert_eq!(most(&ways), 4 * ways.len() as u64, "a token for each, of prompts and steps");
+    assert_eq!(most(&ways[..1]), 4);
+    let hooked = [ways[..2].to_vec(), vec![(ways[2].0.clone(), ways[2].1.clone().logits(|_, _| ()))]].concat();
+    assert_eq!(most(&hooked), 4 * 3 * model.config().vocab as u64, "one that only the host can choose for");
+}
+
+/// The most bytes that were read back at once.
+fn read_back(tracing: Tracing) -> u64 {
+    let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["cat"] == "readback");
+    events.filter_map(|event| event["args"]["bytes"].as_u64()).max().unwrap()
+}
+
+/// The engine is told of each that comes, and counts tokens for each.
 #[test]
 fn those_alike_keep_their_seeds_and_their_counts() {
     for (engine, model) in models() {

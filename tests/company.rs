@@ -5,7 +5,13 @@ use bitnet_wgpu::{
     Choice, Context, Tuning,
     model::{LoadOptions, Model, Session, SessionOptions},
 };
-use support::{block_on, context, models::TernaryTables, prompts_on_matrix_units, real_model};
+use serde_json::json;
+use std::collections::BTreeMap;
+use support::{
+    block_on, context,
+    models::{Reconfigured, TernaryTables},
+    prompts_on_matrix_units, real_model,
+};
 
 /// The real model by both engines, and on matrix units where the GPU has some, and small ones with SiLU and with rows that take two dispatches.
 fn models() -> Vec<(&'static str, Model)> {
@@ -17,10 +23,15 @@ fn models() -> Vec<(&'static str, Model)> {
         ("llama on the GPU", small("llama")),
         ("odd on the GPU", small("odd")),
         ("norms in linear layers on the GPU", small("normed")),
+        ("norms after halves of blocks on the GPU", small("gemma3")),
+        ("scaled embeddings on the GPU", small("minicpm")),
+        ("several scales a matrix on the GPU", small("trilm")),
         ("float activations on the GPU", small("qwen3")),
         ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
         ("a ternary head on the GPU", ternary_head(Some(context()))),
         ("a ternary head on the CPU", ternary_head(None)),
+        ("rotated weights on the GPU", rotated(Some(context()))),
+        ("rotated weights on the CPU", rotated(None)),
     ];
     all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
     all
@@ -28,6 +39,17 @@ fn models() -> Vec<(&'static str, Model)> {
 
 fn ternary_head(context: Option<&Context>) -> Model {
     Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default()).unwrap()
+}
+
+/// A model whose weights are taken for rotated ones, whatever they mean then.
+fn rotated(context: Option<&Context>) -> Model {
+    let file = Reconfigured::open("qwen3", |c| {
+        let signs = |width: usize| (width.to_string(), (0..width).map(|i| if i % 3 == 0 { -1.0f32 } else { 1.0 }).collect::<Vec<_>>());
+        let signs: BTreeMap<_, _> = [c.hidden, c.heads * c.head_dim].map(signs).into();
+        let keys = json!({ "block": 8, "signs": signs, "head": true, "embedding": true });
+        c.hadamard = Some(serde_json::from_value(keys).unwrap());
+    });
+    Model::from_file(context, &file, None, LoadOptions::default()).unwrap()
 }
 
 /// Longer than a share of the attention's positions.

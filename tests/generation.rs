@@ -7,7 +7,7 @@ use bitnet_wgpu::{
 use support::{
     block_on, context,
     files::Directory,
-    models::{LongContext, directory, engines, golden, session},
+    models::{Reconfigured, directory, engines, golden, session},
 };
 
 #[test]
@@ -185,7 +185,7 @@ fn models_and_generations_move_between_threads() {
 /// As many sequences as there may be are decoded, and a context of millions costs nothing until there are tokens.
 #[test]
 fn the_largest_sessions_work() {
-    let file = LongContext::open("odd", 1 << 24);
+    let file = Reconfigured::open("odd", |c| c.context = 1 << 24);
     let cpu = Model::from_file(None, &file, None, LoadOptions::default()).unwrap();
     let options = GenerateOptions::default().max_tokens(usize::MAX).ignore_eos(true);
     let tokens: Vec<_> = cpu.generate_ids(&[1, 2], &options).unwrap().into_iter().take(40).map(|token| token.unwrap().id).collect();

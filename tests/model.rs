@@ -2,17 +2,18 @@
 //! on the CPU. `BITNET_MODEL_DIR` names another model directory, laid out as assets/tales-22m.
 
 use bitnet_wgpu::{
-    Element,
+    Context, Element,
+    formats::ModelConfig,
     kernel::Access,
-    model::{GenerateOptions, Model, SessionOptions},
+    model::{GenerateOptions, LoadOptions, Model, SessionOptions},
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use support::{Golden, block_on, context, contexts, prompts_on_matrix_units, real_model};
+use support::{Golden, block_on, context, contexts, models::Reconfigured, prompts_on_matrix_units, real_model};
 
 /// The model on the GPU, in every way that the device can be used or in the way that it is by choice, and on the CPU.
 fn models(every_gpu: bool) -> Vec<(String, Model)> {
-    let on_gpu = |context: &bitnet_wgpu::Context| {
+    let on_gpu = |context: &Context| {
         let engine = format!("{context:?}, subgroups {}", context.capabilities().subgroups);
         (engine, Model::load(context, real_model()).unwrap())
     };
@@ -144,10 +145,15 @@ fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
 /// What a decoding step costs cannot creep up unseen: its dispatches, and the bytes that it reads of weights.
 #[test]
 fn a_step_is_few_dispatches_that_read_weights_once() {
-    let context = context();
-    if !context.capabilities().device_barriers {
-        return;
+    let barriers = context().capabilities().device_barriers;
+    let without = context().restricted(|c| c.device_barriers = false);
+    for context in [Some(context()).filter(|_| barriers), Some(&without)].into_iter().flatten() {
+        step_is_few_dispatches(context);
     }
+}
+
+fn step_is_few_dispatches(context: &Context) {
+    let barriers = context.capabilities().device_barriers;
     let model = Model::load(context, real_model()).unwrap();
     let layers = model.config().layers;
     for (past, sequences) in [(0, 1), (300, 1), (300, 2)] {
@@ -166,7 +172,9 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
         println!("{counts:?}, {bytes} bytes of {}", model.weight_bytes());
         // For several sequences, one more lays out what the head multiplies.
         let ends = 4 + usize::from(model.config().vocab > 2048) + usize::from(sequences > 1);
-        assert_eq!(counts.values().sum::<usize>(), 5 * layers + ends, "{counts:?}");
+        // Where barriers do not order memory, another brings the shares of the attention together, if there are several.
+        let attention = if barriers || past == 0 { 1 } else { 2 };
+        assert_eq!(counts.values().sum::<usize>(), (4 + attention) * layers + ends, "{counts:?}");
         let weights = model.weight_bytes() as u64;
         // Scales, gains, and what one dispatch leaves for the next.
         assert!(
@@ -174,4 +182,55 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
             "{bytes} bytes are bound for reading, {weights} are weights"
         );
     }
+}
+
+/// Nor can what a prompt costs: its dispatches, and the bytes that these are bound to. Weights are read once, whatever its length.
+#[test]
+fn a_prompt_is_few_dispatches_that_read_weights_once() {
+    let context = context().restricted(|c| (c.matrix_units, c.f16) = (Vec::new(), false));
+    let model = Model::from_file(Some(&context), &Reconfigured::open("llama", |c| c.context = 2048), None, LoadOptions::default()).unwrap();
+    let (c, weights) = (model.config(), model.weight_bytes() as u64);
+    for tokens in [128, 512, 2048] {
+        let (prompt, _) = model.record_prompt(&(0..tokens).map(|i| i as u32 % 50).collect::<Vec<_>>()).unwrap();
+        let (mut counts, mut read, mut written) = (BTreeMap::new(), 0, 0);
+        for dispatch in prompt.dispatches() {
+            let kernel = dispatch.kernel();
+            *counts.entry(kernel.name).or_insert(0) += 1;
+            for (binding, bytes) in kernel.bindings.iter().zip(dispatch.bytes()) {
+                match binding.access {
+                    // Of an embedding, rows are read.
+                    Access::Read if !kernel.name.starts_with("embed") => read += bytes,
+                    Access::Read => {}
+                    Access::ReadWrite => written += bytes,
+                }
+            }
+        }
+        println!("{tokens}: {counts:?}, {read} bytes read, {written} written, {weights} are weights");
+        // Four products, what prepares the input of each, rotary positions and attention; where barriers do not order memory, its shares may have to be
+        // brought together.
+        let combined = counts.get("attention_combine").copied().unwrap_or(0);
+        assert!(combined == 0 || !context.capabilities().device_barriers);
+        assert_eq!(counts.values().sum::<usize>(), 10 * c.layers + combined + 3, "{counts:?}");
+        let few = tokens == 128;
+        let [most_read, most_written] = token_bytes(c, if few { tokens / 64 + 1 } else { 0 }).map(|bytes| bytes * tokens as u64);
+        assert!((weights..weights + weights / 8 + most_read).contains(&read), "{tokens}: {read}, at most {most_read} beside {weights}");
+        assert!(written < most_written + 4096, "{tokens}: {written}, at most {most_written}");
+    }
+}
+
+/// The most bytes that a token has kernels read, and write, where its attention leaves so many shares.
+fn token_bytes(c: &ModelConfig, shares: usize) -> [u64; 2] {
+    let (row, width) = ((c.heads + 2 * c.kv_heads) * c.head_dim, c.heads * c.head_dim);
+    // Codes in halves, in rows of whole 64s, with a scale and sums.
+    let codes = |width: usize| 2 * width.next_multiple_of(64) + 16;
+    let codes = 2 * codes(c.hidden) + codes(width) + codes(c.intermediate);
+    let cached = 2 * c.kv_heads * c.head_dim;
+    // The stream for both norms, queries with keys and values, angles and the cache for attention (of shares, the former in place of angles again), what is
+    // attended, and gates and ups.
+    let again = if shares > 0 { row } else { 0 };
+    let read = 2 * c.hidden + row + again + 2 * c.head_dim + cached + width + 2 * c.intermediate;
+    // Each product, queries as they are rotated, the cache, what is attended and its shares.
+    let written = 2 * c.hidden + 2 * row + cached + width + 2 * c.intermediate + shares * c.heads * (c.head_dim.next_multiple_of(4) + 2);
+    // The embedding writes the stream, which the last norm reads.
+    [read, written].map(|floats| (c.layers * (4 * floats + codes) + 4 * (c.hidden + 1)) as u64)
 }

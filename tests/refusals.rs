@@ -600,31 +600,36 @@ fn choices_of_tokens_refuse_what_does_not_fit() {
     let mut encoder = context.encoder("test");
     let (logits, list) = (unwritten(context, [2, 9]), |len: usize| Tensor::<u32>::uninit(context, [len]).unwrap());
     let table = |columns: usize| Tensor::<u32>::uninit(context, [2, columns]).unwrap();
-    let (seeds, runs, tokens, options) = (table(2), table(2), list(2), SampleOptions::default());
-    let new = NewTokens { run: 1, runs: &runs };
-    let draws = Draws { seeds: &seeds, new };
-    assert_shape(transformer::sample(&mut encoder, &logits, &Draws { seeds: &list(2), ..draws }, &options));
-    assert_shape(transformer::sample(&mut encoder, &logits, &Draws { new: NewTokens { run: 1, runs: &list(2) }, ..draws }, &options));
-    assert_invalid(transformer::sample(&mut encoder, &logits, &Draws { new: NewTokens { run: 2, runs: &runs }, ..draws }, &options));
-    let empty = Tensor::uninit(context, [0, 2]).unwrap();
-    assert_invalid(transformer::sample(&mut encoder, &logits, &Draws { seeds: &empty, ..draws }, &options));
-    assert_shape(transformer::sample_into(&mut encoder, &logits, &draws, &options, &table(1)));
+    let (runs, tokens, options) = (table(2), list(2), SampleOptions::default());
+    let (new, draws) = (NewTokens { run: 1, runs: &runs }, Draws::new(context, &[(options, 1), (options, 2)]).unwrap());
+    assert_shape(transformer::sample(&mut encoder, &logits, &NewTokens { run: 1, runs: &list(2) }, &draws));
+    // Rows that are not as many of each run, or more than it has tokens.
+    let (one, three) = (Tensor::uninit(context, [1, 2]).unwrap(), Tensor::uninit(context, [3, 2]).unwrap());
+    assert_invalid(transformer::sample(&mut encoder, &logits, &NewTokens { run: 2, runs: &three }, &draws));
+    assert_invalid(transformer::sample(&mut encoder, &logits, &NewTokens { run: 1, runs: &one }, &draws));
+    assert_invalid(transformer::sample(&mut encoder, &logits, &NewTokens { run: 0, ..new }, &draws));
+    assert_invalid(transformer::sample(&mut encoder, &logits, &new, &Draws::new(context, &[]).unwrap()));
+    assert_shape(transformer::sample_into(&mut encoder, &logits, &new, &draws, &table(1)));
     let wrong =
         [options.temperature(f32::NAN), options.temperature(-1.0), options.top_p(1.1), options.min_p(-0.1), options.top_p(f32::NAN)];
-    for options in wrong {
-        assert_invalid(transformer::sample(&mut encoder, &logits, &draws, &options));
-        assert_invalid(transformer::sample_cpu(&[0.0], 0, 0, &options));
+    for wrong in wrong {
+        assert_invalid(Draws::new(context, &[(options, 1), (wrong, 1)]));
+        assert_invalid(transformer::sample_cpu(&[0.0], 0, 0, &wrong));
     }
-    let (counts, bias, none) = (table(9), unwritten(context, [9]), Penalties::NONE);
-    assert_shape(transformer::penalize(&mut encoder, &logits, &list(3), &new, &counts, &bias, &none));
-    assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &table(8), &bias, &none));
-    assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &counts, &unwritten(context, [8]), &none));
-    for penalties in [Penalties::new(0.0, 0.0, 0.0), Penalties::new(1.0, f32::NAN, 0.0), Penalties::new(1.0, 0.0, f32::INFINITY)] {
-        assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &new, &counts, &bias, &penalties));
+    let (counts, biases, none) = (table(9), unwritten(context, [2, 9]), Penalties::NONE);
+    let penalties = Penalties::upload(context, &[none; 2]).unwrap();
+    assert_shape(transformer::penalize(&mut encoder, &logits, &list(3), &new, &counts, &biases, &penalties));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &table(8), &biases, &penalties));
+    for biases in [unwritten(context, [2, 8]), unwritten(context, [3, 9]), unwritten(context, [9])] {
+        assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &counts, &biases, &penalties));
     }
-    let (twice, one) = (NewTokens { run: 2, runs: &Tensor::uninit(context, [1, 2]).unwrap() }, Tensor::uninit(context, [0, 9]).unwrap());
-    assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &twice, &counts, &bias, &none));
-    assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &new, &one, &bias, &none));
+    assert_shape(transformer::penalize(&mut encoder, &logits, &tokens, &new, &counts, &biases, &unwritten(context, [1, 4])));
+    for wrong in [Penalties::new(0.0, 0.0, 0.0), Penalties::new(1.0, f32::NAN, 0.0), Penalties::new(1.0, 0.0, f32::INFINITY)] {
+        assert_invalid(Penalties::upload(context, &[none, wrong]));
+    }
+    let (twice, empty) = (NewTokens { run: 2, runs: &one }, Tensor::uninit(context, [0, 9]).unwrap());
+    assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &twice, &counts, &biases, &penalties));
+    assert_invalid(transformer::penalize(&mut encoder, &logits, &tokens, &new, &empty, &biases, &penalties));
     assert_invalid(transformer::penalize_cpu(&mut [0.0; 3], 0, &mut [0; 2], &[0.0; 3], &none));
     assert!(encoder.is_empty());
 }

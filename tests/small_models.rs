@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use support::{
     block_on, context, contexts,
     files::Directory,
-    models::{LongContext, TernaryTables, bits, directory, engines, golden, session},
+    models::{Reconfigured, TernaryTables, bits, directory, engines, golden, session},
 };
 
 const MODELS: [&str; 12] =
@@ -206,7 +206,7 @@ fn prefill_in_one_and_token_by_token_agree() {
 /// On a GPU 512 tokens are computed together, and the logits of 64.
 #[test]
 fn a_prompt_longer_than_a_batch_is_as_in_pieces() {
-    let file = LongContext::open("newer", 1024);
+    let file = Reconfigured::open("newer", |c| c.context = 1024);
     let vocab = file.config().vocab;
     let ids: Vec<u32> = (0..600).map(|i| i * 7 % vocab as u32).collect();
     for context in [Some(context()), None] {

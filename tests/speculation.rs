@@ -275,7 +275,7 @@ fn a_context_is_filled_to_its_end() {
             }
         }
         // A draft model of less room than the text: nothing is guessed beyond it.
-        let short = models::LongContext::open("llama", 20);
+        let short = models::Reconfigured::open("llama", |c| c.context = 20);
         let short = Model::from_file(None, &short, None, LoadOptions::default()).unwrap();
         let options = GenerateOptions::default().max_tokens(40).ignore_eos(true);
         let counts = same(&engine, &model, &[1, 2, 3], &options, &short);

@@ -16,7 +16,7 @@ use std::{
 use support::{
     block_on,
     files::Directory,
-    models::{LongContext, TernaryTables, bits, computed, directory},
+    models::{Reconfigured, TernaryTables, bits, computed, directory},
     real_model,
 };
 
@@ -76,7 +76,7 @@ fn split_layers_compute_the_same_bits() {
 /// A prompt of several pieces, of which each device computes another.
 #[test]
 fn long_prompts_are_the_same_in_pieces() {
-    let (file, two) = (LongContext::open("llama", 600), fresh(2));
+    let (file, two) = (Reconfigured::open("llama", |c| c.context = 600), fresh(2));
     let [whole, split] = [devices(1), &two].map(|devices| Model::from_file(devices, &file, None, LoadOptions::default()).unwrap());
     let ids: Vec<u32> = (0..592).map(|i| i * 7 % 320).collect();
     let computed = |mut session: Session| {

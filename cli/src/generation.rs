@@ -1,7 +1,7 @@
 //! How a text is continued, as the command line says.
 
 use crate::model::ModelArgs;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use bitnet_wgpu::model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts};
 use clap::Args;
 use serde_json::{Value, json};
@@ -34,6 +34,9 @@ pub struct GenerationArgs {
     /// Subtract from the logits of tokens for each time that they were generated already
     #[arg(long, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
+    /// Add BIAS to the logit of a token, by its id; -inf forbids it; may be given several times
+    #[arg(long, value_name = "TOKEN=BIAS", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
     /// Seeds the random numbers
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -49,9 +52,16 @@ pub struct GenerationArgs {
     /// Guess tokens ahead, for the same text in less time: `ngram`, by what followed the last tokens before, or a smaller MODEL of the same vocabulary
     #[arg(long, value_name = "ngram|MODEL")]
     pub speculate: Option<String>,
-    /// The most tokens to guess at once [default: 8]
+    /// The most tokens to guess at once [default: 7]
     #[arg(long, value_name = "K", requires = "speculate")]
     pub draft_tokens: Option<usize>,
+}
+
+/// A token's id and what is added to its logit.
+fn logit_bias(text: &str) -> Result<(u32, f32)> {
+    let (id, bias) = text.split_once('=').context("it is TOKEN=BIAS, as in 42=-1.5")?;
+    let id = id.parse().with_context(|| format!("{id:?} is no token's id"))?;
+    Ok((id, bias.parse().with_context(|| format!("{bias:?} is no number"))?))
 }
 
 /// The files of a model that drafts.
@@ -79,6 +89,7 @@ impl GenerationArgs {
         sampling = sampling.repetition_penalty(self.repetition_penalty.unwrap_or(sampling.penalties.repetition));
         sampling = sampling.presence_penalty(self.presence_penalty.unwrap_or(sampling.penalties.presence));
         sampling = sampling.frequency_penalty(self.frequency_penalty.unwrap_or(sampling.penalties.frequency));
+        let logit_bias: Vec<(u32, f32)> = authors.logit_bias.iter().chain(&self.logit_bias).copied().collect();
         let stop: Vec<String> = authors.stop.iter().chain(&self.stop).cloned().collect();
         let options = match self.max_tokens {
             Some(max_tokens) => authors.max_tokens(max_tokens),
@@ -86,7 +97,7 @@ impl GenerationArgs {
         };
         // A draft model takes the place of n-grams when it is loaded.
         let speculation = self.speculate.as_ref().map(|_| self.draft_tokens(Speculation::ngram()));
-        options.sampling(sampling).ignore_eos(self.ignore_eos).stop(stop).speculate(speculation)
+        options.sampling(sampling).ignore_eos(self.ignore_eos).stop(stop).logit_bias(logit_bias).speculate(speculation)
     }
 
     fn draft_tokens(&self, speculation: Speculation) -> Speculation {

@@ -18,6 +18,7 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--repetition-penalty",
         "--presence-penalty",
         "--frequency-penalty",
+        "--logit-bias",
         "--seed",
         "--stop",
         "--system",
@@ -41,7 +42,7 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "--threads",
         "--format",
     ];
-    const VALUES: [&str; 16] = [
+    const VALUES: [&str; 18] = [
         "",
         "0",
         "1",
@@ -56,6 +57,8 @@ fn argument() -> impl Strategy<Value = Vec<String>> {
         "99999999999999999999",
         "1,2",
         "1,,2",
+        "5=-1",
+        "2048=inf",
         "a",
         "é\u{1b}[2J",
     ];

@@ -97,6 +97,11 @@ fn run_continues_a_text() {
     assert_eq!(answers(&["run", TALES, "--max-tokens", "12", "--greedy"], "Once upon a time\n"), text);
     let penalised = run(&["--greedy", "--presence-penalty", "-0.5", "--stop", "- x", "--stop", "--"]);
     assert_eq!(penalised["ids"].as_array().unwrap().len(), 12);
+    // The first token is forbidden, and another wanted above all.
+    let first = |run: &Value| run["ids"][0].as_u64().unwrap();
+    let (forbidden, wanted) = (format!("{}=-inf", first(&greedy)), "7=1000");
+    assert_ne!(first(&run(&["--greedy", "--logit-bias", &forbidden])), first(&greedy));
+    assert_eq!(run(&["--greedy", "--logit-bias", &forbidden, "--logit-bias", wanted])["ids"], Value::from(vec![7; 12]));
     // It samples unless it is told not to, the same for a seed.
     assert_eq!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "0"])["ids"]);
     assert_ne!(run(&["--cpu"])["ids"], run(&["--cpu", "--seed", "1"])["ids"]);
@@ -370,6 +375,22 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     [&bytes[..at], to, &bytes[at + from.len()..]].concat()
 }
 
+/// Programs read these: figures of a step, and of each kernel in it, with their units.
+fn check_keys(bench: &Value, on_gpu: bool, profiled: bool) {
+    let positive = |value: &Value| value.as_f64().is_some_and(|value| value > 0.0);
+    let (decode, prefill) = (&bench["decode"][0], &bench["prefill"][0]);
+    assert!(decode["context"] == 0 && positive(&decode["tokens_per_second"]) && positive(&decode["bytes_per_token"]), "{bench}");
+    assert!(prefill["tokens"] == 16 && positive(&prefill["tokens_per_second"]) && positive(&prefill["seconds"]), "{bench}");
+    assert_eq!(bench["gpu_bytes"].is_number(), on_gpu, "{bench}");
+    for key in ["dispatches_per_token", "gpu_us_per_token", "host_us_per_token", "arrival_us_per_token"] {
+        assert_eq!(positive(&bench[key]), profiled, "{key}: {bench}");
+    }
+    let kernels = bench["kernels"].as_array().map_or(&[][..], Vec::as_slice);
+    assert!(kernels.iter().all(|kernel| kernel["name"].is_string() && kernel["us"].is_number()), "{bench}");
+    let dispatches: u64 = kernels.iter().map(|kernel| kernel["count"].as_u64().unwrap()).sum();
+    assert_eq!(dispatches, bench["dispatches_per_token"].as_u64().unwrap_or(0), "{bench}");
+}
+
 #[test]
 fn bench_and_adapters_give_figures() {
     let small = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/odd");
@@ -399,6 +420,7 @@ fn bench_and_adapters_give_figures() {
             );
             assert_eq!(bench["roof_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
             assert!(bench["speculation"][0]["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
+            check_keys(&bench, device == ["--gpu"], profiled);
             let batch = &bench["batches"][0];
             assert!(batch["sequences"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
         }
@@ -446,6 +468,11 @@ fn options_are_checked_before_the_weights_are_read() {
         (&["run", "x", "--top-p", "1.5"], "top_p"),
         (&["run", "x", "--repetition-penalty", "0"], "repetition_penalty"),
         (&["run", "x", "--stop", ""], "stop string"),
+        (&["run", "x", "--logit-bias", "2048=1"], "token 2048"),
+        (&["run", "x", "--logit-bias", "5=nan"], "a logit bias of NaN for token 5"),
+        (&["run", "x", "--logit-bias", "5"], "--logit-bias"),
+        (&["chat", "--logit-bias", "king=1"], "\"king\" is no token's id"),
+        (&["run", "x", "--logit-bias", "5=much"], "\"much\" is no number"),
         (&["run", "--ids", "5,2048"], "token 2048"),
         (&["run", "x", "--ids", "5"], "one of them"),
         (&["run", "x", "--session", "no/where/s"], "no/where"),

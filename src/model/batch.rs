@@ -37,8 +37,8 @@ pub struct BatchOptions {
     pub capacity: usize,
     /// Prompts that may wait for a slot: 64, unless it is set.
     pub queue: usize,
-    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU (1024 on its
-    /// matrix units) and 16 on the CPU, unless fewer are set: those that run wait less then, and prompts more.
+    /// Tokens of prompts that are computed between two tokens of the sequences that run: as many as are computed together, 512 on a GPU (2048 on its
+    /// matrix units) and 64 on the CPU, unless fewer are set: those that run wait less then, and prompts more.
     pub piece: Option<usize>,
     /// The type of cached keys and values; see [`SessionOptions::cache`].
     pub cache: Option<Element>,
@@ -89,6 +89,10 @@ pub struct BatchLoad {
 /// A prompt takes a free slot, or waits for one in a queue that has an end. It is computed in pieces, between the steps of those that run, from the first
 /// token on that the slot does not have already: of free slots, the one that has most of its beginning is taken, so that the next turn of a conversation
 /// costs what is new in it. A sequence's tokens are the same as alone, in any company.
+///
+/// A GPU chooses each sequence's tokens by its own options. What it cannot choose by is [`GenerateOptions::logits`], [`GenerateOptions::bad_words`],
+/// [`GenerateOptions::no_repeat_ngram`] and, until there are so many, [`GenerateOptions::min_tokens`]: while one sequence has any of these, the logits of
+/// all that step with it are read back in every step, and none is submitted ahead.
 ///
 /// ```no_run
 /// # async fn serve(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {

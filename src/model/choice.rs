@@ -3,7 +3,7 @@
 use super::{
     engine::{Changes, Choice},
     options::GenerateOptions,
-    sampling::Sampler,
+    sampling::{Sampler, Sampling},
 };
 use crate::{
     error::{Error, Result},
@@ -91,31 +91,30 @@ impl Chooser {
         logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
     }
 
-    /// Can the engine choose the next tokens of these? It chooses for all in the same way, but for their random numbers.
-    pub fn are_for_engine<'a>(mut choosers: impl Iterator<Item = &'a Self> + Clone) -> bool {
-        let Some(first) = choosers.clone().next() else { return false };
-        choosers.all(|chooser| chooser.is_for_engine() && chooser.is_like(first))
+    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are the last of its next step's input.
+    pub fn for_engine<'a>(choosers: impl Iterator<Item = (usize, &'a Self)> + Clone, slots: usize, vocab: usize) -> Choice {
+        let mut draws = vec![(Sampling::GREEDY.options, 0); slots];
+        for (slot, chooser) in choosers.clone() {
+            let Sampling { options, seed, .. } = *chooser.sampler.sampling();
+            draws[slot] = (options, seed);
+        }
+        let changes = choosers.clone().any(|(_, chooser)| chooser.changes_logits()).then(|| Self::changes(choosers, slots, vocab));
+        Choice { draws, changes }
     }
 
-    /// Does the engine choose for both in the same way?
-    fn is_like(&self, other: &Self) -> bool {
-        let (a, b) = (self.options.sampling, other.options.sampling);
-        a.options == b.options && a.penalties == b.penalties && self.bias == other.bias
-    }
-
-    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are its next step's input.
-    pub fn for_engine<'a>(choosers: impl Iterator<Item = (usize, &'a Self)> + Clone, slots: usize, vocab: usize) -> Option<Choice> {
-        let (_, Self { options: GenerateOptions { sampling, .. }, bias, .. }) = choosers.clone().next()?;
-        let changes = || {
-            let (mut dense, mut counts) = (vec![0.0; vocab], vec![0; slots * vocab]);
-            bias.iter().for_each(|(&id, &bias)| dense[id as usize] = bias);
-            choosers.clone().for_each(|(slot, chooser)| chooser.counts_before_last(&mut counts[slot * vocab..][..vocab]));
-            Changes { penalties: sampling.penalties, bias: dense, counts }
-        };
-        let changes = choosers.clone().next()?.1.changes_logits().then(changes);
-        let mut seeds = vec![0; slots];
-        choosers.for_each(|(slot, chooser)| seeds[slot] = chooser.sampler.sampling().seed);
-        Some(Choice { options: sampling.options, seeds, changes })
+    /// What changes the logits of some of `slots` sequences.
+    fn changes<'a>(choosers: impl Iterator<Item = (usize, &'a Self)> + Clone, slots: usize, vocab: usize) -> Changes {
+        let mut biases = choosers.clone().map(|(_, chooser)| &chooser.bias);
+        let alike = biases.next().is_none_or(|first| biases.all(|bias| bias == first));
+        let (mut penalties, mut counts) = (vec![Penalties::NONE; slots], vec![0; slots * vocab]);
+        let mut biases = vec![0.0; if alike { vocab } else { slots * vocab }];
+        for (slot, chooser) in choosers {
+            penalties[slot] = chooser.options.sampling.penalties;
+            chooser.counts_before_last(&mut counts[slot * vocab..][..vocab]);
+            let own = if alike { 0 } else { slot * vocab };
+            chooser.bias.iter().for_each(|(&id, &bias)| biases[own + id as usize] = bias);
+        }
+        Changes { penalties, biases, counts }
     }
 
     /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
@@ -273,20 +272,33 @@ mod tests {
 
     #[test]
     fn the_engine_gets_what_it_needs() {
-        let choice = |options: GenerateOptions| {
+        let begun = |options: GenerateOptions| {
             let mut chooser = chooser(options);
             assert!(chooser.is_for_engine());
             [1, 2, 2, 3].into_iter().for_each(|id| chooser.tokens.push(id));
-            Chooser::for_engine([(0, &chooser), (2, &chooser)].into_iter(), 3, 5).unwrap()
+            chooser
         };
-        let plain = choice(GenerateOptions::default().sampling(Sampling::GREEDY.temperature(0.5).top_k(3).seed(9)));
-        assert_eq!((plain.options, plain.seeds), (SampleOptions::default().temperature(0.5).top_k(3), vec![9, 0, 9]));
+        let choice = |choosers: [&Chooser; 2]| Chooser::for_engine([0, 2].into_iter().zip(choosers), 3, 5);
+        let sampled = Sampling::GREEDY.temperature(0.5).top_k(3).seed(9);
+        let (sampled, greedy) = (begun(GenerateOptions::default().sampling(sampled)), begun(GenerateOptions::default()));
+        let (options, largest) = (SampleOptions::default().temperature(0.5).top_k(3), Sampling::GREEDY.options);
+        let plain = choice([&sampled, &greedy]);
+        assert_eq!(plain.draws, [(options, 9), (largest, 0), (largest, 0)]);
         assert!(plain.changes.is_none());
-        // 0 and 1 are of the prompt; the last token is the step's input, and counted there.
-        let penalised = choice(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5))).changes.unwrap();
+        // 0 and 1 are of the prompt; the last token is the last of the step's input, and counted there.
+        let penalties = Penalties::new(1.0, 0.5, 0.0);
+        let penalised = begun(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
+        let changes = choice([&penalised, &penalised]).changes.unwrap();
         let counts = [Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0];
-        assert_eq!((penalised.counts, penalised.bias), ([counts, [0; 5], counts].concat(), vec![0.0; 5]));
-        let biased = choice(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)])).changes.unwrap();
-        assert_eq!((biased.penalties, biased.bias), (Penalties::NONE, vec![0.0, 0.0, -1.0, 0.0, 1.5]));
+        assert_eq!((changes.counts, changes.biases), ([counts, [0; 5], counts].concat(), vec![0.0; 5]));
+        assert_eq!(changes.penalties, [penalties, Penalties::NONE, penalties]);
+        let biased = begun(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)]));
+        let bias = [0.0, 0.0, -1.0, 0.0, 1.5];
+        let changes = choice([&biased, &biased]).changes.unwrap();
+        assert_eq!((changes.penalties, changes.biases), (vec![Penalties::NONE; 3], bias.to_vec()));
+        // Each has its own.
+        let changes = choice([&biased, &penalised]).changes.unwrap();
+        assert_eq!(changes.penalties, [Penalties::NONE, Penalties::NONE, penalties]);
+        assert_eq!(changes.biases, [bias, [0.0; 5], [0.0; 5]].concat());
     }
 }

@@ -307,16 +307,17 @@ impl EngineSession for CpuSession {
         Ok(())
     }
 
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
         let tokens = tokens.map_or_else(|| std::mem::take(&mut self.next), <[u32]>::to_vec);
         let run = tokens.len() / sequences.len().max(1);
-        let mut logits = self.append(sequences, &tokens, run, CpuModel::logits)?;
-        let mut next = Vec::with_capacity(tokens.len());
+        let mut logits = self.append(sequences, &tokens, rows, CpuModel::logits)?;
+        let mut next = Vec::with_capacity(sequences.len() * rows);
         for (i, row) in logits.chunks_mut(self.model.config.vocab).enumerate() {
-            let sequence = sequences[i / run];
-            let past = self.len(sequence) - run + i % run;
+            // How many tokens come after this one.
+            let (sequence, after) = (sequences[i / rows], rows - 1 - i % rows);
+            let (token, position) = (tokens[(i / rows + 1) * run - 1 - after], self.len(sequence) - 1 - after);
             let choice = self.choice.as_mut().ok_or_else(unchosen)?;
-            next.push(choice.next(sequence, tokens[i], past, row)?);
+            next.push(choice.next(sequence, token, position, row)?);
         }
         self.next.clone_from(&next);
         done(next)

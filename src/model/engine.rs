@@ -15,29 +15,32 @@ pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// How an engine chooses the next token of every sequence.
 pub(super) struct Choice {
-    pub options: SampleOptions,
-    /// Of every sequence. A token's random numbers are those of the position of the token before it.
-    pub seeds: Vec<u64>,
-    /// What changes the logits before.
+    /// By which options, and from which seed. A token's random numbers are those of the position of the token before it.
+    pub draws: Vec<(SampleOptions, u64)>,
+    /// What changes the logits before, of some of them at least.
     pub changes: Option<Changes>,
 }
 
 /// What [`penalize`](crate::transformer::penalize()) takes.
 pub(super) struct Changes {
-    pub penalties: Penalties,
-    /// `[vocab]`
-    pub bias: Vec<f32>,
-    /// `[sequences, vocab]`, without the tokens of the next step: every step counts its own.
+    /// `[sequences]`
+    pub penalties: Vec<Penalties>,
+    /// `[sequences, vocab]`, or `[1, vocab]` where all have the same.
+    pub biases: Vec<f32>,
+    /// `[sequences, vocab]`, without the last token of each: a step counts the last of its own.
     pub counts: Vec<u32>,
 }
 
 impl Choice {
     /// The next token of a sequence, on the CPU: from the `logits` `[vocab]` after `token`, which is at `position`.
     pub fn next(&mut self, sequence: usize, token: u32, position: usize, logits: &mut [f32]) -> Result<u32> {
-        if let Some(Changes { penalties, bias, counts }) = &mut self.changes {
-            penalize_cpu(logits, token, &mut counts[sequence * logits.len()..][..logits.len()], bias, penalties)?;
+        if let Some(Changes { penalties, biases, counts }) = &mut self.changes {
+            let (vocab, own) = (logits.len(), sequence * logits.len());
+            let bias = if biases.len() == vocab { &biases[..] } else { &biases[own..][..vocab] };
+            penalize_cpu(logits, token, &mut counts[own..][..vocab], bias, &penalties[sequence])?;
         }
-        sample_cpu(logits, self.seeds[sequence], position as u32, &self.options)
+        let (options, seed) = &self.draws[sequence];
+        sample_cpu(logits, *seed, position as u32, options)
     }
 }
 
@@ -153,9 +156,9 @@ pub(super) trait EngineSession: Send + Sync {
     fn choose_by(&mut self, choice: Choice) -> Result<()>;
 
     /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the step before this one gives, which had the same
-    /// sequences and, unless [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the token that is chosen after every one, `[sequences, run]`,
-    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where a choice has [`Changes`], a run is one token.
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>>;
+    /// sequences and, unless [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are chosen after the last `rows` of each,
+    /// `[sequences, rows]`, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where a choice has [`Changes`], that is one.
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>>;
 
     /// How many such steps are best submitted beyond the one that is awaited.
     fn steps_ahead(&self) -> usize;

@@ -174,10 +174,8 @@ impl Source for Run {
 impl Run {
     /// Chooses the next token.
     async fn choose(&mut self) -> Result<()> {
-        let chooser = &mut self.sequence.chooser;
-        if !chooser.has_chosen() {
-            let mut logits = self.session.set_text(0, chooser.tokens()).await?;
-            return chooser.of_logits(&mut logits).map(drop);
+        if !self.sequence.chooser.has_chosen() {
+            return self.begin().await;
         }
         if self.verified.is_some() {
             return self.accept();
@@ -196,6 +194,24 @@ impl Run {
         }
         let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)], &mut self.told).await?;
         chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
+    }
+
+    /// Computes the prompt, and chooses the first token.
+    async fn begin(&mut self) -> Result<()> {
+        if self.sequence.chooser.is_for_engine() {
+            self.tell()?;
+            let next = self.session.set_text_next(0, self.sequence.chooser.tokens()).await?;
+            return self.take(&next);
+        }
+        let chooser = &mut self.sequence.chooser;
+        let mut logits = self.session.set_text(0, chooser.tokens()).await?;
+        chooser.of_logits(&mut logits).map(drop)
+    }
+
+    /// Takes the token that the engine chose.
+    fn take(&mut self, next: &[u32]) -> Result<()> {
+        let &id = next.first().ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;
+        self.sequence.chooser.of_engine(id).map(drop)
     }
 
     /// How many of the next tokens can be guessed: one more is chosen after them, and all but that one need room beside the last.
@@ -218,7 +234,7 @@ impl Run {
         let run = [&[chooser.last()], &draft[..]].concat();
         let found = if chooser.is_for_engine() && !chooser.changes_logits() {
             self.tell()?;
-            Found::Next(self.session.step_next(&[0], &run).await?)
+            Found::Next(self.session.step_next(&[0], &run, run.len()).await?)
         } else {
             // The engine does not count these tokens for its penalties.
             self.told &= !chooser.penalises();
@@ -248,7 +264,10 @@ impl Run {
 
     /// Tells the engine how to choose, if it does not know.
     fn tell(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.told, true) { Ok(()) } else { choose_by(&mut self.session, &[(0, &mut self.sequence)]) }
+        if std::mem::replace(&mut self.told, true) {
+            return Ok(());
+        }
+        choose_by(&mut self.session, [(0, &self.sequence.chooser)].into_iter())
     }
 
     /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back before the next step begins.
@@ -263,7 +282,6 @@ impl Run {
             self.pending.push_back(self.session.submit_next(&[0], None)?);
         }
         let next = next.await?;
-        let &id = next.first().ok_or_else(|| Error::Invalid { op: "generate", what: "no sequence".into() })?;
-        self.sequence.chooser.of_engine(id).map(drop)
+        self.take(&next)
     }
 }

@@ -72,15 +72,15 @@ impl Sequence {
 }
 
 /// A step of some sequences of a session, by their numbers, in ascending order: each chooses its next token, or has none to choose for what is wrong with
-/// it alone. Where all want the same and the engine can choose, it does, and only tokens are read back. `told`: does the engine know how these choose?
+/// it alone. Where the engine can choose for all, it does, and only tokens are read back. `told`: does the engine know how these choose?
 pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequence)], told: &mut bool) -> Result<Vec<Result<u32>>> {
     let slots: Vec<usize> = live.iter().map(|(slot, _)| *slot).collect();
     let tokens: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
-    if Chooser::are_for_engine(live.iter().map(|(_, sequence)| &sequence.chooser)) {
+    if live.iter().all(|(_, sequence)| sequence.chooser.is_for_engine()) {
         if !std::mem::replace(told, true) {
-            choose_by(session, live)?;
+            choose_by(session, live.iter().map(|(slot, sequence)| (*slot, &sequence.chooser)))?;
         }
-        let next = session.step_next(&slots, &tokens).await?;
+        let next = session.step_next(&slots, &tokens, 1).await?;
         return Ok(live.iter_mut().zip(next).map(|((_, sequence), id)| sequence.chooser.of_engine(id)).collect());
     }
     // The engine does not see what is chosen here.
@@ -91,10 +91,7 @@ pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequenc
 }
 
 /// Has the session choose the next tokens of these sequences.
-pub(super) fn choose_by(session: &mut Session, live: &[(usize, &mut Sequence)]) -> Result<()> {
+pub(super) fn choose_by<'a>(session: &mut Session, choosers: impl Iterator<Item = (usize, &'a Chooser)> + Clone) -> Result<()> {
     let (slots, vocab) = (session.options().sequences, session.vocab());
-    match Chooser::for_engine(live.iter().map(|(slot, sequence)| (*slot, &sequence.chooser)), slots, vocab) {
-        Some(choice) => session.choose_by(choice),
-        None => Ok(()),
-    }
+    session.choose_by(Chooser::for_engine(choosers, slots, vocab))
 }

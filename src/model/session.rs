@@ -198,6 +198,13 @@ impl Session {
         self.prefill(sequence, &ids[kept..]).await
     }
 
+    /// [`Session::set_text`] for the token that is chosen after the last; see [`Session::step_next`].
+    pub(super) async fn set_text_next(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<u32>> {
+        self.check_sequence(sequence)?;
+        let kept = self.keep_common(sequence, ids);
+        self.prefill_by(sequence, &ids[kept..], |state, last| state.step_next(&[sequence], Some(last), 1)).await
+    }
+
     /// Says which tokens a sequence has after its first `kept`, where steps were submitted without saying it; it forgets those beyond.
     pub(super) fn settle(&mut self, sequence: usize, kept: usize, tokens: &[u32]) {
         self.tokens[sequence].truncate(kept);
@@ -221,12 +228,23 @@ impl Session {
     /// [`Error::Context`] if there is no room, [`Error::Invalid`] for no tokens, tokens that are not in the vocabulary, or a sequence that does not
     /// exist; what the device reports. Nothing is appended then, nor if the future is dropped.
     pub async fn prefill(&mut self, sequence: usize, ids: &[u32]) -> Result<Vec<f32>> {
+        self.prefill_by(sequence, ids, |state, last| state.extend(&[sequence], last, 1)).await
+    }
+
+    /// Appends tokens to a sequence, of which `last` submits the last batch; gives what that gives.
+    async fn prefill_by<T>(
+        &mut self,
+        sequence: usize,
+        ids: &[u32],
+        last: impl FnOnce(&mut dyn EngineSession, &[u32]) -> Result<Pending<T>>,
+    ) -> Result<T> {
         self.check(sequence, ids)?;
-        let batches = ids.chunks(self.batch());
+        let batch = self.batch();
+        let (before, rest) = ids.split_at((ids.len() - 1) / batch * batch);
         let undo = self.undo();
         let (mut submitted, ahead) = (VecDeque::new(), undo.state.pieces_ahead());
-        for (left, batch) in (0..batches.len()).rev().zip(batches) {
-            submitted.push_back(undo.state.extend(&[sequence], batch, usize::from(left == 0))?);
+        for batch in before.chunks(batch) {
+            submitted.push_back(undo.state.extend(&[sequence], batch, 0)?);
             // One batch waits on the device for the one that it computes, and no more: what is dropped ends soon.
             if submitted.len() > ahead
                 && let Some(first) = submitted.pop_front()
@@ -235,13 +253,15 @@ impl Session {
             }
             yield_now().await;
         }
-        let mut logits = Vec::new();
-        for last in submitted {
-            logits = last.await?;
+        let last = last(undo.state, rest)?;
+        yield_now().await;
+        for piece in submitted {
+            piece.await?;
         }
+        let found = last.await?;
         undo.keep();
         self.tokens[sequence].extend(ids);
-        Ok(logits)
+        Ok(found)
     }
 
     /// Appends tokens to a sequence; hands on the logits after each, `[rows, vocab]` for some rows at a time, in order.
@@ -300,12 +320,12 @@ impl Session {
         self.state.choose_by(choice)
     }
 
-    /// [`Session::extend`] for the token that is chosen after every one, `[sequences, run]`; [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where
-    /// the logits are not finite.
-    pub(super) async fn step_next(&mut self, sequences: &[usize], tokens: &[u32]) -> Result<Vec<u32>> {
+    /// [`Session::extend`] for the tokens that are chosen after the last `rows` of each, `[sequences, rows]`;
+    /// [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite.
+    pub(super) async fn step_next(&mut self, sequences: &[usize], tokens: &[u32], rows: usize) -> Result<Vec<u32>> {
         self.check_run(sequences, tokens)?;
         let undo = self.undo();
-        let next = undo.state.step_next(sequences, Some(tokens))?.await?;
+        let next = undo.state.step_next(sequences, Some(tokens), rows)?.await?;
         undo.keep();
         self.appended(sequences, tokens);
         Ok(next)
@@ -324,7 +344,7 @@ impl Session {
             Some(tokens) => self.check_run(sequences, tokens)?,
             None => sequences.iter().try_for_each(|&sequence| self.check_room(sequence, 1))?,
         }
-        self.state.step_next(sequences, tokens)
+        self.state.step_next(sequences, tokens, 1)
     }
 
     /// How many such steps are best submitted beyond the one that is awaited.

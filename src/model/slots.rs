@@ -205,13 +205,34 @@ impl Slots {
             let tokens: Vec<u32> = left.iter().flat_map(|left| &left[..run]).copied().collect();
             let complete: Vec<bool> = left.iter().map(|left| left.len() == run).collect();
             budget -= tokens.len();
-            let mut logits = self.session.extend(&slots, &tokens, usize::from(complete.contains(&true))).await?;
-            for (n, &slot) in slots.iter().enumerate().filter(|(n, _)| complete[*n]) {
-                let vocab = self.session.vocab();
-                self.take(slot, |sequence| sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab]));
+            let ends: Vec<(usize, usize)> = slots.iter().copied().enumerate().filter(|(n, _)| complete[*n]).collect();
+            if ends.is_empty() {
+                self.session.extend(&slots, &tokens, 0).await?;
+            } else if ends.iter().all(|&(_, slot)| self.chooser(slot).is_some_and(Chooser::is_for_engine)) {
+                self.tell(|slot| ends.iter().any(|&(_, end)| end == slot))?;
+                let next = self.session.step_next(&slots, &tokens, 1).await?;
+                ends.into_iter().for_each(|(n, slot)| self.take(slot, |sequence| sequence.chooser.of_engine(next[n])));
+            } else {
                 self.told = false;
+                let (vocab, mut logits) = (self.session.vocab(), self.session.extend(&slots, &tokens, 1).await?);
+                ends.into_iter()
+                    .for_each(|(n, slot)| self.take(slot, |sequence| sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab])));
             }
         }
+    }
+
+    /// What chooses the tokens of a slot's sequence.
+    fn chooser(&self, slot: usize) -> Option<&Chooser> {
+        self.slots[slot].request.as_ref().map(|request| &request.sequence.chooser)
+    }
+
+    /// Tells the engine how the sequences that step choose, and those of slots that do from now on.
+    fn tell(&mut self, also: impl Fn(usize) -> bool) -> Result<()> {
+        let slots = self.slots.iter().enumerate().filter(|(n, slot)| slot.steps() || also(*n));
+        let choosers = slots.filter_map(|(n, slot)| slot.request.as_ref().map(|request| (n, &request.sequence.chooser)));
+        choose_by(&mut self.session, choosers)?;
+        self.told = true;
+        Ok(())
     }
 
     /// What of a prompt is not computed yet.
@@ -228,15 +249,15 @@ impl Slots {
             if slots.is_empty() {
                 return Ok(());
             }
-            if !Chooser::are_for_engine(live.iter().map(|(_, sequence)| &sequence.chooser)) {
+            if !live.iter().all(|(_, sequence)| sequence.chooser.is_for_engine()) {
                 let chosen = step(&mut self.session, &mut live, &mut self.told).await?;
                 slots.into_iter().zip(chosen).for_each(|(slot, chosen)| self.take(slot, |_| chosen));
                 return Ok(());
             }
-            if !std::mem::replace(&mut self.told, true) {
-                choose_by(&mut self.session, &live)?;
-            }
             let last: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
+            if !self.told {
+                self.tell(|_| false)?;
+            }
             let first = self.session.submit_next(&slots, Some(&last))?;
             self.ahead = Ahead { slots, steps: VecDeque::from([first]) };
         }
@@ -369,9 +390,9 @@ mod tests {
         fn choose_by(&mut self, choice: Choice) -> Result<()> {
             self.0.choose_by(choice)
         }
-        fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
+        fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
             self.call()?;
-            self.0.step_next(sequences, tokens)
+            self.0.step_next(sequences, tokens, rows)
         }
         fn steps_ahead(&self) -> usize {
             self.0.steps_ahead()

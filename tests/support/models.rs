@@ -37,20 +37,20 @@ pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element)
     model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
 }
 
-/// A model with another context than its file says.
-pub struct LongContext(Checkpoint, ModelConfig);
+/// A model of another configuration than its file has.
+pub struct Reconfigured(Checkpoint, ModelConfig);
 
-impl LongContext {
-    /// A small random model with room for so many tokens.
-    pub fn open(name: &str, context: usize) -> Self {
+impl Reconfigured {
+    /// A small random model, of which something is changed.
+    pub fn open(name: &str, change: impl FnOnce(&mut ModelConfig)) -> Self {
         let checkpoint = Checkpoint::open(directory(name)).unwrap();
         let mut config = checkpoint.config().clone();
-        config.context = context;
+        change(&mut config);
         Self(checkpoint, config)
     }
 }
 
-impl ModelFile for LongContext {
+impl ModelFile for Reconfigured {
     fn config(&self) -> &ModelConfig {
         &self.1
     }

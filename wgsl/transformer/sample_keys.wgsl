@@ -11,4 +11,4 @@ fn key_at(row: u32, column: u32) -> u32 {
 }
 
 // How far the logit of a key lies below that of the largest, in octaves of weight.
-fn octaves_below(largest: u32, key: u32) -> u32 { return distance_below(from_key(largest), from_key(key), params.scale); }
+fn octaves_below(largest: u32, key: u32, scale: f32) -> u32 { return distance_below(from_key(largest), from_key(key), scale); }

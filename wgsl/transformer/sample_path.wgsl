@@ -1,7 +1,7 @@
 // A search for the key at which a row's largest logits are enough: there are k of them, or their weights reach a share. It goes digit by digit, eight
 // bits a pass. In every pass all chunks add up, for each value of the digit, how many logits or what weight it has among those with the digits so far;
-// the next dispatch finds the digit, each workgroup for itself. The kernel that includes this has `bins` [rows, passes, 256, 2] and
-// `path` [rows, passes + 1, 3].
+// the next dispatch finds the digit, each workgroup for itself. A row that needs no search of a kind has nothing in its bins, and goes through its passes
+// as it came. The kernel that includes this has `bins` [rows, passes, 256, 2] and `path` [rows, passes + 1, 3].
 
 // A whole number of 64 bits: the lower word, the upper one.
 alias Wide = vec2<u32>;
@@ -14,12 +14,12 @@ fn subtract(a: Wide, b: Wide) -> Wide { return Wide(a.x - b.x, a.y - b.y - u32(a
 fn is_less(a: Wide, b: Wide) -> bool { return a.y < b.y || (a.y == b.y && a.x < b.x); }
 fn product(a: u32, b: u32) -> Wide { return Wide(a * b, upper(a, b)); }
 
-const WEIGHTS: u32 = 1u;
-
 // What came before a pass: nothing, the first pass of a search by number or by weight, or a later one.
 const NOTHING: u32 = 0u;
 const FIRST_BY_NUMBER: u32 = 1u;
 const FIRST_BY_WEIGHT: u32 = 2u;
+const BY_NUMBER: u32 = 3u;
+const BY_WEIGHT: u32 = 4u;
 
 struct Path {
     // The digits that were found; the others are 0.
@@ -34,7 +34,7 @@ var<workgroup> found: array<u32, 3>;
 fn path_at(row: u32, pass_index: u32) -> u32 { return 3u * (row * (params.passes + 1u) + pass_index); }
 
 // The path that the pass before this dispatch ends in. THREADS is the number of a digit's values.
-fn settled(row: u32, ids: Ids) -> Path {
+fn settled(row: u32, draw: Draw, ids: Ids) -> Path {
     if params.before == NOTHING { return Path(); }
     // From the largest digit down.
     let digit = THREADS - 1u - ids.local;
@@ -53,13 +53,16 @@ fn settled(row: u32, ids: Ids) -> Path {
     let slot = path_at(row, params.pass_index - 1u);
     var key = path[slot];
     var need = Wide(path[slot + 1u], path[slot + 2u]);
+    let by_weight = params.before == FIRST_BY_WEIGHT || params.before == BY_WEIGHT;
+    let searched = searches(draw, select(NUMBERS, WEIGHTS, by_weight));
+    let came = Path(key, need);
     if params.before == FIRST_BY_NUMBER {
         key = 0u;
-        need = Wide(params.k, 0u);
+        need = Wide(draw.k, 0u);
     }
     if params.before == FIRST_BY_WEIGHT {
         key = 0u;
-        need = share_of(sums[THREADS - 1u]);
+        need = share_of(sums[THREADS - 1u], draw.share);
     }
     let above = subtract(sums[ids.local], own);
     if is_less(above, need) && !is_less(sums[ids.local], need) {
@@ -69,15 +72,16 @@ fn settled(row: u32, ids: Ids) -> Path {
         found[2] = rest.y;
     }
     workgroupBarrier();
-    let result = Path(found[0], Wide(found[1], found[2]));
+    var result = Path(found[0], Wide(found[1], found[2]));
     workgroupBarrier();
+    if !searched { result = came; }
     return result;
 }
 
 // share · 2^-32 of a sum, rounded up, and at least 1.
-fn share_of(sum: Wide) -> Wide {
-    let low = product(sum.x, params.share);
-    let all = add(product(sum.y, params.share), Wide(low.y, 0u));
+fn share_of(sum: Wide, share: u32) -> Wide {
+    let low = product(sum.x, share);
+    let all = add(product(sum.y, share), Wide(low.y, 0u));
     let least = add(all, Wide(u32(low.x != 0u), 0u));
     return Wide(max(least.x, u32(least.y == 0u)), least.y);
 }

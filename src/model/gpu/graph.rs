@@ -12,13 +12,13 @@ use crate::{
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
-        engine::SessionOptions,
+        engine::{Changes, Choice, SessionOptions},
         layers::{GpuEnds, GpuLayer, GpuTable},
     },
     ops::{
         bitnet::{self, Layout, Norm, QuantizedActivations},
         tensor,
-        transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions},
+        transformer::{self, Draws, KvCache, NewTokens, Penalties},
     },
     spans::span,
     weights::ternary::matrix::TernaryMatrix,
@@ -117,19 +117,48 @@ impl Input {
 
 /// How tokens are chosen.
 pub(super) struct GpuChoice {
-    pub options: SampleOptions,
-    /// `[sequences, 2]`
-    pub seeds: Tensor<u32>,
-    pub changes: Option<GpuChanges>,
+    draws: Draws,
+    changes: Option<GpuChanges>,
 }
 
 /// What changes the logits before.
-pub(super) struct GpuChanges {
-    pub penalties: Penalties,
-    /// `[vocab]`
-    pub bias: Tensor<f32>,
+struct GpuChanges {
+    /// `[sequences, 4]`
+    penalties: Tensor<f32>,
+    /// `[sequences, vocab]`, or one for all.
+    biases: Tensor<f32>,
     /// `[sequences, vocab]`: kept by the steps themselves.
-    pub counts: Tensor<u32>,
+    counts: Tensor<u32>,
+}
+
+impl GpuChoice {
+    /// A choice for tokens of a vocabulary of so many.
+    pub fn new(context: &Context, choice: &Choice, vocab: usize) -> Result<Self> {
+        let matrix = |len: usize| [len.checked_div(vocab).unwrap_or(0), vocab];
+        let changes = |Changes { penalties, biases, counts }: &Changes| -> Result<_> {
+            let penalties = Penalties::upload(context, penalties)?;
+            let (biases, counts) = (context.upload(biases, matrix(biases.len()))?, context.upload(counts, matrix(counts.len()))?);
+            Ok(GpuChanges { penalties, biases, counts })
+        };
+        Ok(Self { draws: Draws::new(context, &choice.draws)?, changes: choice.changes.as_ref().map(changes).transpose()? })
+    }
+
+    /// Overwrites it, where steps that were recorded with it choose in the new way then; else it gives false.
+    pub fn rewrite(&self, choice: &Choice) -> Result<bool> {
+        let changes = match (&self.changes, &choice.changes) {
+            (None, None) => None,
+            (Some(own), Some(changes)) if own.biases.len() == changes.biases.len() => Some((own, changes)),
+            _ => return Ok(false),
+        };
+        if !self.draws.rewrite(&choice.draws)? {
+            return Ok(false);
+        }
+        let Some((own, Changes { penalties, biases, counts })) = changes else { return Ok(true) };
+        own.penalties.write(&Penalties::words(penalties)?)?;
+        own.biases.write(biases)?;
+        own.counts.write(counts)?;
+        Ok(true)
+    }
 }
 
 /// A recorded step of some sequences.
@@ -143,7 +172,7 @@ pub(super) enum Given {
     Nothing,
     /// Logits, `[sequences · rows, vocab]`; states, `[sequences · rows, hidden]`; or the residual stream, `[sequences · run, hidden]`.
     Rows(Tensor<f32>),
-    /// The next token after each, `[sequences · run]`.
+    /// Tokens that were chosen, `[sequences · rows]`.
     Next(Tensor<u32>),
 }
 
@@ -164,8 +193,9 @@ pub(super) enum Wanted<'a> {
     Logits(usize),
     /// The states of the last tokens of each sequence, so many: after the final norm.
     States(usize),
-    /// The token that is chosen after every one. Of a sequence's single token, it takes the place: it stays on the GPU as the next step's input.
-    Next(&'a GpuChoice),
+    /// The tokens that are chosen after the last ones of each sequence, so many. Of a sequence's single token, the chosen one takes the place: it stays on the
+    /// GPU as the next step's input.
+    Next(&'a GpuChoice, usize),
     /// The residual stream of all tokens: other layers follow elsewhere.
     Stream,
 }
@@ -411,8 +441,8 @@ impl GpuModel {
             Wanted::Logits(0) | Wanted::States(0) => Given::Nothing,
             Wanted::Logits(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?),
             Wanted::States(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?),
-            Wanted::Next(choice) => {
-                let logits = self.logits(&mut encoder, &x, 0, input.tokens.len())?;
+            Wanted::Next(choice, rows) => {
+                let logits = self.of_last(&mut encoder, &x, input, rows, Self::logits)?;
                 Given::Next(choose(&mut encoder, &logits, input, choice)?)
             }
         };
@@ -519,13 +549,13 @@ fn linear(
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
 }
 
-/// Records the choice of the tokens that follow those of `input`.
+/// Records the choice of the tokens that follow the last ones of `input`, of which there are logits.
 fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, input: &Input, choice: &GpuChoice) -> Result<Tensor<u32>> {
     let (tokens, new) = (&input.tokens, input.new_tokens());
-    if let Some(GpuChanges { penalties, bias, counts }) = &choice.changes {
-        transformer::penalize(encoder, logits, tokens, &new, counts, bias, penalties)?;
+    if let Some(GpuChanges { penalties, biases, counts }) = &choice.changes {
+        transformer::penalize(encoder, logits, tokens, &new, counts, biases, penalties)?;
     }
-    let next = if input.run == 1 { tokens.clone() } else { Tensor::uninit(encoder.context(), [tokens.len()])? };
-    transformer::sample_into(encoder, logits, &Draws { seeds: &choice.seeds, new }, &choice.options, &next)?;
+    let next = if input.run == 1 { tokens.clone() } else { Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])? };
+    transformer::sample_into(encoder, logits, &new, &choice.draws, &next)?;
     Ok(next)
 }

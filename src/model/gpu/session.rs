@@ -1,6 +1,6 @@
 //! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and again.
 
-use super::graph::{Given, GpuChanges, GpuChoice, GpuModel, Input, Memory, Run, Step, Wanted};
+use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Run, Step, Wanted};
 use crate::{
     choices,
     error::Result,
@@ -69,8 +69,8 @@ pub(super) enum Rows {
     Logits(usize),
     /// The states of the last tokens of each sequence, so many.
     States(usize),
-    /// The token that is chosen after every one.
-    Next,
+    /// The tokens that are chosen after the last ones of each sequence, so many.
+    Next(usize),
 }
 
 /// What a step has given.
@@ -129,17 +129,17 @@ impl GpuModel {
         let model = Arc::new(self.on(context));
         let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
         // The way to choose that takes most.
-        let choice = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
+        let options = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
         if self.ends.head.is_some() {
-            session.choose_by(Choice { options: choice, seeds: vec![0; sequences], changes: None })?;
+            session.choose_by(Choice { draws: vec![(options, 0); sequences], changes: None })?;
         }
         let batch = self.batch;
         let run = capacity.min(batch);
         let prompts = sequences.min(batch / run);
-        session.record_kind(self.kind(prompts, run, Rows::Logits(1)), capacity, Run::Again)?;
+        session.record_kind(self.kind(prompts, run, Rows::Next(1)), capacity, Run::Again)?;
         // Larger ones are not kept, so that one of them is there at a time.
         for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
-            session.record_kind(self.kind(sequences, 1, Rows::Next), capacity, Run::Again)?;
+            session.record_kind(self.kind(sequences, 1, Rows::Next(1)), capacity, Run::Again)?;
         }
         // Shorter prompts, and many together, may take more for attention than the longest does.
         let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
@@ -183,13 +183,13 @@ impl GpuModel {
             }
         }
         // The largest logit, and the way to choose that takes most: others take a part of its kernels.
-        let (context, vocab) = (&model.context, self.config.vocab);
+        let vocab = self.config.vocab;
         for options in [SampleOptions::default().temperature(0.0), SampleOptions::default().top_k(2).top_p(0.5)] {
-            let (seeds, bias) = (Tensor::uninit(context, [sequences, 2])?, Tensor::uninit(context, [vocab])?);
-            let changes = GpuChanges { penalties: Penalties::NONE, bias, counts: Tensor::uninit(context, [sequences, vocab])? };
-            session.choice = Some(GpuChoice { options, seeds, changes: Some(changes) });
+            let changes =
+                Changes { penalties: vec![Penalties::NONE; sequences], biases: vec![0.0; vocab], counts: vec![0; sequences * vocab] };
+            session.choose_by(Choice { draws: vec![(options, 0); sequences], changes: Some(changes) })?;
             for sequences in lengths(sequences, self.context.capabilities()) {
-                record(&session, self.kind(sequences, 1, Rows::Next))?;
+                record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
             }
         }
         Ok(plan.kernels())
@@ -229,7 +229,7 @@ impl GpuSession {
 
     /// Does such a step count its tokens itself? It can be submitted again then without anything being written.
     fn advances(&self, kind: Kind) -> bool {
-        kind.run == 1 && kind.given == Rows::Next && self.stream.is_none()
+        kind.run == 1 && kind.given == Rows::Next(1) && self.stream.is_none()
     }
 
     /// The input of a step of so many sequences, of up to `longest` tokens with it.
@@ -246,18 +246,15 @@ impl GpuSession {
             _ if self.model.ends.head.is_none() => Wanted::Stream,
             Rows::Logits(rows) => Wanted::Logits(rows),
             Rows::States(rows) => Wanted::States(rows),
-            Rows::Next => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?),
+            Rows::Next(rows) => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, rows),
         };
         self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
     }
 
     /// The recorded step of a kind that has tokens see up to `longest` positions.
     fn recorded(&mut self, kind: Kind, longest: usize) -> Result<Arc<Step>> {
-        let rows = match kind.given {
-            Rows::Logits(rows) | Rows::States(rows) => kind.sequences * rows,
-            Rows::Next => kind.sequences * kind.run,
-        };
-        if kind.sequences * kind.run > SHORT || rows > FEW_ROWS {
+        let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
+        if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
             return Ok(Arc::new(self.record_kind(kind, longest, Run::Once)?));
         }
         let serves = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
@@ -372,26 +369,18 @@ impl EngineSession for GpuSession {
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
-        let (context, sequences, vocab) = (&self.model.context, self.lengths.len(), self.model.config.vocab);
-        let seeds: Vec<u32> = choice.seeds.iter().flat_map(|&seed| [seed as u32, (seed >> 32) as u32]).collect();
-        if let (Some(before), None) = (&self.choice, &choice.changes)
-            && before.changes.is_none()
-            && before.options == choice.options
+        if let Some(before) = &self.choice
+            && before.rewrite(&choice)?
         {
-            // The recorded step is as good as another.
-            return before.seeds.write(&seeds);
+            return Ok(());
         }
-        let changes = |Changes { penalties, bias, counts }: Changes| -> Result<_> {
-            Ok(GpuChanges { penalties, bias: context.upload(&bias, [vocab])?, counts: context.upload(&counts, [sequences, vocab])? })
-        };
-        let (seeds, changes) = (context.upload(&seeds, [sequences, 2])?, choice.changes.map(changes).transpose()?);
-        self.choice = Some(GpuChoice { options: choice.options, seeds, changes });
-        self.steps.retain(|kept| kept.kind.given != Rows::Next);
+        self.choice = Some(GpuChoice::new(&self.model.context, &choice, self.model.config.vocab)?);
+        self.steps.retain(|kept| !matches!(kept.kind.given, Rows::Next(_)));
         Ok(())
     }
 
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
-        Ok(Box::pin(Found::next(self.submit(sequences, tokens, &[], Rows::Next)?)))
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
+        Ok(Box::pin(Found::next(self.submit(sequences, tokens, &[], Rows::Next(rows))?)))
     }
 
     fn steps_ahead(&self) -> usize {
@@ -432,10 +421,10 @@ impl EngineSession for GpuSession {
         let runs: Vec<u32> = (0..sequences).flat_map(|sequence| [sequence as u32, past as u32]).collect();
         self.runs.write(&runs)?;
         self.counted.clear();
-        self.choose_by(Choice { options: SampleOptions::default().temperature(0.0), seeds: vec![0; sequences], changes: None })?;
+        self.choose_by(Choice { draws: vec![(SampleOptions::default().temperature(0.0), 0); sequences], changes: None })?;
         // One that can be run again for the same position.
-        let input = self.input(Kind { sequences, run: 1, given: Rows::Next }, past + 1)?;
+        let input = self.input(Kind { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
         let choice = self.choice.as_ref().ok_or_else(unchosen)?;
-        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice), Run::Again)?.recording)
+        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice, 1), Run::Again)?.recording)
     }
 }

@@ -367,8 +367,8 @@ impl EngineSession for SplitSession {
         locked(&self.flight).sessions.last_mut().map_or_else(|| Err(unchosen()), |session| session.choose_by(choice))
     }
 
-    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>) -> Result<Pending<Vec<u32>>> {
-        Ok(Box::pin(Found::next(self.begin(sequences, tokens, Rows::Next)?)))
+    fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
+        Ok(Box::pin(Found::next(self.begin(sequences, tokens, Rows::Next(rows))?)))
     }
 
     /// A token is chosen by the last device, and known to the first when the host has seen it.

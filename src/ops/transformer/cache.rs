@@ -73,6 +73,16 @@ impl NewTokens<'_> {
         }
         Ok(n)
     }
+
+    /// After how many of the last tokens of each run so many rows come: the same number of each.
+    pub(super) fn check_last(&self, op: &'static str, rows: usize) -> Result<usize> {
+        let n = self.check(op, self.runs.shape().dims()[0].saturating_mul(self.run))?;
+        let each = rows.checked_div(n).unwrap_or(self.run);
+        if rows != n * each || !(1..=self.run).contains(&each) {
+            return Err(Error::Invalid { op, what: format!("{rows} rows after {n} runs of {} tokens", self.run) });
+        }
+        Ok(each)
+    }
 }
 
 /// The keys and values of one layer on the GPU, for `sequences` sequences of up to `capacity` tokens; in `f32`, or in `f16` at half the size.

@@ -3,7 +3,7 @@
 use super::cache::NewTokens;
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -13,12 +13,19 @@ use crate::{
     params, wgsl,
 };
 
-params! { struct Params { length: u32, vocab: u32, sequences: u32, repetition: f32, inverse: f32, presence: f32, frequency: f32, zero: u32 } }
+params! { struct Params { length: u32, vocab: u32, sequences: u32, biases: u32, run: u32, zero: u32 } }
 
 static PENALIZE: Kernel = Kernel::trusted(
     "penalize",
     Params::FIELDS,
-    &[read("tokens", U32), read("runs", U32), read("bias", F32), read_write("counts", U32), read_write("logits", F32)],
+    &[
+        read("tokens", U32),
+        read("runs", U32),
+        read("penalties", F32),
+        read("biases", F32),
+        read_write("counts", U32),
+        read_write("logits", F32),
+    ],
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "transformer/penalize"])],
 )
 .flat();
@@ -27,7 +34,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&PENALIZE];
 
 const OP: &str = "penalize";
 
-/// What [`penalize`] makes of the logits of tokens that a sequence has.
+/// What [`penalize`] makes of the logits of tokens that a sequence has, for each sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Penalties {
@@ -73,6 +80,20 @@ impl Penalties {
         self.repetition.recip().min(f32::MAX)
     }
 
+    /// Those of some sequences as [`penalize`] takes them, `[sequences, 4]`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for penalties out of range; what the device reports.
+    pub fn upload(context: &Context, sequences: &[Self]) -> Result<Tensor<f32>> {
+        context.upload(&Self::words(sequences)?, [sequences.len(), 4])
+    }
+
+    /// The numbers of [`Penalties::upload`].
+    pub(crate) fn words(sequences: &[Self]) -> Result<Vec<f32>> {
+        sequences.iter().try_for_each(Self::check)?;
+        Ok(sequences.iter().flat_map(|own| [own.repetition, own.inverse(), own.presence, own.frequency]).collect())
+    }
+
     /// The logit of a token that was generated so many times; [`Penalties::SEEN`] as in [`penalize`].
     pub(crate) fn apply(&self, logit: f32, count: u32) -> f32 {
         if count == 0 {
@@ -86,40 +107,47 @@ impl Penalties {
     }
 }
 
-/// Changes `logits` `[rows, vocab]`, those after one new token of each sequence, in place. `bias` `[vocab]` is added where it is not 0; then come the penalties. `counts` `[sequences, vocab]`
-/// says how often each token was generated, plus [`Penalties::SEEN`] for tokens of the prompt; of `tokens` `[rows]`, the new ones, the count
-/// is raised first. So a step that is run again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
+/// Changes `logits` `[rows, vocab]`, those after the last token of each run, in place. `biases` `[sequences, vocab]`, or one for all `[1, vocab]`, are added
+/// where they are not 0; then come the penalties, those of [`Penalties::upload`]. `counts` `[sequences, vocab]` says how often each token was generated, plus
+/// [`Penalties::SEEN`] for tokens of the prompt; of `tokens` `[rows · run]`, the new ones, the count of each run's last is raised first. So a step that is run
+/// again and again keeps its counts by itself. Each sum and product is rounded, as on the CPU.
 ///
 /// # Errors
-/// [`Error::Invalid`] for penalties out of range, or runs of several tokens; [`Error::Shape`] for tensors that do not fit.
+/// [`Error::Invalid`] for rows that are not those of the runs; [`Error::Shape`] for tensors that do not fit.
 pub fn penalize(
     encoder: &mut Encoder,
     logits: &Tensor<f32>,
     tokens: &Tensor<u32>,
     new: &NewTokens<'_>,
     counts: &Tensor<u32>,
-    bias: &Tensor<f32>,
-    penalties: &Penalties,
+    biases: &Tensor<f32>,
+    penalties: &Tensor<f32>,
 ) -> Result<()> {
-    penalties.check()?;
     let (rows, vocab) = logits.shape().as_matrix();
-    if new.check(OP, rows)? != rows {
-        return Err(Error::Invalid { op: OP, what: format!("runs of {} tokens; each is counted before the next is chosen", new.run) });
+    let all = rows.saturating_mul(new.run);
+    if new.check(OP, all)? != rows {
+        return Err(Error::Invalid { op: OP, what: format!("{rows} rows; one comes after each run of {} tokens", new.run) });
     }
     let sequences = counts.shape().dims()[0];
     if sequences == 0 && rows > 0 {
         return Err(Error::Invalid { op: OP, what: "no counts".into() });
     }
-    let shapes = [("the tokens", tokens.shape(), vec![rows]), ("the counts", counts.shape(), vec![sequences, vocab])];
-    for (what, shape, dims) in shapes.into_iter().chain([("the bias", bias.shape(), vec![vocab])]) {
+    let shared = biases.shape().dims() == [1, vocab];
+    let shapes = [
+        ("the tokens", tokens.shape(), vec![all]),
+        ("the counts", counts.shape(), vec![sequences, vocab]),
+        ("the biases", biases.shape(), vec![if shared { 1 } else { sequences }, vocab]),
+        ("the penalties", penalties.shape(), vec![sequences, 4]),
+    ];
+    for (what, shape, dims) in shapes {
         if shape.dims() != dims {
             return Err(Error::Shape { op: OP, what, expected: format!("{dims:?}"), found: shape });
         }
     }
-    let &Penalties { repetition, presence, frequency } = penalties;
-    let (length, vocab, inverse) = (logits.len() as u32, vocab as u32, penalties.inverse());
-    let params = Params { length, vocab, sequences: sequences as u32, repetition, inverse, presence, frequency, zero: 0 };
-    encoder.dispatch(&PENALIZE, &params, &[tokens, new.runs, bias, counts, logits], [logits.len(), 1, 1])
+    let biased = if shared { 1 } else { sequences as u32 };
+    let (length, vocab, sequences, run) = (logits.len() as u32, vocab as u32, sequences as u32, new.run as u32);
+    let params = Params { length, vocab, sequences, biases: biased, run, zero: 0 };
+    encoder.dispatch(&PENALIZE, &params, &[tokens, new.runs, penalties, biases, counts, logits], [logits.len(), 1, 1])
 }
 
 /// The CPU twin for one sequence: the same bits, but of numbers that are too small to be normal.

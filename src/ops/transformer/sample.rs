@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -21,8 +21,7 @@ use std::cmp::Ordering;
 
 params! {
     struct Params {
-        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, k: u32, share: u32, least: u32, run: u32,
-        sequences: u32, scale: f32
+        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, each: u32, skipped: u32, sequences: u32
     }
 }
 
@@ -45,6 +44,9 @@ macro_rules! chunk {
     };
 }
 
+/// Words of a sequence in [`Draws`].
+const WORDS: usize = 8;
+
 static SAMPLE_LARGEST: Kernel = Kernel::trusted(
     "sample_largest",
     Params::FIELDS,
@@ -54,14 +56,22 @@ static SAMPLE_LARGEST: Kernel = Kernel::trusted(
 static SAMPLE_COUNT: Kernel = Kernel::trusted(
     "sample_count",
     Params::FIELDS,
-    &[read("logits", F32), read("largest", U32), read_write("bins", U32), read_write("path", U32)],
-    &[chunk!("transformer/sample_path", "transformer/sample_count").workgroup_bytes(5136)],
+    &[read("logits", F32), read("largest", U32), read_write("bins", U32), read_write("path", U32), read("draws", U32), read("runs", U32)],
+    &[chunk!("transformer/sample_draws", "transformer/sample_path", "transformer/sample_count").workgroup_bytes(5136)],
 );
 static SAMPLE_TIES: Kernel = Kernel::trusted(
     "sample_ties",
     Params::FIELDS,
-    &[read("logits", F32), read("largest", U32), read_write("bins", U32), read_write("path", U32), read_write("ties", U32)],
-    &[chunk!("transformer/sample_path", "transformer/sample_ties").workgroup_bytes(3088)],
+    &[
+        read("logits", F32),
+        read("largest", U32),
+        read_write("bins", U32),
+        read_write("path", U32),
+        read_write("ties", U32),
+        read("draws", U32),
+        read("runs", U32),
+    ],
+    &[chunk!("transformer/sample_draws", "transformer/sample_path", "transformer/sample_ties").workgroup_bytes(3088)],
 );
 static SAMPLE_DRAW: Kernel = Kernel::trusted(
     "sample_draw",
@@ -71,22 +81,23 @@ static SAMPLE_DRAW: Kernel = Kernel::trusted(
         read("largest", U32),
         read("path", U32),
         read("ties", U32),
-        read("seeds", U32),
+        read("draws", U32),
         read("runs", U32),
         read_write("best", U32),
     ],
-    &[chunk!("transformer/sample_draw").workgroup_bytes(2048)],
+    &[chunk!("transformer/sample_draws", "transformer/sample_draw").workgroup_bytes(2048)],
 );
 static SAMPLE_MERGE: Kernel = Kernel::trusted(
     "sample_merge",
     Params::FIELDS,
-    &[read("largest", U32), read("best", U32), read_write("chosen", U32)],
-    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_merge"], 1).workgroup_bytes(1024)],
+    &[read("largest", U32), read("best", U32), read("draws", U32), read("runs", U32), read_write("chosen", U32)],
+    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_draws", "transformer/sample_merge"], 1)
+        .workgroup_bytes(1024)],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&SAMPLE_LARGEST, &SAMPLE_COUNT, &SAMPLE_TIES, &SAMPLE_DRAW, &SAMPLE_MERGE];
 
-/// How [`sample`] chooses: of the `top_k` largest logits the fewest, largest first, whose probability reaches `top_p`, of those the ones that are at
+/// How [`sample`] chooses for a sequence: of the `top_k` largest logits the fewest, largest first, whose probability reaches `top_p`, of those the ones that are at
 /// least `min_p` as likely as the largest, and one of these at random.
 ///
 /// Logits are in order: largest first, 0 before -0, of equal ones the lower id. Probabilities are relative to the `top_k`, at the temperature. They are
@@ -158,6 +169,15 @@ impl SampleOptions {
         Ok(())
     }
 
+    /// How many are kept; all where there are no more.
+    fn k(&self) -> u32 {
+        match self.top_k {
+            _ if self.is_greedy() => 1,
+            0 => ALL,
+            k => u32::try_from(k).unwrap_or(ALL),
+        }
+    }
+
     /// `top_p` in units of 2^-32; none where all are kept.
     fn share(&self) -> Option<u32> {
         (self.top_p < 1.0).then_some((f64::from(self.top_p) * 2f64.powi(32)) as u32)
@@ -171,27 +191,79 @@ impl SampleOptions {
 
 const OP: &str = "sample";
 
-/// What the random numbers of [`sample`] follow from, and nothing else: so a sequence's tokens do not depend on those beside it.
-#[derive(Clone, Copy, Debug)]
-pub struct Draws<'a> {
-    /// `[sequences, 2]`: the seed of each, its lower word first.
-    pub seeds: &'a Tensor<u32>,
-    /// The tokens that the rows come after. With the same seed, every position has its own random numbers.
-    pub new: NewTokens<'a>,
+/// Of [`Draws`]: no number of tokens, and no share, limits those that are kept.
+const ALL: u32 = u32::MAX;
+
+/// How tokens are chosen for each of some sequences, on the GPU: nothing else decides a sequence's tokens, so they do not depend on those beside it.
+#[derive(Clone, Debug)]
+pub struct Draws {
+    /// `[sequences, 8]`: see `sample_draws.wgsl`.
+    table: Tensor<u32>,
+    searches: Searches,
+}
+
+/// What has to be found for some of the sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Searches {
+    /// Does one draw, or do all take the largest logit?
+    draws: bool,
+    by_number: bool,
+    by_weight: bool,
+}
+
+impl Draws {
+    /// By the options of each sequence, and its seed. With the same seed, every position has its own random numbers.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options out of range; what the device reports.
+    pub fn new(context: &Context, sequences: &[(SampleOptions, u64)]) -> Result<Self> {
+        let (words, searches) = Self::read(sequences)?;
+        Ok(Self { table: context.upload(&words, [sequences.len(), WORDS])?, searches })
+    }
+
+    /// Overwrites them, where what was recorded with them chooses by the new ones then; else it gives false.
+    #[cfg(feature = "models")]
+    pub(crate) fn rewrite(&self, sequences: &[(SampleOptions, u64)]) -> Result<bool> {
+        let (words, searches) = Self::read(sequences)?;
+        let serves = searches == self.searches && words.len() == self.table.len();
+        if serves { self.table.write(&words).map(|()| true) } else { Ok(false) }
+    }
+
+    fn read(sequences: &[(SampleOptions, u64)]) -> Result<(Vec<u32>, Searches)> {
+        let (mut words, mut searches) = (Vec::with_capacity(WORDS * sequences.len()), Searches::default());
+        for (options, seed) in sequences {
+            options.check()?;
+            let draws = !options.is_greedy();
+            searches.draws |= draws;
+            searches.by_number |= draws && options.top_k > 0;
+            searches.by_weight |= draws && options.share().is_some();
+            let scale = if draws { race::scale(options.temperature) } else { 0.0 };
+            let least = if draws { options.least() } else { 0 };
+            let share = options.share().unwrap_or(ALL);
+            words.extend([*seed as u32, (seed >> 32) as u32, scale.to_bits(), least, options.k(), share, 0, 0]);
+        }
+        Ok((words, searches))
+    }
+
+    /// How many sequences there are.
+    fn sequences(&self) -> usize {
+        self.table.len() / WORDS
+    }
 }
 
 /// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that has a NaN, and, unless it is taken for being the
-/// largest, where the largest logit is not finite.
+/// largest, where the largest logit is not finite. The rows come after the last tokens of each run of `new`, as many of each, which are of the sequences of
+/// `draws`.
 ///
 /// Of the tokens that are kept, the one with the largest logit / temperature + g is taken, where g is Gumbel noise that follows from the seed, the
 /// position and the token: it has the probability that softmax gives it, up to 2^-22 of it. All that follows from a logit's difference to the largest is
 /// computed in integers: where logits are equal, so are tokens, on every device.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options out of range; [`Error::Shape`] if seeds or runs do not fit.
-pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, draws: &Draws<'_>, options: &SampleOptions) -> Result<Tensor<u32>> {
+/// [`Error::Invalid`] for rows that are not of the runs, or no sequences; [`Error::Shape`] if runs do not fit.
+pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, draws: &Draws) -> Result<Tensor<u32>> {
     let chosen = Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])?;
-    sample_into(encoder, logits, draws, options, &chosen)?;
+    sample_into(encoder, logits, new, draws, &chosen)?;
     Ok(chosen)
 }
 
@@ -199,30 +271,20 @@ pub fn sample(encoder: &mut Encoder, logits: &Tensor<f32>, draws: &Draws<'_>, op
 ///
 /// # Errors
 /// As [`sample`]; [`Error::Shape`] if the output does not fit.
-pub fn sample_into(
-    encoder: &mut Encoder,
-    logits: &Tensor<f32>,
-    draws: &Draws<'_>,
-    options: &SampleOptions,
-    chosen: &Tensor<u32>,
-) -> Result<()> {
-    options.check()?;
+pub fn sample_into(encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, draws: &Draws, chosen: &Tensor<u32>) -> Result<()> {
     let (rows, count) = logits.shape().as_matrix();
-    draws.new.check(OP, rows)?;
-    let sequences = draws.seeds.shape().dims()[0];
-    if sequences == 0 && rows > 0 {
-        return Err(Error::Invalid { op: OP, what: "no seeds".into() });
+    let each = new.check_last(OP, rows)?;
+    if draws.sequences() == 0 && rows > 0 {
+        return Err(Error::Invalid { op: OP, what: "no sequences".into() });
     }
-    for (what, tensor, dims) in [("the seeds", draws.seeds, vec![sequences, 2]), ("the output", chosen, vec![rows])] {
-        if tensor.shape().dims() != dims {
-            return Err(Error::Shape { op: OP, what, expected: format!("{dims:?}"), found: tensor.shape() });
-        }
+    if chosen.shape().dims() != [rows] {
+        return Err(Error::Shape { op: OP, what: "the output", expected: format!("[{rows}]"), found: chosen.shape() });
     }
-    if options.is_greedy() {
+    if !draws.searches.draws {
         let top = TopK { logits: Tensor::uninit(encoder.context(), [rows, 1])?, ids: chosen.reshape([rows, 1])? };
         return top_k_into(encoder, logits, &top);
     }
-    Search::new(encoder, rows, count, draws, options)?.record(encoder, logits, draws, chosen)
+    Search::new(encoder, rows, count, (new.run, each), draws)?.record(encoder, logits, new, draws, chosen)
 }
 
 /// A pass of a search: the digit, by number or by weight.
@@ -248,10 +310,10 @@ struct Search {
 }
 
 impl Search {
-    fn new(encoder: &Encoder, rows: usize, count: usize, draws: &Draws<'_>, options: &SampleOptions) -> Result<Self> {
-        let by_number = (1..count).contains(&options.top_k).then_some(BY_NUMBER);
-        let share = options.share();
-        let kinds = by_number.into_iter().chain(share.map(|_| BY_WEIGHT));
+    /// Of rows that come after `each` of the last tokens of runs.
+    fn new(encoder: &Encoder, rows: usize, count: usize, (run, each): (usize, usize), draws: &Draws) -> Result<Self> {
+        let Searches { by_number, by_weight, .. } = draws.searches;
+        let kinds = by_number.then_some(BY_NUMBER).into_iter().chain(by_weight.then_some(BY_WEIGHT));
         let passes: Vec<Pass> = kinds.flat_map(|kind| [24, 16, 8, 0].map(|shift| Pass { shift, kind })).collect();
         let (n, chunks) = (passes.len(), count.div_ceil(CHUNK).max(1));
         let tensor = |words: usize| Tensor::uninit(encoder.context(), [rows, words]);
@@ -263,30 +325,28 @@ impl Search {
             kind: 0,
             before: 0,
             shift: 0,
-            k: options.top_k.min(count) as u32,
-            share: share.unwrap_or(0),
-            least: options.least(),
-            run: draws.new.run as u32,
-            sequences: draws.seeds.shape().dims()[0] as u32,
-            scale: race::scale(options.temperature),
+            each: each as u32,
+            skipped: (run - each) as u32,
+            sequences: draws.sequences() as u32,
         };
         let (largest, bins, path) = (tensor(chunks)?, tensor((2 * THREADS * n).max(1))?, tensor(3 * (n + 1))?);
         Ok(Self { passes, params, rows, largest, bins, path, ties: tensor(chunks)?, best: tensor(2 * chunks)? })
     }
 
-    fn record(&self, encoder: &mut Encoder, logits: &Tensor<f32>, draws: &Draws<'_>, chosen: &Tensor<u32>) -> Result<()> {
+    fn record(&self, encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<'_>, draws: &Draws, chosen: &Tensor<u32>) -> Result<()> {
         let Self { largest, bins, path, ties, best, .. } = self;
+        let (draws, runs) = (&draws.table, new.runs);
         // Without any logits there is still a chunk, of nothing.
         let (chunks, rows) = ([self.params.chunks as usize * CHUNK, self.rows, 1], [1, self.rows, 1]);
         encoder.dispatch(&SAMPLE_LARGEST, &self.params, &[logits, largest, bins], chunks)?;
         for n in 0..self.passes.len() {
-            encoder.dispatch(&SAMPLE_COUNT, &self.at(n), &[logits, largest, bins, path], chunks)?;
+            encoder.dispatch(&SAMPLE_COUNT, &self.at(n), &[logits, largest, bins, path, draws, runs], chunks)?;
         }
         if !self.passes.is_empty() {
-            encoder.dispatch(&SAMPLE_TIES, &self.at(self.passes.len()), &[logits, largest, bins, path, ties], chunks)?;
+            encoder.dispatch(&SAMPLE_TIES, &self.at(self.passes.len()), &[logits, largest, bins, path, ties, draws, runs], chunks)?;
         }
-        encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws.seeds, draws.new.runs, best], chunks)?;
-        encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, chosen], rows)
+        encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws, runs, best], chunks)?;
+        encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, draws, runs, chosen], rows)
     }
 
     /// The parameters of pass `n`, or of what follows the last.
@@ -297,7 +357,7 @@ impl Search {
         let before = match before {
             None => 0,
             Some(Pass { shift: 24, kind }) => 1 + kind,
-            Some(_) => 3,
+            Some(Pass { kind, .. }) => 3 + kind,
         };
         Params { pass_index: n as u32, kind: pass.kind, before, shift: pass.shift, ..self.params }
     }

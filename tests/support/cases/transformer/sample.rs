@@ -10,21 +10,27 @@ pub fn cases() -> Vec<Case> {
     // A workgroup looks at 1024 logits. Many rows, so that many of what is kept is drawn.
     for (i, (rows, count)) in (0..).zip([(2, 1), (24, 33), (9, 1000), (5, 1025), (2, 3000), (0, 9), (1, 0)]) {
         for options in &options {
-            cases.extend(of_kinds(&mut rng(i), rows, count, *options));
+            cases.extend(of_kinds(&mut rng(i), rows, count, &[*options]));
         }
+        cases.extend(of_kinds(&mut rng(i), rows, count, &options));
+    }
+    // Each in its own way: so many sequences that each is beside all others.
+    for count in [33, 1025] {
+        cases.extend(of_kinds(&mut rng(8), 2 * options.len(), count, &options));
     }
     for options in options.iter().step_by(3) {
         let mut rng = rng(77);
-        cases.extend(of_kinds(&mut rng, 2, 128_256, *options).map(Case::device_only));
+        cases.extend(of_kinds(&mut rng, 2, 128_256, &[*options]).map(Case::device_only));
         // All are equal, over many chunks: the first ones are kept.
-        cases.push(case("equal", vec![1.5; 2 * 9000], 2, *options, false).device_only());
+        cases.push(case("equal", vec![1.5; 2 * 9000], 2, &[*options], false).device_only());
     }
     for (i, (k, rows, columns)) in (0..).zip(random_shapes("sample")) {
         let mut rng = rng(1000 * seed() + i);
         let options =
             SampleOptions::default().temperature(rng.random_range(0.1..30.0)).top_k(k * 3).top_p(rng.random_range(0.0..1.2f32).min(1.0));
         let options = options.min_p(rng.random_range(-0.5f32..0.5).max(0.0));
-        cases.extend(of_kinds(&mut rng, rows.min(20), 4 * columns, options));
+        let rows = rows.min(20);
+        cases.extend(of_kinds(&mut rng, rows, 4 * columns, &[options, SampleOptions::default(), options.temperature(0.0)]));
     }
     cases
 }
@@ -42,7 +48,8 @@ fn all_options() -> Vec<SampleOptions> {
     all
 }
 
-fn of_kinds(rng: &mut StdRng, rows: usize, count: usize, options: SampleOptions) -> [Case; 3] {
+/// The options of the sequences, in turns.
+fn of_kinds(rng: &mut StdRng, rows: usize, count: usize, options: &[SampleOptions]) -> [Case; 3] {
     let plain = floats(rng, rows * count, 9.0);
     // A few values, so that most are equal to others; and some that are no numbers.
     let ties: Vec<f32> = plain.iter().map(|v| (v / 4.0).round()).collect();
@@ -59,28 +66,35 @@ fn of_kinds(rng: &mut StdRng, rows: usize, count: usize, options: SampleOptions)
 }
 
 /// `into`: the ids go to a tensor of the caller.
-fn case(kind: &str, logits: Vec<f32>, rows: usize, options: SampleOptions, into: bool) -> Case {
+fn case(kind: &str, logits: Vec<f32>, rows: usize, options: &[SampleOptions], into: bool) -> Case {
     let count = logits.len() / rows.max(1);
-    let seeds: Vec<u64> = (0..rows as u64).map(|row| (row + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
-    // Runs of sequences in turned order, of two tokens where they are an even number.
-    let run = if rows.is_multiple_of(2) { 2 } else { 1 };
-    let runs: Vec<[u32; 2]> = (0..(rows / run) as u32).map(|n| [(rows / run) as u32 - 1 - n, n.wrapping_mul(777_777_777)]).collect();
+    let draws: Vec<(SampleOptions, u64)> =
+        (0..rows as u64).zip(options.iter().cycle()).map(|(n, options)| (*options, (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    // Rows come after the last two tokens of runs where they are an even number, else after the last; in some cases tokens before have no row.
+    let each = if rows.is_multiple_of(2) { 2 } else { 1 };
+    let run = each + if into { 3 } else { 0 };
+    // Sequences are in turned order.
+    let runs: Vec<[u32; 2]> = (0..(rows / each) as u32).map(|n| [(rows / each) as u32 - 1 - n, n.wrapping_mul(777_777_777)]).collect();
     let row = |row: usize| {
-        let [sequence, past] = runs[row / run];
-        sample_cpu(&logits[row * count..][..count], seeds[sequence as usize], past + (row % run) as u32, &options).unwrap()
+        let [sequence, past] = runs[row / each];
+        let (options, seed) = &draws[sequence as usize];
+        sample_cpu(&logits[row * count..][..count], *seed, past + (run - each + row % each) as u32, options).unwrap()
     };
     let wanted = (0..rows).map(row).collect();
-    let words: Vec<u32> = seeds.iter().flat_map(|&seed| [seed as u32, (seed >> 32) as u32]).collect();
-    Case::exact(format!("{rows} × {count}, {kind}, {options:?}, into {into}"), vec![Data::U32(wanted)], move |r| {
+    let what = match options {
+        [options] => format!("{options:?}"),
+        _ => format!("{} options", options.len()),
+    };
+    Case::exact(format!("{rows} × {count}, {kind}, {what}, into {into}"), vec![Data::U32(wanted)], move |r| {
         let logits = r.upload(&logits, [rows, count])?;
-        let new = NewTokens { run, runs: &r.upload(runs.as_flattened(), [rows / run, 2])? };
-        let draws = Draws { seeds: &r.upload(&words, [rows, 2])?, new };
+        let new = NewTokens { run, runs: &r.upload(runs.as_flattened(), [rows / each, 2])? };
+        let draws = Draws::new(r.encoder.context(), &draws)?;
         let chosen = if into {
             let chosen = r.output([rows])?;
-            sample_into(&mut r.encoder, &logits, &draws, &options, &chosen)?;
+            sample_into(&mut r.encoder, &logits, &new, &draws, &chosen)?;
             chosen
         } else {
-            sample(&mut r.encoder, &logits, &draws, &options)?
+            sample(&mut r.encoder, &logits, &new, &draws)?
         };
         r.watch_all(&chosen);
         Ok(())
