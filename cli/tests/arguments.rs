@@ -10,7 +10,7 @@ const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
 /// An option with an odd value, or an odd word.
 fn argument() -> impl Strategy<Value = Vec<String>> {
-    const OPTIONS: [&str; 29] = [
+    const OPTIONS: [&str; 30] = [
         "--temperature",
         "--top-k",
         "--top-p",
