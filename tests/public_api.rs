@@ -1,7 +1,7 @@
 //! docs/public-api.txt lists every public item; its history shows what changed for users. `UPDATE=1` writes it:
 //! `UPDATE=1 cargo test -p bitnet-wgpu-tests --test public_api -- --ignored`. It needs the Rust release whose rustdoc `public-api` can read.
 
-use std::{fs, process::Command};
+use std::{collections::HashSet, fs, path::Path, process::Command};
 use support::repository;
 
 #[test]
@@ -32,4 +32,26 @@ fn the_listing_of_public_items_is_up_to_date() {
         let of = |text: &str, other: &str| text.lines().filter(|line| !other.lines().any(|l| l == *line)).collect::<Vec<_>>().join("\n");
         assert!(known == listing, "docs/public-api.txt is out of date. New:\n{}\nGone:\n{}", of(&listing, &known), of(&known, &listing));
     }
+}
+
+/// A kernel without a case fails `ops`; an op that is made of others' kernels fails here.
+#[test]
+fn every_public_op_is_called_by_a_case() {
+    let (listing, cases) = (fs::read_to_string(repository("docs/public-api.txt")).unwrap(), text_below(&repository("tests/support/cases")));
+    let words: HashSet<&str> = cases.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let of_encoder = listing.lines().filter(|line| line.contains("(&mut bitnet_wgpu::Encoder"));
+    let ops: Vec<&str> =
+        of_encoder.filter_map(|line| line.strip_prefix("pub fn bitnet_wgpu::")?.split(['<', '(']).next()?.rsplit("::").next()).collect();
+    assert!(ops.len() > 300, "the listing has {} ops", ops.len());
+    // Most cases call one of both forms; the one that allocates calls the other.
+    let called = |op: &str| {
+        words.contains(op) || words.contains(format!("{op}_into").as_str()) || op.strip_suffix("_into").is_some_and(|op| words.contains(op))
+    };
+    let left: Vec<_> = ops.into_iter().filter(|op| !called(op)).collect();
+    assert!(left.is_empty(), "no case calls {left:?}");
+}
+
+fn text_below(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { text_below(&path) } else { fs::read_to_string(path).unwrap() }).collect()
 }

@@ -1,6 +1,6 @@
-// w [rows, columns] to one bit by groups of `group_size` columns of a row, or with the means of the tensor. One threadgroup per group of a row. More
+// w [rows, columns] to one bit by groups of `group_size` columns of a row, or with the means of its matrix. One threadgroup per group of a row. More
 // in wgsl/bitnet/quantize_weights_binary.wgsl.
-struct Params { uint rows, columns, words, groups, group_size, chunks; float count; };
+struct Params { uint rows, columns, words, groups, group_size, matrix_rows, chunks; float count; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void quantize_weights_binary(
@@ -23,9 +23,10 @@ kernel void quantize_weights_binary(
     device const X* weights = w + row * params.columns;
     float sum = 0.0f, sum_abs = 0.0f, count = params.count;
     if (params.chunks != 0) {
+        device const float* of_matrix = sums + 2 * (row / params.matrix_rows * params.chunks);
         for (uint i = local; i < params.chunks; i += THREADS) {
-            sum += sums[2 * i];
-            sum_abs += sums[2 * i + 1];
+            sum += of_matrix[2 * i];
+            sum_abs += of_matrix[2 * i + 1];
         }
     } else {
         count = float(end - first);

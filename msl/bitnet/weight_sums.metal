@@ -1,5 +1,5 @@
-// sums[c] = (Σ w, Σ|w|) over the c-th chunk of THREADS² numbers, added in a fixed order. One threadgroup per chunk.
-struct Params { uint length; };
+// sums[m, c] = (Σ w, Σ|w|) over the c-th chunk of THREADS² numbers of the m-th matrix, added in a fixed order. One threadgroup per chunk.
+struct Params { uint length, chunks, matrices; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void weight_sums(
@@ -11,11 +11,13 @@ kernel void weight_sums(
     uint local   [[thread_index_in_threadgroup]])
 {
     threadgroup float tree[THREADS];
-    const uint chunk = flat_group(group, groups);
-    const uint first = chunk * THREADS * THREADS;
-    if (first >= params.length) return;
+    const uint index = flat_group(group, groups);
+    if (index >= params.matrices * params.chunks) return;
+    const uint start = index / params.chunks * params.length;
+    const uint first = start + index % params.chunks * THREADS * THREADS;
+    const uint end = min(first + THREADS * THREADS, start + params.length);
     float sum = 0.0f, sum_abs = 0.0f;
-    for (uint i = first + local; i < min(first + THREADS * THREADS, params.length); i += THREADS) {
+    for (uint i = first + local; i < end; i += THREADS) {
         const float v = float(w[i]);
         sum += v;
         sum_abs += fabs(v);
@@ -23,7 +25,7 @@ kernel void weight_sums(
     sum = fixed_tree(sum, tree, local);
     sum_abs = fixed_tree(sum_abs, tree, local);
     if (local == 0) {
-        sums[2 * chunk] = sum;
-        sums[2 * chunk + 1] = sum_abs;
+        sums[2 * index] = sum;
+        sums[2 * index + 1] = sum_abs;
     }
 }

@@ -7,6 +7,10 @@ static inline uint2 exchange(uint2 v, uint mask) { return uint2(simd_shuffle_xor
 static inline float2 exchange(float2 v, uint mask) {
     return float2(simd_shuffle_xor(v.x, ushort(mask)), simd_shuffle_xor(v.y, ushort(mask)));
 }
+static inline float4 exchange(float4 v, uint mask) {
+    const ushort to = ushort(mask);
+    return float4(simd_shuffle_xor(v.x, to), simd_shuffle_xor(v.y, to), simd_shuffle_xor(v.z, to), simd_shuffle_xor(v.w, to));
+}
 
 template <typename Acc>
 static inline Acc over_lanes(Acc v, uint lanes, uint step, threadgroup Acc* tree, uint local) {

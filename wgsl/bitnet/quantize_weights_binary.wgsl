@@ -1,8 +1,8 @@
 // w [rows, columns] to one bit by groups of `group_size` columns of a row: code 1 where w > mean(w), else 0; w_scale [rows, groups] = 2·mean|w| and
-// w_zero = ½, so that weights are ±mean|w|. With `chunks`, both means are the tensor's, of `count` numbers whose sums are those of `sums`
-// (weight_sums.wgsl). One workgroup per group of a row; sums are added in a fixed order, so every device gets the same bits. Where they are not
-// finite, the codes of the group are 0 and its scale NaN.
-struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, chunks: u32, count: f32 }
+// w_zero = ½, so that weights are ±mean|w|. With `chunks`, both means are those of `matrix_rows` rows, of `count` numbers whose sums are those of
+// `sums` [matrices, chunks] (weight_sums.wgsl). One workgroup per group of a row; sums are added in a fixed order, so every device gets the same bits.
+// Where they are not finite, the codes of the group are 0 and its scale NaN.
+struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, matrix_rows: u32, chunks: u32, count: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> w: array<X>;
 @group(0) @binding(1) var<storage, read> sums: array<f32>;
@@ -21,10 +21,11 @@ fn quantize_weights_binary(group: Group, ids: Ids) {
     var sum_abs = 0.0;
     var count = params.count;
     if params.chunks != 0u {
-        // Every workgroup adds up all sums: cheaper than one more dispatch.
+        // Every workgroup adds up all sums of its matrix: cheaper than one more dispatch.
+        let matrix = row / params.matrix_rows * params.chunks;
         for (var i = ids.local; i < params.chunks; i += THREADS) {
-            sum += sums[2u * i];
-            sum_abs += sums[2u * i + 1u];
+            sum += sums[2u * (matrix + i)];
+            sum_abs += sums[2u * (matrix + i) + 1u];
         }
     } else {
         count = f32(end - first);

@@ -2,7 +2,10 @@
 //!
 //! Sums within a group are exact integers, and groups are added in their order, so a result depends on its row and its token alone.
 
-use super::activations::{HostActivations, Layout, QuantizedActivations};
+use super::{
+    activations::{HostActivations, Layout, QuantizedActivations},
+    bitlinear_kernels::{Product, product_parts},
+};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -44,15 +47,10 @@ const BINDINGS: &[Binding] = &[
     read("bias", Float("Y")),
 ];
 const PARTS: &[Part] = wgsl!["shared/ids", EXACT, HOLE, "bitnet/bitlinear_int_quantized"];
-const PLAIN: &[Part] = wgsl!["bitnet/product_plain"];
-/// With an epilogue, whose bias is bound in the seventh place.
-const FINISH: &[Part] = wgsl![BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
-const BIAS: Part = Part::new("bias", "@group(0) @binding(6) var<storage, read> bias: array<Y>;\n");
 
 const fn forms(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
-    let plain = Kernel::trusted(names[0], Params::FIELDS, BINDINGS.split_at(6).0, sources);
-    let finish = Kernel::trusted(names[1], Params::FIELDS, BINDINGS, sources);
-    [plain.entry("bitlinear_int_quantized").fill(PLAIN), finish.entry("bitlinear_int_quantized").fill(FINISH)]
+    const PRODUCT: Product = Product { params: [Params::FIELDS; 2], bindings: BINDINGS, parts: product_parts!(6) };
+    PRODUCT.forms(names, "bitlinear_int_quantized", sources)
 }
 
 /// 64 rows of `tokens` tokens; a turn is 32 columns of a row.

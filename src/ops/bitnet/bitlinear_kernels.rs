@@ -5,7 +5,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         needs::MatrixUnit,
-        params::Params as _,
+        params::{Fields, Params as _},
         source::{EXACT, EXACT_GLSL, HOLE, Part, REDUCE, Source, Work, glsl, spirv},
     },
     msl,
@@ -87,31 +87,54 @@ const BINDINGS: &[Binding] = &[
     read("bias", Float("Y")),
 ];
 
-/// Products as they are.
-const PLAIN: &[Part] = wgsl![PLAIN_PARAMS, "bitnet/product_plain"];
-const PLAIN_PARAMS: Part = Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32 }\n");
-const PLAIN_MSL: &[Part] = msl!["bitnet/product_plain"];
+/// What fills the hole of a product, in WGSL: as it is, and with a bias, bound in a place, and an activation. A part of each may come before.
+macro_rules! product_parts {
+    ($binding:literal $(, $plain:ident, $finish:ident)?) => {{
+        const BIAS: Part = Part::new("bias", concat!("@group(0) @binding(", $binding, ") var<storage, read> bias: array<Y>;\n"));
+        const PARTS: [&[Part]; 2] = [
+            wgsl![$($plain,)? "bitnet/product_plain"],
+            wgsl![$($finish,)? BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"],
+        ];
+        PARTS
+    }};
+}
+pub(super) use product_parts;
 
-/// Products with an epilogue.
-const FINISH: &[Part] =
-    wgsl![FINISH_PARAMS, BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
-const FINISH_PARAMS: Part =
-    Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32, biased: u32, activation: u32 }\n");
-const BIAS: Part = Part::new("bias", "@group(0) @binding(6) var<storage, read> bias: array<Y>;\n");
+/// What the two forms of a product are declared by: as it is, and finished by a bias, which is the last binding, and an activation.
+pub(super) struct Product {
+    pub params: [Fields; 2],
+    pub bindings: &'static [Binding],
+    /// [`product_parts`]
+    pub parts: [&'static [Part]; 2],
+}
+
+impl Product {
+    const fn plain(&self, name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
+        let bindings = self.bindings.split_at(self.bindings.len() - 1).0;
+        Kernel::trusted(name, self.params[0], bindings, sources).entry(entry).fill(self.parts[0]).fill_msl(PLAIN_MSL)
+    }
+
+    const fn finish(&self, name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
+        Kernel::trusted(name, self.params[1], self.bindings, sources).entry(entry).fill(self.parts[1]).fill_msl(FINISH_MSL)
+    }
+
+    pub const fn forms(&self, names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
+        [self.plain(names[0], entry, sources), self.finish(names[1], entry, sources)]
+    }
+}
+
+const PLAIN_MSL: &[Part] = msl!["bitnet/product_plain"];
 const FINISH_MSL: &[Part] = msl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
 
-/// A product as it is: all bindings but the bias, which is the last.
-const fn plain(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, BINDINGS.split_at(6).0, sources).entry(entry).fill(PLAIN).fill_msl(PLAIN_MSL)
-}
-
-/// The same declaration with an epilogue.
-const fn finish(name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, FinishParams::FIELDS, BINDINGS, sources).entry(entry).fill(FINISH).fill_msl(FINISH_MSL)
-}
+/// Weights with a scale a row.
+const PRODUCT: Product =
+    Product { params: [Params::FIELDS, FinishParams::FIELDS], bindings: BINDINGS, parts: product_parts!(6, PLAIN_PARAMS, FINISH_PARAMS) };
+const PLAIN_PARAMS: Part = Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32 }\n");
+const FINISH_PARAMS: Part =
+    Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32, biased: u32, activation: u32 }\n");
 
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
-    [plain(names[0], entry, sources), finish(names[1], entry, sources)]
+    PRODUCT.forms(names, entry, sources)
 }
 
 /// The names of both forms.
@@ -326,7 +349,7 @@ const fn units(parts: &'static [Part], side: u32, down: u32, depth: u32) -> Sour
 
 const fn units_kernel(unit: MatrixUnit, names: [&'static str; 2], sources: &'static [Source]) -> Forms {
     let entry = "bitlinear_gemm_units";
-    [plain(names[0], entry, sources).matrix_unit(unit), finish(names[1], entry, sources).matrix_unit(unit)]
+    [PRODUCT.plain(names[0], entry, sources).matrix_unit(unit), PRODUCT.finish(names[1], entry, sources).matrix_unit(unit)]
 }
 
 const UNITS_16_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "shared/lane", "tensor/matrix_16", HOLE, "bitnet/bitlinear_gemm_units"];
@@ -434,12 +457,8 @@ const fn grouped(names: [&'static str; 2], sources: &'static [Source]) -> Forms 
         read_write("y", Float("Y")),
         read("bias", Float("Y")),
     ];
-    const PLAIN: &[Part] = wgsl!["bitnet/product_plain"];
-    const FINISH: &[Part] = wgsl![BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
-    const BIAS: Part = Part::new("bias", "@group(0) @binding(5) var<storage, read> bias: array<Y>;\n");
-    let plain = Kernel::trusted(names[0], GroupedParams::FIELDS, BINDINGS.split_at(5).0, sources);
-    let finish = Kernel::trusted(names[1], GroupedParams::FIELDS, BINDINGS, sources);
-    [plain.entry("bitlinear_grouped").fill(PLAIN), finish.entry("bitlinear_grouped").fill(FINISH)]
+    const PRODUCT: Product = Product { params: [GroupedParams::FIELDS; 2], bindings: BINDINGS, parts: product_parts!(5) };
+    PRODUCT.forms(names, "bitlinear_grouped", sources)
 }
 
 const GROUPED_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_grouped"];

@@ -2,6 +2,7 @@
 
 use super::{
     fake_quantize_activations::{check_lambda, warmed},
+    group_quantizer::{check_stack, stack_of},
     quantize_weights::{absmean_cpu, sum_abs},
 };
 use crate::{
@@ -14,25 +15,38 @@ use crate::{
         params::Params as _,
         source::{EXACT, Part, Source, Work},
     },
+    msl,
     ops::frames::{Operand, elementwise, function, record_three, three_inputs},
     params, wgsl,
 };
 
-params! { struct Params { length: u32, sums: u32, add: u32, count: f32, lambda: f32 } }
+params! { struct Params { length: u32, sums: u32, matrices: u32, add: u32, count: f32, lambda: f32 } }
 
 const THREADS: u32 = 256;
+/// Weights that a workgroup takes.
+const TILE: u32 = 16 * THREADS;
 
 static FAKE_QUANTIZE_WEIGHTS: Kernel = Kernel::trusted(
     "fake_quantize_weights",
     Params::FIELDS,
     &[read("w", Float("X")), read("sums", F32), read_write("y", Float("X")), read_write("scale", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", EXACT, "shared/finite", "shared/fixed_tree", "bitnet/fake_quantize_weights"])
-        .workgroup_size([THREADS, 1, 1])
-        .tile([16 * THREADS, 1, 1])
-        .workgroup_bytes(4 * THREADS)
-        .work(Work::new(1, "element", 8, 5))],
+    &[
+        source(Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            EXACT,
+            "shared/finite",
+            "shared/fixed_tree",
+            "bitnet/fake_quantize_weights"
+        ])),
+        source(Source::msl(msl!["shared/prelude", "shared/exact", "shared/finite", "shared/fixed_tree", "bitnet/fake_quantize_weights"])),
+    ],
 )
 .flat();
+
+const fn source(source: Source) -> Source {
+    source.workgroup_size([THREADS, 1, 1]).tile([TILE, 1, 1]).workgroup_bytes(4 * THREADS).work(Work::new(1, "element", 8, 5))
+}
 
 const BACKWARD_BINDINGS: &[Binding; 4] = &[read("a", F32), read("b", Float("X")), read("c", Float("X")), read_write("y", Float("Y"))];
 const SCALE: Part = Part::new("alias A", "alias A = f32;\n");
@@ -43,12 +57,13 @@ static FAKE_QUANTIZE_BACKWARD: Kernel =
 
 pub(super) const KERNELS: &[&Kernel] = &[&FAKE_QUANTIZE_WEIGHTS, &FAKE_QUANTIZE_BACKWARD];
 
-/// What [`fake_quantize_weights`] makes: `FakeQuantizedWeights<Tensor<T>, Tensor<f32>>` on the GPU, of vectors on the host.
+/// What [`fake_quantize_weights`] and [`fake_quantize_weights_by_matrix`] make: `FakeQuantizedWeights<Tensor<T>, Tensor<f32>>` on the GPU, of vectors
+/// on the host.
 #[derive(Clone, Debug)]
 pub struct FakeQuantizedWeights<V, S> {
     /// w + λ·(w̃ - w), of the shape of `w`.
     pub values: V,
-    /// s = 1 / max(mean|w|, 1e-5), `[]`: what [`fake_quantize_backward`] asks for.
+    /// s = 1 / max(mean|w|, 1e-5), `[]`, or `[.., 1, 1]` with one for each matrix: what [`fake_quantize_backward`] asks for.
     pub scale: S,
 }
 
@@ -99,17 +114,69 @@ pub fn fake_quantize_weights_into<'y, T: Float>(
     values: impl Into<Out<'y, T>>,
     scale: &Tensor<f32>,
 ) -> Result<()> {
-    let (op, values) = ("fake_quantize_weights", values.into());
+    record(encoder, "fake_quantize_weights", w, [1, w.len()], lambda, values.into(), scale)
+}
+
+/// [`fake_quantize_weights`] of a stack of matrices, `w` `[.., rows, columns]`, with s for each, `[.., 1, 1]`, and to the bits of each alone: for λ = 1
+/// what [`quantize_weights_by_matrix`](super::quantize_weights_by_matrix) makes. [`fake_quantize_backward`] takes such scales as they are. What is not
+/// finite harms its own matrix only.
+///
+/// # Errors
+/// As [`fake_quantize_weights_into`].
+pub fn fake_quantize_weights_by_matrix<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    lambda: f32,
+) -> Result<FakeQuantizedWeights<Tensor<T>, Tensor<f32>>> {
+    let (context, shape) = (encoder.context(), w.shape());
+    let scale = if shape.rank() < 2 { shape.with_last(1) } else { shape.with_matrix(1, 1) };
+    let made = FakeQuantizedWeights { values: Tensor::uninit(context, shape)?, scale: Tensor::uninit(context, scale)? };
+    fake_quantize_weights_by_matrix_into(encoder, w, lambda, &made.values, &made.scale)?;
+    Ok(made)
+}
+
+/// [`fake_quantize_weights_by_matrix`] into tensors of the caller; `scale` holds a number for each matrix.
+///
+/// # Errors
+/// As [`fake_quantize_weights_into`].
+pub fn fake_quantize_weights_by_matrix_into<'y, T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    lambda: f32,
+    values: impl Into<Out<'y, T>>,
+    scale: &Tensor<f32>,
+) -> Result<()> {
+    let [matrices, rows, columns] = stack_of(w.shape());
+    record(encoder, "fake_quantize_weights_by_matrix", w, [matrices, rows * columns], lambda, values.into(), scale)
+}
+
+/// Records matrices of `length` numbers.
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    op: &'static str,
+    w: &Tensor<T>,
+    [matrices, length]: [usize; 2],
+    lambda: f32,
+    values: Out<'_, T>,
+    scale: &Tensor<f32>,
+) -> Result<()> {
     check_lambda(op, lambda)?;
     values.check_shape(op, w.shape())?;
-    if scale.len() != 1 {
-        return Err(Error::Shape { op, what: "scale", expected: "[]".to_owned(), found: scale.shape() });
+    if scale.len() != matrices {
+        return Err(Error::Shape { op, what: "scale", expected: format!("[{matrices}]"), found: scale.shape() });
     }
-    let sums = sum_abs(encoder, w, 1)?;
-    let params =
-        Params { length: w.len() as u32, sums: sums.len() as u32, add: values.adds().into(), count: w.len().max(1) as f32, lambda };
-    // One workgroup at least: the scale of no weights is a number too.
-    encoder.dispatch(&FAKE_QUANTIZE_WEIGHTS, &params, &[w, &sums, values.tensor(), scale], [w.len().max(1), 1, 1])
+    let sums = sum_abs(encoder, w, matrices)?;
+    let params = Params {
+        length: length as u32,
+        sums: (sums.len() / matrices.max(1)) as u32,
+        matrices: matrices as u32,
+        add: values.adds().into(),
+        count: length.max(1) as f32,
+        lambda,
+    };
+    // Whole workgroups for each matrix.
+    let extent = matrices * length.max(1).next_multiple_of(TILE as usize);
+    encoder.dispatch(&FAKE_QUANTIZE_WEIGHTS, &params, &[w, &sums, values.tensor(), scale], [extent, 1, 1])
 }
 
 /// The gradient of fake quantisation at `x`, straight through the rounding and none where numbers are clipped: dx = dy where low <= x·scale <= high,
@@ -163,6 +230,27 @@ pub fn fake_quantize_weights_cpu<T: Float>(w: &[T], lambda: f32) -> Result<FakeQ
     let scale = 1.0 / mean.max(1e-5);
     let rounded = |w: f32| f32::from((w * scale).round_ties_even().clamp(-1.0, 1.0) as i8) * (1.0 / scale);
     Ok(FakeQuantizedWeights { values: w.iter().map(|&w| warmed(w.into(), rounded(w.into()), lambda)).collect(), scale })
+}
+
+/// The CPU twin of [`fake_quantize_weights_by_matrix`]: for λ = 1 the same bits. `w` is `[matrices, rows, columns]`.
+///
+/// # Errors
+/// [`Error::Length`] if it is not; else as [`fake_quantize_weights_cpu`].
+pub fn fake_quantize_weights_by_matrix_cpu<T: Float>(
+    w: &[T],
+    [matrices, rows, columns]: [usize; 3],
+    lambda: f32,
+) -> Result<FakeQuantizedWeights<Vec<f32>, Vec<f32>>> {
+    check_lambda("fake_quantize_weights_by_matrix", lambda)?;
+    check_stack("fake_quantize_weights_by_matrix", w, [matrices, rows, columns])?;
+    let mut made = FakeQuantizedWeights { values: Vec::with_capacity(w.len()), scale: Vec::new() };
+    for matrix in 0..matrices {
+        let length = w.len() / matrices;
+        let of = fake_quantize_weights_cpu(&w[matrix * length..][..length], lambda)?;
+        made.values.extend(of.values);
+        made.scale.push(of.scale);
+    }
+    Ok(made)
 }
 
 /// The CPU twin of [`fake_quantize_backward`], of one number: the same bits.

@@ -1,6 +1,7 @@
 //! What the quantisers of weights share: those to plain codes a workgroup for each group of columns, all of them what a matrix of the caller must be.
 
 use crate::{
+    element::Float,
     error::{Error, Result},
     gpu::encoder::Encoder,
     kernel::source::Source,
@@ -50,6 +51,28 @@ impl Groups {
     }
 }
 
+/// `[matrices, rows, columns]` of a stack of weights, `[.., rows, columns]`.
+pub(super) fn stack_of(w: Shape) -> [usize; 3] {
+    match *w.dims() {
+        [ref stack @ .., rows, columns] => [stack.iter().product(), rows, columns],
+        _ => [1, 1, w.as_matrix().1],
+    }
+}
+
+/// Refuses weights in host memory that are not as many as such a stack has, or more matrices than kernels count.
+pub(super) fn check_stack<T>(op: &'static str, w: &[T], stack: [usize; 3]) -> Result<()> {
+    // From the last: a product with 0 does not overflow.
+    if stack.iter().rev().try_fold(1usize, |product, &dim| product.checked_mul(dim)) != Some(w.len()) {
+        return Err(Error::Length { shape: stack.into(), found: w.len() });
+    }
+    match stack[0] {
+        matrices if matrices > u32::MAX as usize => {
+            Err(Error::Invalid { op, what: format!("{matrices} matrices; kernels count them in 32 bits") })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a matrix `[rows, columns]` of the caller for weights of another shape, of which all but the last dimension are rows.
 pub(super) fn check_matrix(op: &'static str, w: Shape, matrix: [usize; 2]) -> Result<()> {
     let (rows, columns) = w.as_matrix();
@@ -57,6 +80,21 @@ pub(super) fn check_matrix(op: &'static str, w: Shape, matrix: [usize; 2]) -> Re
         return Ok(());
     }
     Err(Error::Shape { op, what: "the output", expected: format!("[{rows}, {columns}]"), found: matrix.into() })
+}
+
+/// Refuses weights in host memory that are no `[rows, columns]`, are not finite, or have more rows than a matrix may.
+pub(super) fn check_weights<T: Float>(op: &'static str, w: &[T], rows: usize, columns: usize) -> Result<()> {
+    if rows.checked_mul(columns) != Some(w.len()) {
+        return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
+    }
+    let what = if rows > u32::MAX as usize {
+        format!("{rows} rows; kernels count them in 32 bits")
+    } else if let Some(at) = w.iter().position(|&v| !v.into().is_finite()) {
+        format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns)
+    } else {
+        return Ok(());
+    };
+    Err(Error::Invalid { op, what })
 }
 
 /// Refuses a matrix of the caller with scales by groups of columns, where there are none.

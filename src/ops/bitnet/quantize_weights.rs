@@ -3,7 +3,7 @@
 //! Of a stack of matrices each may have a scale of its own. The mean needs two dispatches, since a barrier orders one workgroup only: sums of chunks, then the codes. Both add in a fixed order, so
 //! the codes are the same on every device.
 
-use super::group_quantizer::{check_matrix, check_no_groups, write_empty_ternary};
+use super::group_quantizer::{check_matrix, check_no_groups, check_stack, stack_of, write_empty_ternary};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -118,11 +118,7 @@ pub fn quantize_weights_by_matrix<T: Float>(encoder: &mut Encoder, w: &Tensor<T>
 /// # Errors
 /// As [`quantize_weights_into`].
 pub fn quantize_weights_by_matrix_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &TernaryMatrix) -> Result<()> {
-    let stack = match *w.shape().dims() {
-        [ref stack @ .., rows, columns] => [stack.iter().product(), rows, columns],
-        _ => [1, 1, w.len()],
-    };
-    record(encoder, "quantize_weights_by_matrix", w, stack, matrix)
+    record(encoder, "quantize_weights_by_matrix", w, stack_of(w.shape()), matrix)
 }
 
 fn uninit(encoder: &Encoder, w: Shape) -> Result<TernaryMatrix> {
@@ -202,10 +198,7 @@ pub fn quantize_weights_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> R
 /// # Errors
 /// [`Error::Length`] if it is not; [`Error::Invalid`] for weights that are not finite.
 pub fn quantize_weights_by_matrix_cpu<T: Float>(w: &[T], [matrices, rows, columns]: [usize; 3]) -> Result<PackedTernary> {
-    let length = rows.checked_mul(columns);
-    if length.and_then(|length| length.checked_mul(matrices)) != Some(w.len()) {
-        return Err(Error::Length { shape: [matrices, rows, columns].into(), found: w.len() });
-    }
+    check_stack("quantize_weights_by_matrix", w, [matrices, rows, columns])?;
     if w.is_empty() {
         return quantize_weights_cpu::<T>(&[], matrices.saturating_mul(rows), columns);
     }

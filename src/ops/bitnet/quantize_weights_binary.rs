@@ -1,7 +1,7 @@
 //! Binary quantisation, BitNet's first (Wang et al. 2023, arXiv:2310.11453): the sign of W - mean W, scaled by β = mean|W|. Codes are 1 for +β and 0
 //! for -β: scale 2β, zero point ½.
 
-use super::group_quantizer::{Groups, THREADS, by_groups, check_no_groups, write_empty};
+use super::group_quantizer::{Groups, THREADS, by_groups, check_no_groups, check_stack, check_weights, stack_of, write_empty};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -32,8 +32,8 @@ use crate::{
 };
 use rayon::prelude::*;
 
-params! { struct SumParams { length: u32 } }
-params! { struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, chunks: u32, count: f32 } }
+params! { struct SumParams { length: u32, chunks: u32, matrices: u32 } }
+params! { struct Params { rows: u32, columns: u32, words: u32, groups: u32, group_size: u32, matrix_rows: u32, chunks: u32, count: f32 } }
 
 const SUM_THREADS: usize = 256;
 /// Elements that one workgroup of `weight_sums` adds up.
@@ -94,12 +94,28 @@ pub fn quantize_weights_binary<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -
 /// # Errors
 /// [`Error::Shape`] if it has another shape; [`Error::Invalid`] if it has other bits, or scales by groups of columns.
 pub fn quantize_weights_binary_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
-    let chunks = w.len().div_ceil(CHUNK);
-    check_no_groups(OP, matrix.group())?;
-    let groups = check_output(w, matrix)?;
-    let sums = Tensor::<f32>::uninit(encoder.context(), [chunks, 2])?;
-    encoder.dispatch(&WEIGHT_SUMS, &SumParams { length: w.len() as u32 }, &[w, &sums], [w.len(), 1, 1])?;
-    record(encoder, w, &sums, chunks, groups, matrix)
+    let (rows, columns) = w.shape().as_matrix();
+    by_sums(encoder, w, [1, rows, columns], matrix)
+}
+
+/// Quantises a stack of matrices, `w` `[.., rows, columns]`, to one bit, each with a mean and a scale and to the bits of [`quantize_weights_binary`] of
+/// it alone: the experts of a mixture, or heads. They become one matrix, a row after another, that is multiplied at once. What is not finite harms its
+/// own matrix only.
+///
+/// # Errors
+/// What the device reports.
+pub fn quantize_weights_binary_by_matrix<T: Float>(encoder: &mut Encoder, w: &Tensor<T>) -> Result<IntMatrix> {
+    let matrix = uninit(encoder, w.shape(), None)?;
+    quantize_weights_binary_by_matrix_into(encoder, w, &matrix)?;
+    Ok(matrix)
+}
+
+/// [`quantize_weights_binary_by_matrix`] into a matrix of the caller, which has the rows of all of them.
+///
+/// # Errors
+/// As [`quantize_weights_binary_into`].
+pub fn quantize_weights_binary_by_matrix_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
+    by_sums(encoder, w, stack_of(w.shape()), matrix)
 }
 
 /// Quantises `w` `[.., columns]` to one bit with a mean and a scale for every `size` neighbouring columns of a row, or with `None` for each row; the
@@ -120,7 +136,7 @@ pub fn quantize_weights_binary_by_group<T: Float>(encoder: &mut Encoder, w: &Ten
 pub fn quantize_weights_binary_by_group_into<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, matrix: &IntMatrix) -> Result<()> {
     let groups = check_output(w, matrix)?;
     let none = Tensor::uninit(encoder.context(), [1])?;
-    record(encoder, w, &none, 0, groups, matrix)
+    record(encoder, w, &none, [0, matrix.rows(), matrix.columns()], groups, matrix)
 }
 
 const OP: &str = "quantize_weights_binary";
@@ -137,13 +153,41 @@ fn check_output<T: Float>(w: &Tensor<T>, matrix: &IntMatrix) -> Result<Groups> {
     Groups::of(OP, w.shape(), matrix)
 }
 
-fn record<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, sums: &Tensor<f32>, chunks: usize, of: Groups, matrix: &IntMatrix) -> Result<()> {
+/// Records a stack of `[matrices, rows, columns]` with means for each, of sums that are taken before.
+fn by_sums<T: Float>(encoder: &mut Encoder, w: &Tensor<T>, [matrices, rows, columns]: [usize; 3], matrix: &IntMatrix) -> Result<()> {
+    check_no_groups(OP, matrix.group())?;
+    let groups = check_output(w, matrix)?;
+    let chunks = (rows * columns).div_ceil(CHUNK);
+    let sums = Tensor::uninit(encoder.context(), [matrices * chunks, 2])?;
+    let params = SumParams { length: (rows * columns) as u32, chunks: chunks as u32, matrices: matrices as u32 };
+    encoder.dispatch(&WEIGHT_SUMS, &params, &[w, &sums], [matrices * chunks * CHUNK, 1, 1])?;
+    record(encoder, w, &sums, [chunks, rows, columns], groups, matrix)
+}
+
+/// Records matrices of `matrix_rows × matrix_columns` with the means that follow from so many chunks of sums for each, or without chunks from groups.
+fn record<T: Float>(
+    encoder: &mut Encoder,
+    w: &Tensor<T>,
+    sums: &Tensor<f32>,
+    [chunks, matrix_rows, matrix_columns]: [usize; 3],
+    of: Groups,
+    matrix: &IntMatrix,
+) -> Result<()> {
     if w.is_empty() {
         let empty = quantize_weights_binary_by_group_cpu::<T>(&[], matrix.rows(), matrix.columns(), matrix.group())?;
         return write_empty(encoder, &empty, matrix);
     }
     let (extent, Groups { rows, columns, words, groups, group_size }) = (of.extent(), of);
-    let params = Params { rows, columns, words, groups, group_size, chunks: chunks as u32, count: w.len() as f32 };
+    let params = Params {
+        rows,
+        columns,
+        words,
+        groups,
+        group_size,
+        matrix_rows: matrix_rows as u32,
+        chunks: chunks as u32,
+        count: (matrix_rows * matrix_columns) as f32,
+    };
     let bindings: [&dyn Bind; 5] = [w, sums, &matrix.codes, &matrix.scales, &matrix.zeros];
     encoder.dispatch(&QUANTIZE_WEIGHTS_BINARY, &params, &bindings, extent)
 }
@@ -160,6 +204,13 @@ impl Means {
     fn new<const LANES: usize>(values: impl Iterator<Item = [f32; 2]> + Clone, count: usize) -> Self {
         let mean = |i: usize| if count == 0 { 0.0 } else { strided_sum::<LANES>(values.clone().map(|v| v[i])) / count as f32 };
         Self { signed: mean(0), absolute: mean(1) }
+    }
+
+    /// Of all weights, by sums of chunks in the order of the kernels.
+    fn by_chunks<T: Float>(w: &[T]) -> Self {
+        let chunk = |chunk: &[T]| [0, 1].map(|i| strided_sum::<SUM_THREADS>(chunk.iter().map(|v| signed_and_absolute(v)[i])));
+        let sums: Vec<[f32; 2]> = w.par_chunks(CHUNK).map(chunk).collect();
+        Self::new::<THREADS>(sums.iter().copied(), w.len())
     }
 
     /// 2β.
@@ -179,11 +230,22 @@ fn signed_and_absolute<T: Float>(v: &T) -> [f32; 2] {
 /// # Errors
 /// [`Error::Length`] if `w` is not `rows × columns`; [`Error::Invalid`] for weights that are not finite.
 pub fn quantize_weights_binary_cpu<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<PackedInt> {
-    check(w, rows, columns)?;
-    let chunk = |chunk: &[T]| [0, 1].map(|i| strided_sum::<SUM_THREADS>(chunk.iter().map(|v| signed_and_absolute(v)[i])));
-    let sums: Vec<[f32; 2]> = w.par_chunks(CHUNK).map(chunk).collect();
-    let means = Means::new::<THREADS>(sums.iter().copied(), w.len());
-    pack(w, rows, columns, None, &vec![means; rows])
+    check_weights(OP, w, rows, columns)?;
+    pack(w, rows, columns, None, &vec![Means::by_chunks(w); rows])
+}
+
+/// The CPU twin of [`quantize_weights_binary_by_matrix`]: the same codes and scales, bit for bit. `w` is `[matrices, rows, columns]`.
+///
+/// # Errors
+/// [`Error::Length`] if it is not; [`Error::Invalid`] for weights that are not finite.
+pub fn quantize_weights_binary_by_matrix_cpu<T: Float>(w: &[T], [matrices, rows, columns]: [usize; 3]) -> Result<PackedInt> {
+    check_stack(OP, w, [matrices, rows, columns])?;
+    if w.is_empty() {
+        return quantize_weights_binary_cpu::<T>(&[], matrices.saturating_mul(rows), columns);
+    }
+    check_weights(OP, w, matrices * rows, columns)?;
+    let means: Vec<_> = w.chunks(rows * columns).flat_map(|w| vec![Means::by_chunks(w); rows]).collect();
+    pack(w, matrices * rows, columns, None, &means)
 }
 
 /// The CPU twin of [`quantize_weights_binary_by_group`].
@@ -192,26 +254,13 @@ pub fn quantize_weights_binary_cpu<T: Float>(w: &[T], rows: usize, columns: usiz
 /// As [`quantize_weights_binary_cpu`]; [`Error::Invalid`] if the size is no multiple of 32.
 pub fn quantize_weights_binary_by_group_cpu<T: Float>(w: &[T], rows: usize, columns: usize, size: Option<usize>) -> Result<PackedInt> {
     check_group(size)?;
-    check(w, rows, columns)?;
+    check_weights(OP, w, rows, columns)?;
     let of = |group: &[T]| Means::new::<THREADS>(group.iter().map(signed_and_absolute), group.len());
     let means: Vec<Means> = match columns {
         0 => vec![of(&[]); if size.is_some() { 0 } else { rows }],
         _ => w.chunks(columns).flat_map(|row| row.chunks(size.unwrap_or(columns)).map(of)).collect(),
     };
     pack(w, rows, columns, size, &means)
-}
-
-fn check<T: Float>(w: &[T], rows: usize, columns: usize) -> Result<()> {
-    if rows.checked_mul(columns) != Some(w.len()) {
-        return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
-    }
-    match w.iter().position(|&v| !v.into().is_finite()) {
-        None => Ok(()),
-        Some(at) => {
-            let what = format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns);
-            Err(Error::Invalid { op: OP, what })
-        }
-    }
 }
 
 fn pack<T: Float>(w: &[T], rows: usize, columns: usize, group: Option<usize>, means: &[Means]) -> Result<PackedInt> {

@@ -3,7 +3,7 @@
 //! Asymmetric (Jacob et al. 2018, arXiv:1712.05877): steps from min W to max W, both taken to be no more and no less than 0, so that 0 is one of them:
 //! scale = (max - min) / (2^b - 1), zero = round(-min / scale). Symmetric (absmax): zero = 2^(b-1) and scale = max|W| / (2^(b-1) - 1).
 
-use super::group_quantizer::{Groups, THREADS, by_groups, write_empty};
+use super::group_quantizer::{Groups, THREADS, by_groups, check_weights, write_empty};
 use crate::{
     element::Float,
     error::{Error, Result},
@@ -154,13 +154,7 @@ pub fn quantize_weights_int_cpu<T: Float>(
     scheme: Scheme,
 ) -> Result<PackedInt> {
     check(bits, size)?;
-    if rows.checked_mul(columns) != Some(w.len()) {
-        return Err(Error::Length { shape: [rows, columns].into(), found: w.len() });
-    }
-    if let Some(at) = w.iter().position(|&v| !v.into().is_finite()) {
-        let what = format!("weights must be finite; that of row {}, column {} is not", at / columns, at % columns);
-        return Err(Error::Invalid { op: "quantize_weights_int", what });
-    }
+    check_weights("quantize_weights_int", w, rows, columns)?;
     let of = |group: &[T]| Steps::of(group, bits, scheme);
     let steps: Vec<Steps> = match columns {
         0 => vec![of(&[]); if size.is_some() { 0 } else { rows }],

@@ -11,6 +11,7 @@ use crate::{
         params::Params as _,
         source::Source,
     },
+    msl,
     ops::{
         reduce::{by_rows, lanes, rows_extent},
         tensor::softmax::{softmax_cpu, statistics_cpu},
@@ -24,28 +25,52 @@ static CROSS_ENTROPY: Kernel = Kernel::trusted(
     "cross_entropy",
     Params::FIELDS,
     &[read("logits", Float("X")), read("targets", U32), read_write("loss", F32)],
-    &[by_rows(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            "shared/exp",
-            "shared/log",
-            "shared/softmax",
-            "shared/lanes",
-            "tensor/cross_entropy"
-        ]),
-        4,
-    )],
+    &[
+        by_rows(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "shared/log",
+                "shared/softmax",
+                "shared/lanes",
+                "tensor/cross_entropy"
+            ]),
+            4,
+        ),
+        by_rows(
+            Source::msl(msl![
+                "shared/prelude",
+                "shared/exp",
+                "shared/log",
+                "shared/softmax",
+                "tensor/cross_entropy_row",
+                "shared/lanes",
+                "tensor/cross_entropy"
+            ]),
+            4,
+        ),
+    ],
 )
 .flat();
 static CROSS_ENTROPY_BACKWARD: Kernel = Kernel::trusted(
     "cross_entropy_backward",
     Params::FIELDS,
     &[read("logits", Float("X")), read("targets", U32), read("dloss", F32), read_write("dx", Float("X"))],
-    &[by_rows(
-        Source::wgsl(wgsl!["shared/ids", "shared/flat", "shared/exp", "shared/softmax", "shared/lanes", "tensor/cross_entropy_backward"]),
-        2,
-    )],
+    &[
+        by_rows(
+            Source::wgsl(wgsl![
+                "shared/ids",
+                "shared/flat",
+                "shared/exp",
+                "shared/softmax",
+                "shared/lanes",
+                "tensor/cross_entropy_backward"
+            ]),
+            2,
+        ),
+        by_rows(Source::msl(msl!["shared/prelude", "shared/exp", "shared/softmax", "shared/lanes", "tensor/cross_entropy_backward"]), 2),
+    ],
 )
 .flat();
 

@@ -1,4 +1,4 @@
-"""Makes `golden.safetensors`: results and gradients of ops by PyTorch, in `f64`, which `tests/torch.rs` compares with ours.
+"""Makes `golden.safetensors`: results and gradients of ops by PyTorch, in `f64`, which `tests/torch` compares with ours.
 
     python3 make.py
 

@@ -1,5 +1,6 @@
 //! `src/ops/bitnet/fake_quantize_activations.rs`, `fake_quantize_weights.rs` and `rms_norm_fake_quantize.rs`
 
+use super::stacks;
 use crate::{Case, Data, FROM_SUBNORMAL, Near, Recorder, U, convert, floats, rng, shapes, sums, wild_activations};
 use bitnet_wgpu::{Float, Out, Result, bitnet, f16};
 
@@ -98,6 +99,37 @@ fn of_weights<T: Float>(w: &[f32], rows: usize, columns: usize) -> Case {
         bitnet::fake_quantize_weights_into(&mut r.encoder, &w, 1.0, Out::add(&base), &partly.scale)?;
         [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
         r.watch_all(&exact.scale);
+        Ok(())
+    })
+}
+
+pub fn weights_by_matrix() -> Vec<Case> {
+    let of =
+        |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| [of_matrices::<f32>(&uneven, stack), of_matrices::<f16>(&plain, stack)];
+    // Its neighbours do not notice.
+    let broken = [f32::NAN, f32::INFINITY].map(|bad| of_matrices::<f32>(&[0.5, 1.0, -0.25, bad, 0.0, 3.0], [3, 1, 2]));
+    stacks("fake_quantize_weights_by_matrix").flat_map(of).chain(broken).collect()
+}
+
+/// What the quantiser makes of each alone, and the gradient by their scales as they are.
+fn of_matrices<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
+    let (w, length) = (convert::<T>(w), stack[1] * stack[2]);
+    let twin = bitnet::fake_quantize_weights_by_matrix_cpu(&w, stack, 1.0).unwrap();
+    if let Ok(packed) = bitnet::quantize_weights_by_matrix_cpu(&w, stack) {
+        assert_eq!(packed.dequantize(), twin.values, "the values of the quantiser itself");
+    }
+    let slope = |i: usize| bitnet::fake_quantize_backward_cpu(w[i].into(), twin.scale[i / length], (-1.0, 1.0), w[i].into());
+    let more = vec![Data::F32(twin.scale.clone()), Data::floats(T::ELEMENT, &(0..w.len()).map(slope).collect::<Vec<_>>())];
+    let name = format!("{stack:?} {:?}", T::ELEMENT);
+    case(name, w, twin.values, more, move |r, w, base| {
+        let (w, base) = (r.upload(w, stack)?, r.upload(base, stack)?);
+        let exact = bitnet::fake_quantize_weights_by_matrix(&mut r.encoder, &w, 1.0)?;
+        let partly = bitnet::fake_quantize_weights_by_matrix(&mut r.encoder, &w, LAMBDA)?;
+        bitnet::fake_quantize_weights_by_matrix_into(&mut r.encoder, &w, 1.0, Out::add(&base), &partly.scale)?;
+        let dw = bitnet::fake_quantize_backward(&mut r.encoder, &w, &exact.scale, (-1.0, 1.0), &w)?;
+        [&exact.values, &partly.values, &base].into_iter().for_each(|tensor| r.watch_all(tensor));
+        r.watch_all(&exact.scale);
+        r.watch_all(&dw);
         Ok(())
     })
 }

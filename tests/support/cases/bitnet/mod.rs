@@ -23,7 +23,7 @@ mod quantize_weights_int;
 mod rms_norm_quantize;
 
 use super::{By::*, Family};
-use crate::{Data, Leeway, Recorder, random_shapes};
+use crate::{Data, Leeway, Recorder, floats, random_shapes, rng, shapes};
 use bitnet_wgpu::{
     IntMatrix, PackedInt, PackedTernary,
     bitnet::{HostActivations, Layout, QuantizedActivations},
@@ -48,7 +48,8 @@ pub const OPS: Family = &[
     ("bitnet::dequantize_weights", Kernels, dequantize::weights),
     ("bitnet::fake_quantize_activations", Kernels, fake_quantize::activations),
     ("bitnet::fake_quantize_backward", Wgsl, fake_quantize::backward),
-    ("bitnet::fake_quantize_weights", Wgsl, fake_quantize::weights),
+    ("bitnet::fake_quantize_weights", Kernels, fake_quantize::weights),
+    ("bitnet::fake_quantize_weights_by_matrix", Kernels, fake_quantize::weights_by_matrix),
     ("bitnet::gate", WgslAndTwin, gate::cases),
     ("bitnet::gate_extremes", Kernels, gate_quantize::extremes),
     ("bitnet::gate_quantize", KernelsAndTwin, gate_quantize::cases),
@@ -66,6 +67,7 @@ pub const OPS: Family = &[
     ("bitnet::quantize_gradients", Wgsl, quantize_int8::gradients),
     ("bitnet::quantize_weights", Kernels, quantize_weights::cases),
     ("bitnet::quantize_weights_binary", Kernels, quantize_weights_binary::cases),
+    ("bitnet::quantize_weights_binary_by_matrix", Kernels, quantize_weights_binary::by_matrix),
     ("bitnet::quantize_weights_by_group", Kernels, quantize_weights_by_group::cases),
     ("bitnet::quantize_weights_by_matrix", Kernels, quantize_weights::by_matrix),
     ("bitnet::quantize_weights_int", Kernels, quantize_weights_int::cases),
@@ -139,6 +141,21 @@ fn watch_quantized(r: &mut Recorder, x: &QuantizedActivations) {
 /// Random shapes, and sizes of groups in turn.
 fn random_groups(op: &str) -> impl Iterator<Item = ((usize, usize, usize), Option<usize>)> {
     random_shapes(op).into_iter().zip([None, Some(32), Some(64), Some(160)].into_iter().cycle())
+}
+
+/// Stacks of matrices that end within a workgroup of words, and within and beyond a chunk of sums; and some without any. Their weights twice: alike, and
+/// in matrices that differ by much, of which some are nothing.
+fn stacks(op: &str) -> impl Iterator<Item = ([usize; 3], Vec<f32>, Vec<f32>)> {
+    let fixed = [[1, 3, 17], [3, 5, 70], [2, 129, 515], [5, 1, 1], [4, 65, 64], [3, 1, 65_537], [0, 3, 5], [3, 0, 5], [3, 2, 0]];
+    let others = shapes(op).map(|(_, (matrices, rows, columns))| [matrices, rows, columns]);
+    // Larger ones take a minute and show nothing else.
+    let others = others.filter(|stack| stack.iter().product::<usize>() < 1 << 18);
+    fixed.into_iter().chain(others).map(|stack| {
+        let length = stack[1] * stack[2];
+        let plain = floats(&mut rng(length as u64), stack[0] * length, 3.0);
+        let uneven = plain.iter().enumerate().map(|(i, v)| v * [1.0, 0.0, 1e-3][i / length % 3]).collect();
+        (stack, plain, uneven)
+    })
 }
 
 /// What [`watch_ints`] watches: codes, scales, zero points.

@@ -1,5 +1,6 @@
 //! `src/ops/bitnet/quantize_weights.rs`
 
+use super::stacks;
 use crate::{Case, Data, Recorder, convert, floats, rng, shapes};
 use bitnet_wgpu::{Float, Scales, bitnet, f16};
 
@@ -24,20 +25,10 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Stacks of matrices that end within a workgroup of words, and within and beyond a chunk of sums; and some without any.
 pub fn by_matrix() -> Vec<Case> {
-    let stacks = [[1, 3, 17], [3, 5, 70], [2, 129, 515], [5, 1, 1], [4, 65, 64], [3, 1, 65_537], [0, 3, 5], [3, 0, 5], [3, 2, 0]];
-    let random = shapes("quantize_weights_by_matrix").map(|(_, (matrices, rows, columns))| [matrices, rows, columns]);
-    let mut cases = Vec::new();
-    for stack in stacks.into_iter().chain(random) {
-        let length = stack[1] * stack[2];
-        let plain = floats(&mut rng(length as u64), stack[0] * length, 3.0);
-        // Matrices that differ by much, and some that are nothing.
-        let uneven: Vec<f32> = plain.iter().enumerate().map(|(i, v)| v * [1.0, 0.0, 1e-3][i / length % 3]).collect();
-        cases.extend([stacked::<f32>(&uneven, stack), stacked::<f16>(&plain, stack)]);
-    }
-    cases.extend([f32::NAN, f32::INFINITY].map(not_finite));
-    cases
+    let of = |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| [stacked::<f32>(&uneven, stack), stacked::<f16>(&plain, stack)];
+    let broken = [f32::NAN, f32::INFINITY].map(not_finite);
+    stacks("quantize_weights_by_matrix").flat_map(of).chain(broken).collect()
 }
 
 fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {

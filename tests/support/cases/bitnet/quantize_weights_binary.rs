@@ -1,6 +1,6 @@
 //! `src/ops/bitnet/quantize_weights_binary.rs`
 
-use super::{check_not_finite, ints_of, random_groups, watch_ints};
+use super::{check_not_finite, ints_of, random_groups, stacks, watch_ints};
 use crate::{Case, Recorder, convert, floats, rng};
 use bitnet_wgpu::{Affine, Bits, Float, PackedInt, bitnet, f16};
 
@@ -34,6 +34,36 @@ pub fn cases() -> Vec<Case> {
         cases.extend([not_finite(value), tensor_not_finite(value)]);
     }
     cases
+}
+
+pub fn by_matrix() -> Vec<Case> {
+    let of = |(stack, plain, uneven): ([usize; 3], Vec<f32>, Vec<f32>)| [stacked::<f32>(&uneven, stack), stacked::<f16>(&plain, stack)];
+    let broken = [f32::NAN, f32::NEG_INFINITY].map(matrix_not_finite);
+    stacks("quantize_weights_binary_by_matrix").flat_map(of).chain(broken).collect()
+}
+
+fn stacked<T: Float>(w: &[f32], stack: [usize; 3]) -> Case {
+    let w = convert::<T>(w);
+    let packed = bitnet::quantize_weights_binary_by_matrix_cpu(&w, stack).unwrap();
+    Case::exact(format!("{stack:?} {:?}", T::ELEMENT), ints_of(&packed), move |r| quantize_stack(r, &w, stack)).of(T::ELEMENT)
+}
+
+fn quantize_stack<T: Float>(r: &mut Recorder, w: &[T], stack: [usize; 3]) -> bitnet_wgpu::Result<()> {
+    let w = r.upload(w, stack)?;
+    let packed = bitnet::quantize_weights_binary_by_matrix(&mut r.encoder, &w)?;
+    watch_ints(r, &packed);
+    Ok(())
+}
+
+/// Its neighbours do not notice.
+fn matrix_not_finite(value: f32) -> Case {
+    let stack = [3, 4, 70];
+    let mut w = floats(&mut rng(9), 3 * 280, 3.0);
+    w[280..560].fill(0.0);
+    let wanted = ints_of(&bitnet::quantize_weights_binary_by_matrix_cpu(&w, stack).unwrap());
+    w[300] = value;
+    let check = move |got: &[crate::Data], _| check_not_finite(got, &wanted, &[4, 5, 6, 7]);
+    Case::new(format!("a matrix with {value}"), move |r| quantize_stack(r, &w, stack), check)
 }
 
 fn quantize(r: &mut Recorder, w: &[impl Float], shape: [usize; 2], of: Of) -> bitnet_wgpu::Result<()> {

@@ -1,8 +1,11 @@
 //! `src/ops/linear_algebra/svd.rs`
 
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, orthonormal, small};
-use crate::{Case, Matrix, floats, hilbert, of_rank, rng, roundings, seed};
-use bitnet_wgpu::linear_algebra::{Svd, svd, svd_cpu};
+use crate::{Case, Matrix, Recorder, floats, hilbert, of_rank, rng, roundings, seed};
+use bitnet_wgpu::{
+    Tensor,
+    linear_algebra::{Svd, svd, svd_cpu, svd_in_sweeps},
+};
 use rand::{RngExt, rngs::StdRng};
 
 pub fn cases() -> Vec<Case> {
@@ -12,6 +15,7 @@ pub fn cases() -> Vec<Case> {
     cases.extend([sound(&mut rng(20), (9, 5), 3), sound(&mut rng(21), (20, 3), 4)]);
     cases.extend([(150, 70), (50, 100)].map(|shape| sound(&mut rng(22), shape, 1).device_only()));
     cases.extend([odd(19, 17), odd(6, 9), odd(50, 40).device_only()]);
+    cases.push(in_sweeps("12 sweeps of 9 × 20".into(), [9, 20], vec![floats(&mut rng(24), 180, 2.0)], vec![Fine], Some(12)));
     let mut random = rng(1000 * seed());
     for _ in 0..3 {
         let (shape, count) = ((random.random_range(1..40), random.random_range(1..40)), random.random_range(1..4));
@@ -42,7 +46,12 @@ fn odd(m: usize, n: usize) -> Case {
     of(format!("odd ones of {m} × {n}"), [m, n], matrices, fates)
 }
 
-fn of(name: String, [m, n]: [usize; 2], matrices: Vec<Vec<f32>>, fates: Vec<Fate>) -> Case {
+fn of(name: String, shape: [usize; 2], matrices: Vec<Vec<f32>>, fates: Vec<Fate>) -> Case {
+    in_sweeps(name, shape, matrices, fates, None)
+}
+
+/// In as many sweeps as the caller says, which are enough.
+fn in_sweeps(name: String, [m, n]: [usize; 2], matrices: Vec<Vec<f32>>, fates: Vec<Fate>, sweeps: Option<usize>) -> Case {
     let k = m.min(n);
     let judge = move |a: &[&[f32]], factors: &[&[f32]]| {
         let (a, u, vt) = (Matrix::new(a[0], m, n), Matrix::new(factors[0], m, k), Matrix::new(factors[2], k, n));
@@ -59,5 +68,9 @@ fn of(name: String, [m, n]: [usize; 2], matrices: Vec<Vec<f32>>, fates: Vec<Fate
     let twin = move |a: &[&[f32]]| svd_cpu(a[0], m, n).map(|Svd { u, s, vt }| vec![u, s, vt]);
     let input = Input { rows: m, columns: n, matrices };
     let tensors = |factors: &Svd| vec![factors.u.clone(), factors.s.clone(), factors.vt.clone()];
-    case(name, vec![input], fates, |r, a| svd(&mut r.encoder, &a[0]), tensors, twin, judge)
+    let record = move |r: &mut Recorder, a: &[Tensor<f32>]| match sweeps {
+        Some(sweeps) => svd_in_sweeps(&mut r.encoder, &a[0], sweeps),
+        None => svd(&mut r.encoder, &a[0]),
+    };
+    case(name, vec![input], fates, record, tensors, twin, judge)
 }

@@ -37,7 +37,7 @@ pub const OPS: Family = &[
     ("tensor::binary", WgslAndTwin, binary::cases),
     ("tensor::compare", Wgsl, compare::cases),
     ("tensor::copy", Wgsl, copy::cases),
-    ("tensor::cross_entropy", WgslAndTwin, cross_entropy::cases),
+    ("tensor::cross_entropy", KernelsAndTwin, cross_entropy::cases),
     ("tensor::dropout", Wgsl, dropout::cases),
     ("tensor::finish", Wgsl, epilogue::cases),
     ("tensor::gather", Wgsl, gather::cases),

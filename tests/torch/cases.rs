@@ -1,100 +1,20 @@
-//! Ops and their gradients against PyTorch's (data/torch/make.py).
+//! What is compared: an op and its gradients a case.
 
+use crate::golden::{Case, Out};
 use bitnet_wgpu::{
-    Bits, ElementType, Encoder, Error, Float, IntMatrix, Result, Tensor,
+    Bits, Encoder, Float, IntMatrix, Result, Tensor,
     bitnet::{self, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
-    linear_algebra::{self as la, Outcome, Triangle},
+    linear_algebra::{self as la, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
 };
-use safetensors::SafeTensors;
-use std::{collections::HashSet, sync::LazyLock};
-use support::{block_on, context, repository};
+use support::context;
 
-static GOLDEN: LazyLock<Vec<u8>> = LazyLock::new(|| std::fs::read(repository("tests/data/torch/golden.safetensors")).unwrap());
+/// What records a case and gives its outputs, in the order of the golden.
+pub type Run = fn(&mut Case) -> Result<Vec<Out>>;
 
-/// The inputs of a case, and where it is recorded.
-struct Case {
-    name: &'static str,
-    encoder: Encoder,
-}
-
-fn words(name: &str) -> Option<(Vec<usize>, Vec<u32>)> {
-    let file = SafeTensors::deserialize(&GOLDEN).unwrap();
-    let tensor = file.tensor(name).ok()?;
-    let words = tensor.data().chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect();
-    Some((tensor.shape().to_vec(), words))
-}
-
-fn upload<T: ElementType>(name: &str, of: fn(u32) -> T) -> Tensor<T> {
-    let (shape, words) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
-    let numbers: Vec<T> = words.into_iter().map(of).collect();
-    let flat = context().upload(&numbers, [numbers.len()]).unwrap();
-    match shape[..] {
-        [] => flat.reshape([]),
-        [a] => flat.reshape([a]),
-        [a, b] => flat.reshape([a, b]),
-        [a, b, c] => flat.reshape([a, b, c]),
-        [a, b, c, d] => flat.reshape([a, b, c, d]),
-        _ => panic!("{name} has {} dimensions", shape.len()),
-    }
-    .unwrap()
-}
-
-impl Case {
-    fn x(&self, i: usize) -> Tensor<f32> {
-        self.floats(&format!("in{i}"))
-    }
-
-    fn ids(&self, i: usize) -> Tensor<u32> {
-        upload(&format!("{}/in{i}", self.name), |word| word)
-    }
-
-    fn dy(&self) -> Tensor<f32> {
-        self.floats("dy")
-    }
-
-    fn floats<T: Float>(&self, what: &str) -> Tensor<T> {
-        upload(&format!("{}/{what}", self.name), |word| T::from_f32(f32::from_bits(word)))
-    }
-
-    /// Submits what was recorded, and gives a result that is now known to be sound.
-    fn sound<T: Send + 'static>(&mut self, record: impl FnOnce(&mut Encoder) -> Result<Outcome<T>>) -> Result<T> {
-        let mut encoder = context().encoder(self.name);
-        let outcome = record(&mut encoder)?;
-        let _ = encoder.submit()?;
-        block_on(outcome.check())
-    }
-}
-
-/// What an op gives: floats, halves, or ids.
-enum Out {
-    Floats(Tensor<f32>),
-    Halves(Tensor<f16>),
-    Ids(Tensor<u32>),
-}
-
-impl From<Tensor<f32>> for Out {
-    fn from(from: Tensor<f32>) -> Self {
-        Self::Floats(from)
-    }
-}
-
-impl From<Tensor<f16>> for Out {
-    fn from(from: Tensor<f16>) -> Self {
-        Self::Halves(from)
-    }
-}
-
-impl From<Tensor<u32>> for Out {
-    fn from(from: Tensor<u32>) -> Self {
-        Self::Ids(from)
-    }
-}
-
-type Run = fn(&mut Case) -> Result<Vec<Out>>;
 /// An op of one input, and its gradient.
 type Forward<X, Y> = fn(&mut Encoder, &Tensor<X>) -> Result<Tensor<Y>>;
 type Backward<T> = fn(&mut Encoder, &Tensor<T>, &Tensor<T>) -> Result<Tensor<T>>;
@@ -264,7 +184,8 @@ fn int8(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<Quantiz
     Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
 }
 
-const CASES: &[(&str, Run)] = &[
+/// By the names of the golden.
+pub const CASES: &[(&str, Run)] = &[
     unary!(neg, neg_backward),
     unary!(abs, abs_backward),
     unary!(exp, exp_backward),
@@ -558,45 +479,3 @@ const CASES: &[(&str, Run)] = &[
         Ok(vec![tensor::abs(&mut c.encoder, &r)?.into()])
     }),
 ];
-
-/// Panics if an output is off by more than a share of the largest of its tensor: floats by 2e-6, ids at all, halves by 2e-3, since some are made of others, and
-/// devices may round them as they like.
-fn compare(name: &str, found: &Out) {
-    let (shape, wanted) = words(name).unwrap_or_else(|| panic!("there is no {name}"));
-    let (dims, got, share) = match found {
-        Out::Ids(found) => {
-            assert_eq!((found.shape().dims(), block_on(found.read()).unwrap()), (&shape[..], wanted), "{name}");
-            return;
-        }
-        Out::Floats(found) => (found.shape(), block_on(found.read()).unwrap(), 2e-6),
-        Out::Halves(found) => (found.shape(), block_on(found.read()).unwrap().into_iter().map(f32::from).collect(), 2e-3),
-    };
-    assert_eq!(dims.dims(), shape, "{name}");
-    let wanted: Vec<f64> = wanted.into_iter().map(|word| f32::from_bits(word).into()).collect();
-    let largest = wanted.iter().fold(0f64, |max, v| max.max(v.abs()));
-    for (i, (&got, wanted)) in got.iter().zip(&wanted).enumerate() {
-        let off = (f64::from(got) - wanted).abs();
-        assert!(off <= share * largest, "{name}: number {i} is {got}, not {wanted}");
-    }
-}
-
-#[test]
-fn ops_and_gradients_are_those_of_pytorch() {
-    let file = SafeTensors::deserialize(&GOLDEN).unwrap();
-    let mut left: HashSet<&str> = file.names().into_iter().filter(|name| name.contains("/out")).collect();
-    for &(name, run) in CASES {
-        if name.ends_with("_f16") && !context().capabilities().f16 {
-            left.retain(|output| !output.starts_with(name));
-            continue;
-        }
-        let mut case = Case { name, encoder: context().encoder(name) };
-        let outputs = run(&mut case).unwrap_or_else(|error: Error| panic!("{name}: {error}"));
-        let _ = case.encoder.submit().unwrap();
-        for (i, output) in outputs.iter().enumerate() {
-            let name = format!("{name}/out{i}");
-            compare(&name, output);
-            assert!(left.remove(name.as_str()), "{name} twice");
-        }
-    }
-    assert!(left.is_empty(), "nothing is compared with {left:?}");
-}
