@@ -132,19 +132,21 @@ fn rows(criterion: &mut Criterion) {
     let (weight, targets) = (context.upload(&vec![1f32; side], [side]), context.upload(&vec![7u32; side], [side]));
     let (weight, targets) = (weight.expect("it fits"), targets.expect("it fits"));
     let y = Tensor::uninit(context, [side, side]).expect("it fits");
+    // What two inputs read is of two tensors.
+    let other = rows_of(context, side, side);
     let mut time = |name: &str, passes: usize, record: &dyn Fn(&mut bitnet_wgpu::Encoder) -> bitnet_wgpu::Result<()>| {
         let mut encoder = context.encoder("rows");
         record(&mut encoder).expect("it fits");
         bench(&mut group, name, &format!("{side}x{side}"), &encoder.finish(), 1, passes * 4 * side * side);
     };
     time("softmax", 2, &|e| tensor::softmax_into(e, &x, &y));
-    time("softmax_backward", 3, &|e| tensor::softmax_backward_into(e, &x, &x, &y));
+    time("softmax_backward", 3, &|e| tensor::softmax_backward_into(e, &x, &other, &y));
     time("cross_entropy", 1, &|e| tensor::cross_entropy(e, &x, &targets, CrossEntropyOptions::default()).map(|_| ()));
     time("cross_entropy_backward", 2, &|e| {
         tensor::cross_entropy_backward_into(e, &x, &targets, CrossEntropyOptions::default(), &weight, &y)
     });
     time("layer_norm", 2, &|e| tensor::layer_norm_into(e, &x, &weight, &weight, 1e-5, &y));
-    time("layer_norm_backward", 3, &|e| tensor::layer_norm_backward(e, &x, &weight, 1e-5, &x).map(|_| ()));
+    time("layer_norm_backward", 3, &|e| tensor::layer_norm_backward(e, &x, &weight, 1e-5, &other).map(|_| ()));
 }
 
 criterion_group!(benches, products, few_rows, elementwise, reductions, rows);

@@ -70,9 +70,9 @@ pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, 
 
 /// Times `recording`, which does the same work `copies` times on different data; `work` is what one of them must do.
 pub fn bench_work(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, shape: &str, recording: &Recording, copies: usize, work: Work) {
-    // A GPU that was idle while the host made its data has a low clock, for up to a tenth of a second.
+    // A GPU that was idle while the host made its data has a low clock, and takes some tenths of a second to raise it.
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(200) {
+    while start.elapsed() < Duration::from_secs(1) {
         block_on(recording.time(1)).expect("it runs");
     }
     let (clock, time) = block_on(recording.time(3)).expect("it runs");
