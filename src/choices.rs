@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
 /// GPUs that share a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// NVIDIA's and all others that are not below. One of them has been measured, an H200; for the others its numbers are a guess.
+    /// NVIDIA's and all others that are not below. An H200 has been measured, where nothing else is said; for the others its numbers are a guess.
     Gpu,
     /// Apple's. None has been measured: instructions were counted (docs/apple-gpu.md).
     Apple,
@@ -79,8 +79,8 @@ table! {
     UnitTokens = "unit_tokens" in 0..=TOKENS; 32, 32, 32;
     /// From so many tiles of 128 × 128 on, a large GPU is busy with them; of fewer, smaller ones are made. H200: there.
     UnitLargeTiles = "unit_large_tiles" in 0..=NEVER; 96, 96, 96;
-    /// [`Choice::UnitOutputs`] of a unit for int8. H200: "BitLinear on matrix units for int8".
-    Int8UnitOutputs = "int8_unit_outputs" in 0..=NEVER; 120_000, 120_000, 120_000;
+    /// [`Choice::UnitOutputs`] of a unit for int8. H200: "BitLinear on matrix units for int8", "How kernels are chosen".
+    Int8UnitOutputs = "int8_unit_outputs" in 0..=NEVER; 240_000, 120_000, 120_000;
     /// [`Choice::UnitTokens`] of a unit for int8. H200: there.
     Int8UnitTokens = "int8_unit_tokens" in 0..=TOKENS; 16, 16, 16;
     /// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times as many of 64 × 64. H200: there.
@@ -97,13 +97,13 @@ table! {
     /// From so many rows on, that dispatch in halves has workgroups of 64 threads in place of 256. lavapipe, as [`Choice::WideRows`].
     FusedNarrowRows = "fused_narrow_rows" in 0..=NEVER; NEVER, NEVER, 0;
     /// Below so many workgroups that go through all positions of an attention, its shares are workgroups of their own. H200: "Attention whose loads are
-    /// on their way together".
-    AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 256, 256, 256;
+    /// on their way together", "How kernels are chosen".
+    AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64 rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 150, 150, 150;
     /// Up to so many features, a row is quantised by 128 threads that hold 2560 numbers, in place of 256 that hold more. H100: "Ops of training".
-    ShortRows = "short_rows" in 0..=NEVER; 2560, 0, 0;
-    /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: there.
+    ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
+    /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
     /// From so many tokens on, a head is read for eight of them at a time in place of four. H200: "Batches, drafts and prompts".
     HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;

@@ -55,6 +55,8 @@ fn engines_choose_as_the_host_does() {
         options(warm.top_p(0.8).min_p(0.02)).logit_bias([(5, 0.7), (9, f32::NEG_INFINITY), (5, 0.1)]),
         options(warm.repetition_penalty(1.3).presence_penalty(0.2).frequency_penalty(0.1)),
         options(Sampling::GREEDY.repetition_penalty(1.5)),
+        // A prompt's last token is not one that was generated: it is chosen once.
+        options(Sampling::GREEDY.presence_penalty(1e4)).logit_bias([(7, 50.0)]),
         // The host begins, and the engine goes on.
         options(warm.frequency_penalty(0.3)).min_tokens(4),
     ];

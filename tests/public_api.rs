@@ -34,11 +34,12 @@ fn the_listing_of_public_items_is_up_to_date() {
     }
 }
 
-/// A kernel without a case fails `ops`; an op that is made of others' kernels fails here.
+/// A kernel without a case fails `ops`; an op that is made of others' kernels fails here, as far as its name is in no case for another reason.
 #[test]
 fn every_public_op_is_called_by_a_case() {
     let (listing, cases) = (fs::read_to_string(repository("docs/public-api.txt")).unwrap(), text_below(&repository("tests/support/cases")));
-    let words: HashSet<&str> = cases.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let code = cases.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let words: HashSet<&str> = code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
     let of_encoder = listing.lines().filter(|line| line.contains("(&mut bitnet_wgpu::Encoder"));
     let ops: Vec<&str> =
         of_encoder.filter_map(|line| line.strip_prefix("pub fn bitnet_wgpu::")?.split(['<', '(']).next()?.rsplit("::").next()).collect();

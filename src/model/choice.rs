@@ -117,10 +117,15 @@ impl Chooser {
         Changes { penalties, biases, counts }
     }
 
-    /// The counts of [`penalize`](crate::transformer::penalize()), without the last token.
+    /// The counts of [`penalize`](crate::transformer::penalize()), before it counts the last token as one that was generated.
     fn counts_before_last(&self, counts: &mut [u32]) {
-        for (i, &id) in self.tokens[..self.tokens.len().saturating_sub(1)].iter().enumerate() {
+        let Some((&last, before)) = self.tokens.split_last() else { return };
+        for (i, &id) in before.iter().enumerate() {
             self.count(i, &mut counts[id as usize]);
+        }
+        // The prompt's is counted too, and is not to be one that was generated.
+        if before.len() < self.prompt {
+            counts[last as usize] = Penalties::SEEN - 1;
         }
     }
 
@@ -292,6 +297,11 @@ mod tests {
         let counts = [Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0];
         assert_eq!((changes.counts, changes.biases), ([counts, [0; 5], counts].concat(), vec![0.0; 5]));
         assert_eq!(changes.penalties, [penalties, Penalties::NONE, penalties]);
+        // A step counts the last token; a prompt's becomes SEEN by that.
+        let mut begins = chooser(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
+        begins.tokens = vec![1, 1];
+        let counts = choice([&begins, &penalised]).changes.unwrap().counts;
+        assert_eq!(counts[..5], [0, Penalties::SEEN - 1, 0, 0, 0]);
         let biased = begun(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)]));
         let bias = [0.0, 0.0, -1.0, 0.0, 1.5];
         let changes = choice([&biased, &biased]).changes.unwrap();

@@ -157,7 +157,7 @@ pub(super) trait EngineSession: Send + Sync {
 
     /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the step before this one gives, which had the same
     /// sequences and, unless [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are chosen after the last `rows` of each,
-    /// `[sequences, rows]`, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where a choice has [`Changes`], that is one.
+    /// `[sequences, rows]`, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits of a sequence that is drawn are not finite. Where a choice has [`Changes`], that is one.
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>>;
 
     /// How many such steps are best submitted beyond the one that is awaited.

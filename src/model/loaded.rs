@@ -29,7 +29,7 @@ use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
 
 /// A loaded model. Clones share it. What it computes runs on threads of its own, so that its futures never block an executor; the last clone, when it
-/// is dropped, waits for those that are at work.
+/// is dropped, waits for those that are at work. (Those of [`LoadOptions::threads`](crate::model::LoadOptions::threads) are told to end, and not waited for.)
 #[derive(Clone)]
 pub struct Model {
     engine: Arc<dyn Engine>,

@@ -68,13 +68,15 @@ impl Case {
         Self { restrict, ..self }
     }
 
-    /// The case on devices whose threads hold no numbers of a row, and on those whose threads hold some.
-    pub fn held_or_not(make: impl Fn() -> Self) -> [Self; 2] {
+    /// The case on a device whose threads hold no numbers of a row, or on one whose threads hold some, in turns of `n`; now and then on both.
+    pub fn held_or_not(n: usize, make: impl Fn() -> Self) -> Vec<Self> {
         fn set(capabilities: &mut Capabilities, short: u32, held: u32) {
             capabilities.tuning.set(Choice::ShortRows, short).expect("any number of features");
             capabilities.tuning.set(Choice::HeldColumns, held).expect("any number of columns");
         }
-        [make().on(|c| set(c, 0, u32::MAX)), make().on(|c| set(c, 2560, 0))]
+        let forms: [fn(&mut Capabilities); 2] = [|c| set(c, 0, u32::MAX), |c| set(c, 2560, 0)];
+        let wanted = |form: usize| n.is_multiple_of(3) || form == n % 2;
+        forms.into_iter().enumerate().filter(|(form, _)| wanted(*form)).map(|(_, restrict)| make().on(restrict)).collect()
     }
 
     /// What the CPU twin makes of the same data, where bounds are for both.

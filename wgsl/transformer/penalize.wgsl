@@ -1,7 +1,7 @@
 // Changes logits [rows, vocab] in place: the bias of each token is added; those of tokens that the sequence has are scaled away from being chosen, and
 // lowered by how often they were generated. A row comes after the last of a run of tokens, and runs says which of the `sequences` it is (and, as elsewhere,
 // how long it was). counts [sequences, vocab]: how often each token was generated; SEEN is set for those of a prompt. The last token of each run is
-// counted first. bias [biases, vocab] is each sequence's, or all have the last. penalties [sequences]: repetition, its inverse, presence, frequency.
+// counted first. biases [biases, vocab] are each sequence's, or all have the last. penalties [sequences]: repetition, its inverse, presence, frequency.
 struct Params { length: u32, vocab: u32, sequences: u32, biases: u32, run: u32, zero: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> tokens: array<u32>;

@@ -18,8 +18,8 @@ fn product(a: u32, b: u32) -> Wide { return Wide(a * b, upper(a, b)); }
 const NOTHING: u32 = 0u;
 const FIRST_BY_NUMBER: u32 = 1u;
 const FIRST_BY_WEIGHT: u32 = 2u;
-const BY_NUMBER: u32 = 3u;
-const BY_WEIGHT: u32 = 4u;
+const LATER_BY_NUMBER: u32 = 3u;
+const LATER_BY_WEIGHT: u32 = 4u;
 
 struct Path {
     // The digits that were found; the others are 0.
@@ -53,7 +53,7 @@ fn settled(row: u32, draw: Draw, ids: Ids) -> Path {
     let slot = path_at(row, params.pass_index - 1u);
     var key = path[slot];
     var need = Wide(path[slot + 1u], path[slot + 2u]);
-    let by_weight = params.before == FIRST_BY_WEIGHT || params.before == BY_WEIGHT;
+    let by_weight = params.before == FIRST_BY_WEIGHT || params.before == LATER_BY_WEIGHT;
     let searched = searches(draw, select(NUMBERS, WEIGHTS, by_weight));
     let came = Path(key, need);
     if params.before == FIRST_BY_NUMBER {

@@ -52,7 +52,7 @@ macro_rules! row_quantizer {
             one_row(Source::msl($crate::msl!["shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl),*]), $work);
         const SOURCES: &[Source] = &[WGSL.workgroup_bytes(1056).constants(&[("HELD", $held)]), MSL.workgroup_bytes(256)];
         const SHORT: &[Source] =
-            &[WGSL.workgroup_bytes(1056).workgroup_size([SHORT_THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", SHORT_QUADS)])];
+            &[WGSL.workgroup_bytes(4 * SHORT_THREADS + 32).workgroup_size([SHORT_THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", SHORT_QUADS)])];
         [
             kernel($name, $entry, <$params>::FIELDS, $bindings, SOURCES),
             kernel($short, $entry, <$params>::FIELDS, $bindings, SHORT),

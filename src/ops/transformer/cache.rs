@@ -64,7 +64,7 @@ impl NewTokens<'_> {
     /// How many runs there are; they must be as many tokens as are given.
     pub(super) fn check(&self, op: &'static str, tokens: usize) -> Result<usize> {
         let (run, shape) = (self.run, self.runs.shape());
-        let n = shape.dims()[0];
+        let n = shape.dims().first().copied().unwrap_or(0);
         if shape.dims() != [n, 2] {
             return Err(Error::Shape { op, what: "runs", expected: "[n, 2]".into(), found: shape });
         }
@@ -76,7 +76,8 @@ impl NewTokens<'_> {
 
     /// After how many of the last tokens of each run so many rows come: the same number of each.
     pub(super) fn check_last(&self, op: &'static str, rows: usize) -> Result<usize> {
-        let n = self.check(op, self.runs.shape().dims()[0].saturating_mul(self.run))?;
+        let runs = self.runs.shape().dims().first().copied().unwrap_or(0);
+        let n = self.check(op, runs.saturating_mul(self.run))?;
         let each = rows.checked_div(n).unwrap_or(self.run);
         if rows != n * each || !(1..=self.run).contains(&each) {
             return Err(Error::Invalid { op, what: format!("{rows} rows after {n} runs of {} tokens", self.run) });

@@ -128,7 +128,7 @@ pub fn penalize(
     if new.check(OP, all)? != rows {
         return Err(Error::Invalid { op: OP, what: format!("{rows} rows; one comes after each run of {} tokens", new.run) });
     }
-    let sequences = counts.shape().dims()[0];
+    let sequences = counts.shape().dims().first().copied().unwrap_or(0);
     if sequences == 0 && rows > 0 {
         return Err(Error::Invalid { op: OP, what: "no counts".into() });
     }

@@ -353,7 +353,7 @@ impl Search {
     fn at(&self, n: usize) -> Params {
         let before = n.checked_sub(1).map(|before| self.passes[before]);
         // A pass finds the digit before its own, which for a first one is the last: 24 + 8 is 0, modulo 32.
-        let pass = self.passes.get(n).copied().unwrap_or(Pass { shift: 24, kind: before.map_or(BY_NUMBER, |before| before.kind) });
+        let pass = self.passes.get(n).copied().unwrap_or(Pass { shift: 24, kind: BY_NUMBER });
         let before = match before {
             None => 0,
             Some(Pass { shift: 24, kind }) => 1 + kind,

@@ -30,15 +30,15 @@ pub fn with_norm() -> Vec<Case> {
 fn of_shapes(normed: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     let wide = [(rng(33), (2, 0, 1280)), (rng(34), (50, 0, 9)), (rng(35), (2, 0, 7183))];
-    for (mut rng, (tokens, _, features)) in shapes("gate_quantize").chain(wide) {
+    for (n, (mut rng, (tokens, _, features))) in shapes("gate_quantize").chain(wide).enumerate() {
         let gain = normed.then(|| floats(&mut rng, features, 2.0));
         // No squares that overflow, and exponents for which the error of exp is small.
         let x: Vec<f32> = activations(&mut rng, tokens, 2 * features).iter().map(|v| v.clamp(-10.0, 10.0)).collect();
         for layout in LAYOUTS {
             let name = format!("{tokens} × {features}");
-            cases.extend(Case::held_or_not(|| exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout)));
+            cases.extend(Case::held_or_not(n, || exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout)));
             for gate in [Gate::Silu, Gate::GeluTanh] {
-                cases.extend(Case::held_or_not(|| near(&name, x.clone(), features, gate, gain.clone(), layout)));
+                cases.extend(Case::held_or_not(n, || near(&name, x.clone(), features, gate, gain.clone(), layout)));
             }
         }
     }

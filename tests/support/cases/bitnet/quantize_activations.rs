@@ -11,11 +11,11 @@ use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (mut rng, (tokens, _, features)) in shapes("quantize_activations") {
+    for (n, (mut rng, (tokens, _, features))) in shapes("quantize_activations").enumerate() {
         let x = wild_activations(&mut rng, tokens, features);
         for layout in LAYOUTS {
-            cases.extend(Case::held_or_not(|| case::<f32>(&x, tokens, features, layout)));
-            cases.extend(Case::held_or_not(|| case::<f16>(&x, tokens, features, layout)));
+            cases.extend(Case::held_or_not(n, || case::<f32>(&x, tokens, features, layout)));
+            cases.extend(Case::held_or_not(n, || case::<f16>(&x, tokens, features, layout)));
         }
     }
     // Many magnitudes: what a GPU's division alone would get wrong in the last bit.

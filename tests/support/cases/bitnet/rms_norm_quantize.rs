@@ -11,11 +11,11 @@ use bitnet_wgpu::{
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let wide = [(rng(14), (3, 0, 1280)), (rng(15), (1, 0, 6912)), (rng(16), (2, 0, 1031)), (rng(17), (2, 0, 3087))];
-    for (mut rng, (tokens, _, features)) in shapes("rms_norm_quantize").chain(wide) {
+    for (n, (mut rng, (tokens, _, features))) in shapes("rms_norm_quantize").chain(wide).enumerate() {
         let (x, gain) = (activations(&mut rng, tokens, features), floats(&mut rng, features, 2.0));
         for layout in LAYOUTS {
-            cases.extend(Case::held_or_not(|| case::<f32>(&x, tokens, &gain, 1e-5, layout)));
-            cases.extend(Case::held_or_not(|| case::<f16>(&x, tokens, &gain, 1e-6, layout)));
+            cases.extend(Case::held_or_not(n, || case::<f32>(&x, tokens, &gain, 1e-5, layout)));
+            cases.extend(Case::held_or_not(n, || case::<f16>(&x, tokens, &gain, 1e-6, layout)));
         }
     }
     cases
