@@ -203,8 +203,8 @@ mod tests {
         with.matrix_units = vec![MatrixUnit::new(16, 32), MatrixUnit::int8(16, 32, 32)];
         let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, false, &with).name;
         assert_eq!(name(16, 13_824, 2560), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(17, 6912, 2560), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(18, 6912, 2560), "bitlinear_gemm_int8_units_16_deep");
+        assert_eq!(name(34, 6912, 2560), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(35, 6912, 2560), "bitlinear_gemm_int8_units_16_deep");
         assert_eq!(name(64, 8448, 2560), "bitlinear_gemm_int8_units_16_deep");
         assert_eq!(name(64, 8449, 2560), "bitlinear_gemm_int8_units_16");
         assert_eq!(name(128, 13_824, 2560), "bitlinear_gemm_int8_units_16_large");
