@@ -98,8 +98,8 @@ fn record(
 fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f32>) {
     use bitnet_wgpu::{Bind, bytemuck};
     use support::machine::{self, Memory, Text};
-    // Kernels for software adapters have no Metal text.
-    let context = support::context().restricted(|c| c.software = false);
+    // Kernels for other GPUs and for software adapters have no Metal text.
+    let context = support::context().restricted(|c| (c.software, c.apple) = (false, true));
     let (recording, _xq, sums, y) = record(&context, Layout::Half, golden, w);
     let mut memory = Memory::new();
     for dispatch in recording.dispatches() {

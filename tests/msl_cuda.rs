@@ -131,7 +131,7 @@ fn write_folder() {
         .filter(|case| !case.device_only)
         .for_each(|case| made.add_case(case, false));
     for (rows, columns) in TIMED {
-        made.add_case(&layer(rows, columns, |c| c.software = false), true);
+        made.add_case(&layer(rows, columns, |c| (c.software, c.apple) = (false, true)), true);
         made.add_case(&layer(rows, columns, |c| c.half_subnormals = false), true);
     }
     let symbols = || made.sources.keys();

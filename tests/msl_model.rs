@@ -12,8 +12,8 @@ use support::{
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
 fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
-    // Kernels for software adapters have no Metal text, nor has what Metal's barriers do not allow.
-    let context = context().restricted(|c| (c.software, c.device_barriers) = (false, false));
+    // Kernels for other GPUs and for software adapters have no Metal text, nor has what Metal's barriers do not allow.
+    let context = context().restricted(|c| (c.software, c.apple, c.device_barriers) = (false, true, false));
     let model = Model::load(&context, directory).unwrap();
     let (recording, logits) = model.record_prompt(ids).unwrap();
     let mut memory = Memory::new();

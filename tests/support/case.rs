@@ -68,15 +68,21 @@ impl Case {
         Self { restrict, ..self }
     }
 
-    /// The case on a device whose threads hold no numbers of a row, or on one whose threads hold some, in turns of `n`; now and then on both.
-    pub fn held_or_not(n: usize, make: impl Fn() -> Self) -> Vec<Self> {
-        fn set(capabilities: &mut Capabilities, short: u32, held: u32) {
-            capabilities.tuning.set(Choice::ShortRows, short).expect("any number of features");
-            capabilities.tuning.set(Choice::HeldColumns, held).expect("any number of columns");
-        }
-        let forms: [fn(&mut Capabilities); 2] = [|c| set(c, 0, u32::MAX), |c| set(c, 2560, 0)];
-        let wanted = |form: usize| n.is_multiple_of(3) || form == n % 2;
-        forms.into_iter().enumerate().filter(|(form, _)| wanted(*form)).map(|(_, restrict)| make().on(restrict)).collect()
+    /// With the kernels of software adapters, on any device: threads hold no numbers of a row, and products take no workgroup memory.
+    pub fn as_on_software(self) -> Self {
+        self.on(|c| choose(c, [(Choice::ShortRows, 0), (Choice::HeldColumns, u32::MAX), (Choice::DirectOutputs, u32::MAX)]))
+    }
+
+    /// With those of GPUs.
+    pub fn as_on_gpus(self) -> Self {
+        self.on(|c| choose(c, [(Choice::ShortRows, 2560), (Choice::HeldColumns, 0), (Choice::DirectOutputs, 0)]))
+    }
+
+    /// The case in one of these ways, in turns of `n`; now and then in both.
+    pub fn as_on_either(n: usize, make: impl Fn() -> Self) -> Vec<Self> {
+        let ways = [Self::as_on_software, Self::as_on_gpus];
+        let wanted = |way: usize| n.is_multiple_of(3) || way == n % 2;
+        (0..2).filter(|&way| wanted(way)).map(|way| ways[way](make())).collect()
     }
 
     /// What the CPU twin makes of the same data, where bounds are for both.
@@ -100,6 +106,12 @@ impl Case {
     /// Judges the CPU twin; `None` where it is the oracle itself.
     pub fn check_twin(&self) -> Option<Result<(), String>> {
         self.twin.as_ref().map(|twin| (self.check)(&twin(), Leeway::None))
+    }
+}
+
+fn choose(capabilities: &mut Capabilities, choices: [(Choice, u32); 3]) {
+    for (choice, number) in choices {
+        capabilities.tuning.set(choice, number).expect("it is in range");
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     matmul_kernels::{Params, Product, plan},
 };
 use crate::{
+    choices::Choice,
     element::{Element, Float},
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
@@ -159,8 +160,10 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
         activation: epilogue.code(),
     };
     let of_halves = X::ELEMENT == Element::F16;
-    let units = if of_halves { &encoder.context().capabilities().matrix_units[..] } else { &[] };
-    let [plain, finish] = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed }, units);
+    let capabilities = encoder.context().capabilities();
+    let units = if of_halves { &capabilities.matrix_units[..] } else { &[] };
+    let direct = m.saturating_mul(n).saturating_mul(batch) <= capabilities.choice(Choice::DirectOutputs);
+    let [plain, finish] = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed }, units, direct);
     if epilogue.is_empty() {
         return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch]);
     }

@@ -25,6 +25,10 @@ pub const KERNELS: &[&Kernel] = &[
     &MATMUL_QUADS[1],
     &MATMUL_LARGE[0],
     &MATMUL_LARGE[1],
+    &MATMUL_DIRECT[0],
+    &MATMUL_DIRECT[1],
+    &MATMUL_DIRECT_QUADS[0],
+    &MATMUL_DIRECT_QUADS[1],
     &MATMUL_UNITS_16[0],
     &MATMUL_UNITS_16[1],
     &MATMUL_UNITS_16_LARGE[0],
@@ -90,6 +94,11 @@ const fn units(parts: &'static [Part]) -> Source {
 const fn large_units(parts: &'static [Part]) -> Source {
     const LARGE: &[(&str, u32)] = &[("BLOCKS", 2), ("DEPTH", 32)];
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(28_672)
+}
+
+/// 128 columns of 8 rows a workgroup, four columns a thread.
+const fn direct(parts: &'static [Part]) -> Source {
+    Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 8, 1]).work(Work::new(128, "products", 192, 256))
 }
 
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
@@ -239,6 +248,36 @@ pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms(
     ])],
 );
 
+/// Sides of any shape, without workgroup memory.
+pub static MATMUL_DIRECT: Forms = forms(
+    ["matmul_direct", "matmul_direct_finish"],
+    "matmul_direct",
+    &[direct(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_a",
+        "tensor/matmul_b",
+        "tensor/matmul_block",
+        HOLE,
+        "tensor/matmul_direct"
+    ])],
+);
+
+/// The same for whole quads.
+pub static MATMUL_DIRECT_QUADS: Forms = forms(
+    ["matmul_direct_quads", "matmul_direct_quads_finish"],
+    "matmul_direct",
+    &[direct(wgsl![
+        "shared/ids",
+        "tensor/matmul_dense",
+        "tensor/matmul_a_quads",
+        "tensor/matmul_b_quads",
+        "tensor/matmul_block",
+        HOLE,
+        "tensor/matmul_direct"
+    ])],
+);
+
 /// A product `[m, k]` by `[k, n]`, `batch` times, and which sides lie in memory in lines along k.
 #[derive(Clone, Copy)]
 pub struct Product {
@@ -271,15 +310,18 @@ impl Product {
     }
 }
 
-/// The kernels for a product; `units` are those that its elements can be multiplied on.
-pub fn plan(product: Product, units: &[MatrixUnit]) -> &'static Forms {
+/// The kernels for a product; `units` are those that its elements can be multiplied on, `direct` is for devices that gain nothing by workgroup memory.
+pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Forms {
     let Product { m, n, a_along_k, b_along_k, .. } = product;
     let few = a_along_k && m <= if b_along_k { GEMV_ROWS } else { GEMV_COLUMNS_ROWS } && n <= GEMV_COLUMNS;
     match (few, product.of_quads()) {
         (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
         (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
-        (false, true) => on_units(product, units).unwrap_or([&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())]),
-        (false, false) => &MATMUL,
+        (false, true) => on_units(product, units).unwrap_or(match direct {
+            true => &MATMUL_DIRECT_QUADS,
+            false => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
+        }),
+        (false, false) => [&MATMUL, &MATMUL_DIRECT][usize::from(direct)],
     }
 }
 
@@ -295,12 +337,13 @@ mod tests {
     use super::*;
 
     fn name([m, n, k, batch]: [usize; 4], a_along_k: bool, b_along_k: bool) -> &'static str {
-        plan(Product { m, n, k, batch, a_along_k, b_along_k }, &[])[0].name
+        plan(Product { m, n, k, batch, a_along_k, b_along_k }, &[], false)[0].name
     }
 
     #[test]
     fn units_make_what_is_in_quads_and_not_of_few_rows() {
-        let name = |m, n, k, units: &[MatrixUnit]| plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units)[0].name;
+        let name =
+            |m, n, k, units: &[MatrixUnit]| plan(Product { m, n, k, batch: 1, a_along_k: true, b_along_k: true }, units, false)[0].name;
         assert_eq!(name(1024, 1024, 64, &[UNIT_16]), "matmul_units_16");
         assert_eq!(name(1024, 2048, 64, &[UNIT_16]), "matmul_units_16_large");
         assert_eq!(name(17, 1024, 64, &[UNIT_8, UNIT_16]), "matmul_units_16");

@@ -36,9 +36,9 @@ fn of_shapes(normed: bool) -> Vec<Case> {
         let x: Vec<f32> = activations(&mut rng, tokens, 2 * features).iter().map(|v| v.clamp(-10.0, 10.0)).collect();
         for layout in LAYOUTS {
             let name = format!("{tokens} × {features}");
-            cases.extend(Case::held_or_not(n, || exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout)));
+            cases.extend(Case::as_on_either(n, || exact(&name, x.clone(), features, Gate::Relu2, gain.clone(), layout)));
             for gate in [Gate::Silu, Gate::GeluTanh] {
-                cases.extend(Case::held_or_not(n, || near(&name, x.clone(), features, gate, gain.clone(), layout)));
+                cases.extend(Case::as_on_either(n, || near(&name, x.clone(), features, gate, gain.clone(), layout)));
             }
         }
     }

@@ -14,8 +14,8 @@ pub fn cases() -> Vec<Case> {
     for (n, (mut rng, (tokens, _, features))) in shapes("quantize_activations").enumerate() {
         let x = wild_activations(&mut rng, tokens, features);
         for layout in LAYOUTS {
-            cases.extend(Case::held_or_not(n, || case::<f32>(&x, tokens, features, layout)));
-            cases.extend(Case::held_or_not(n, || case::<f16>(&x, tokens, features, layout)));
+            cases.extend(Case::as_on_either(n, || case::<f32>(&x, tokens, features, layout)));
+            cases.extend(Case::as_on_either(n, || case::<f16>(&x, tokens, features, layout)));
         }
     }
     // Many magnitudes: what a GPU's division alone would get wrong in the last bit.

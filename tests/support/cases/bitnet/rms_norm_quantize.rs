@@ -14,8 +14,8 @@ pub fn cases() -> Vec<Case> {
     for (n, (mut rng, (tokens, _, features))) in shapes("rms_norm_quantize").chain(wide).enumerate() {
         let (x, gain) = (activations(&mut rng, tokens, features), floats(&mut rng, features, 2.0));
         for layout in LAYOUTS {
-            cases.extend(Case::held_or_not(n, || case::<f32>(&x, tokens, &gain, 1e-5, layout)));
-            cases.extend(Case::held_or_not(n, || case::<f16>(&x, tokens, &gain, 1e-6, layout)));
+            cases.extend(Case::as_on_either(n, || case::<f32>(&x, tokens, &gain, 1e-5, layout)));
+            cases.extend(Case::as_on_either(n, || case::<f16>(&x, tokens, &gain, 1e-6, layout)));
         }
     }
     cases

@@ -18,9 +18,9 @@ pub fn cases() -> Vec<Case> {
     let all = all_shapes().flat_map(|(mut rng, shape)| {
         let seeded = rng.random();
         let forward = [
-            Case::held_or_not(0, || forward::<f32>(&mut self::rng(seeded), shape, 0.0)),
-            Case::held_or_not(0, || forward::<f32>(&mut self::rng(seeded), shape, 300.0)),
-            Case::held_or_not(0, || forward::<f16>(&mut self::rng(seeded), shape, 0.0)),
+            Case::as_on_either(0, || forward::<f32>(&mut self::rng(seeded), shape, 0.0)),
+            Case::as_on_either(0, || forward::<f32>(&mut self::rng(seeded), shape, 300.0)),
+            Case::as_on_either(0, || forward::<f16>(&mut self::rng(seeded), shape, 0.0)),
         ];
         forward.into_iter().flatten().chain([backward::<f32>(&mut rng, shape, true), backward::<f16>(&mut rng, shape, true)])
     });

@@ -8,6 +8,11 @@ use bitnet_wgpu::{
 };
 
 pub fn cases() -> Vec<Case> {
+    let software = shapes().into_iter().map(Case::as_on_software);
+    software.chain(shapes().into_iter().chain(tiles()).map(Case::as_on_gpus)).collect()
+}
+
+fn shapes() -> Vec<Case> {
     let mut cases = Vec::new();
     // m, k, n on every side of the tiles, and batches of a, b or both.
     for (i, (dims, a_batch, b_batch)) in [
@@ -46,6 +51,12 @@ pub fn cases() -> Vec<Case> {
             problem().case::<f16, f16>(),
         ]);
     }
+    cases
+}
+
+/// Large tiles, and matrix units.
+fn tiles() -> Vec<Case> {
+    let mut cases = Vec::new();
     let large = |a_transposed, b_transposed| Problem::new([68, 4, 68], &[128], [a_transposed, b_transposed]);
     cases.extend([large(false, false).case::<f32, f32>(), large(true, false).case::<f16, f32>()]);
     cases.extend([large(false, true).case::<f32, f16>(), large(true, true).case::<f16, f16>()]);
@@ -59,6 +70,10 @@ pub fn cases() -> Vec<Case> {
 
 /// Every kernel that finishes products by every type of float, with every activation and a bias or none.
 pub fn finished() -> Vec<Case> {
+    all_finished().into_iter().map(Case::as_on_software).chain(all_finished().into_iter().map(Case::as_on_gpus)).collect()
+}
+
+fn all_finished() -> Vec<Case> {
     use Activation::*;
     let mut ways = [None, Some(Relu), Some(Relu2), Some(Silu), Some(Gelu)].into_iter().cycle();
     let mut cases = Vec::new();

@@ -26,8 +26,8 @@ pub fn cases() -> Vec<Case> {
     let all = (0..).zip(shapes).flat_map(|(i, shape)| {
         let of_types = |seed| [forward::<f32>(&mut rng(seed), shape), forward::<f16>(&mut rng(seed), shape)];
         let gradients = |seed| {
-            let floats = Case::held_or_not(0, || backward::<f32>(&mut rng(seed), shape));
-            floats.into_iter().chain(Case::held_or_not(0, || backward::<f16>(&mut rng(seed), shape)))
+            let floats = Case::as_on_either(0, || backward::<f32>(&mut rng(seed), shape));
+            floats.into_iter().chain(Case::as_on_either(0, || backward::<f16>(&mut rng(seed), shape)))
         };
         of_types(i).into_iter().chain(gradients(i)).chain([added(&mut rng(i), shape)])
     });
