@@ -106,7 +106,7 @@ table! {
     /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
     /// Up to so many outputs, a product of matrices is made without workgroup memory, whose barriers software adapters pay for. lavapipe: "Products of halves
-    /// on matrix units", beside burn.
+    /// on matrix units".
     DirectOutputs = "direct_outputs" in 0..=NEVER; 0, 0, NEVER;
     /// From so many tokens on, a head is read for eight of them at a time in place of four. H200: "Batches, drafts and prompts".
     HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;
