@@ -162,8 +162,8 @@ fn on_host(case: &Case, text: Text) -> Result<bool, String> {
     if case.device_only || case.f16 && !wgsl.capabilities().f16 {
         return Ok(false);
     }
-    // It stands for Metal, whose barriers order a threadgroup.
-    let wgsl = wgsl.restricted(case.restrict).restricted(|c| c.device_barriers = false);
+    // It stands for Metal, whose barriers order a threadgroup; our own texts for Apple's GPUs, whose kernels they are.
+    let wgsl = wgsl.restricted(case.restrict).restricted(|c| (c.device_barriers, c.apple) = (false, text == Text::Metal));
     let recorded = case.record(&wgsl).map_err(|e| e.to_string())?;
     let kernels = || recorded.recording.kernels();
     let has_metal = |kernel: &Kernel| kernel.source(ShaderLanguage::Msl).is_some();
