@@ -105,7 +105,10 @@ table! {
     ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
     /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
-    /// Up to so many outputs, a product of matrices is made without workgroup memory, whose barriers software adapters pay for. lavapipe: "Products of halves
+    /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait for one another. lavapipe: "Products of halves on matrix
+    /// units".
+    RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
+    /// Up to so many outputs, a product of matrices or a transposition is made without workgroup memory, whose barriers software adapters pay for. lavapipe: "Products of halves
     /// on matrix units".
     DirectOutputs = "direct_outputs" in 0..=NEVER; 0, 0, NEVER;
     /// From so many tokens on, a head is read for eight of them at a time in place of four. H200: "Batches, drafts and prompts".

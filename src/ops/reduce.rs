@@ -21,6 +21,8 @@ use crate::{
 
 /// Threads of a workgroup.
 pub const THREADS: usize = 256;
+/// The same where each has a row alone.
+const ALONE: u32 = 64;
 /// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a dispatch.
 const TURNS: usize = 32;
 /// Numbers that a thread takes where a row is short: fewer lanes, more rows a workgroup.
@@ -62,10 +64,20 @@ macro_rules! reduction {
 }
 pub(super) use reduction;
 
+/// [`reduction`] in WGSL, a chunk by one thread.
+macro_rules! reduction_alone {
+    (wgsl [$($wgsl:tt),*]) => { $crate::ops::reduce::alone($crate::kernel::source::Source::wgsl($crate::wgsl![
+        "shared/ids", "shared/flat", $($wgsl,)* "shared/row_alone", "frames/reduce_alone"
+    ])).constants($crate::ops::reduce::CHUNK) };
+}
+pub(super) use reduction_alone;
+
+pub const CHUNK: &[(&str, u32)] = &[("TURNS", TURNS as u32)];
+
 /// A workgroup's numbers. Its tree holds a word for each thread.
 pub const fn source(source: Source) -> Source {
     let source = source.workgroup_size([THREADS as u32, 1, 1]).tile([1, 1, 1]);
-    source.workgroup_bytes(4 * THREADS as u32).constants(&[("TURNS", TURNS as u32)])
+    source.workgroup_bytes(4 * THREADS as u32).constants(CHUNK)
 }
 
 /// A reduction's kernel, `sources` made with [`reduction`].
@@ -159,7 +171,31 @@ pub fn held(encoder: &Encoder, columns: usize, one: &'static Kernel, held: &'sta
     if columns >= encoder.context().capabilities().choice(Choice::HeldColumns) { held } else { one }
 }
 
-/// The workgroups of such a kernel.
+/// The numbers of a kernel of which a thread takes a row alone (wgsl/shared/row_alone.wgsl).
+pub const fn alone(source: Source) -> Source {
+    source.workgroup_size([ALONE, 1, 1])
+}
+
+/// A kernel whose rows are shared by lanes, and the same by threads alone where there is one: equal orders, equal bindings.
+#[derive(Clone, Copy)]
+pub struct Ways {
+    pub shared: &'static Kernel,
+    pub alone: Option<&'static Kernel>,
+}
+
+impl Ways {
+    pub const fn shared(kernel: &'static Kernel) -> Self {
+        Self { shared: kernel, alone: None }
+    }
+
+    /// The kernel for so many rows, and its extent, which for lanes is of `workgroups`.
+    pub fn choose(self, encoder: &Encoder, rows: usize, workgroups: impl FnOnce() -> [usize; 3]) -> (&'static Kernel, [usize; 3]) {
+        let enough = rows >= encoder.context().capabilities().choice(Choice::RowsAlone);
+        self.alone.filter(|_| enough).map_or_else(|| (self.shared, workgroups()), |alone| (alone, [rows, 1, 1]))
+    }
+}
+
+/// The workgroups of a kernel of [`by_rows`].
 pub fn rows_extent(rows: usize, columns: usize) -> [usize; 3] {
     [rows.div_ceil(THREADS / lanes(columns)), 1, 1]
 }
@@ -289,8 +325,8 @@ impl Geometry {
 
 /// A reduction: `first` takes an op's inputs, `then` what the chunks gave, of which each has `words` words.
 pub struct Reduction {
-    pub first: &'static Kernel,
-    pub then: &'static Kernel,
+    pub first: Ways,
+    pub then: Ways,
     pub words: usize,
 }
 
@@ -330,10 +366,12 @@ impl Reduction {
                 mask: numbers.mask,
                 flip: numbers.flip,
             };
-            let extent = [geometry.outputs.div_ceil(THREADS / plan.lanes) * plan.chunks, 1, 1];
+            let workgroups = || [geometry.outputs.div_ceil(THREADS / plan.lanes) * plan.chunks, 1, 1];
+            let choose = |ways: Ways| ways.choose(encoder, geometry.outputs * plan.chunks, workgroups);
+            let (kernel, extent) = choose(if parts.is_none() { self.first } else { self.then });
             match &parts {
-                None => encoder.dispatch(self.first, &params, &[inputs, &[&next]].concat(), extent)?,
-                Some(parts) => encoder.dispatch(self.then, &params, &[parts, &next], extent)?,
+                None => encoder.dispatch(kernel, &params, &[inputs, &[&next]].concat(), extent)?,
+                Some(parts) => encoder.dispatch(kernel, &params, &[parts, &next], extent)?,
             }
             if last {
                 return Ok(());
@@ -347,7 +385,7 @@ impl Reduction {
 pub fn reduce<X: Float>(
     encoder: &mut Encoder,
     op: &'static str,
-    kernel: &'static Kernel,
+    kernels: Ways,
     x: &Tensor<X>,
     axes: Axes,
     numbers: impl FnOnce(&Geometry) -> Numbers,
@@ -355,7 +393,7 @@ pub fn reduce<X: Float>(
 ) -> Result<()> {
     let geometry = Geometry::new(op, x.shape(), axes)?;
     geometry.check(op, "the output", y.tensor().shape())?;
-    Reduction { first: kernel, then: kernel, words: 1 }.record(encoder, &[x], &geometry, numbers(&geometry), y)
+    Reduction { first: kernels, then: kernels, words: 1 }.record(encoder, &[x], &geometry, numbers(&geometry), y)
 }
 
 params! {

@@ -68,14 +68,18 @@ impl Case {
         Self { restrict, ..self }
     }
 
-    /// With the kernels of software adapters, on any device: threads hold no numbers of a row, and products take no workgroup memory.
+    /// With the kernels of software adapters, on any device: a thread has a row alone and holds none of it, and products take no workgroup memory.
     pub fn as_on_software(self) -> Self {
-        self.on(|c| choose(c, [(Choice::ShortRows, 0), (Choice::HeldColumns, u32::MAX), (Choice::DirectOutputs, u32::MAX)]))
+        self.on(|c| {
+            choose(c, [(Choice::ShortRows, 0), (Choice::HeldColumns, u32::MAX), (Choice::RowsAlone, 0), (Choice::DirectOutputs, u32::MAX)])
+        })
     }
 
     /// With those of GPUs.
     pub fn as_on_gpus(self) -> Self {
-        self.on(|c| choose(c, [(Choice::ShortRows, 2560), (Choice::HeldColumns, 0), (Choice::DirectOutputs, 0)]))
+        self.on(|c| {
+            choose(c, [(Choice::ShortRows, 2560), (Choice::HeldColumns, 0), (Choice::RowsAlone, u32::MAX), (Choice::DirectOutputs, 0)])
+        })
     }
 
     /// The case in one of these ways, in turns of `n`; now and then in both.
@@ -109,7 +113,7 @@ impl Case {
     }
 }
 
-fn choose(capabilities: &mut Capabilities, choices: [(Choice, u32); 3]) {
+fn choose(capabilities: &mut Capabilities, choices: [(Choice, u32); 4]) {
     for (choice, number) in choices {
         capabilities.tuning.set(choice, number).expect("it is in range");
     }

@@ -7,24 +7,23 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> y: array<X>;
 
 alias Acc = vec2<f32>;
+fn identity() -> vec2<f32> { return NOTHING; }
 fn combine(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> { return join(a, b); }
+fn number(first: u32, i: u32) -> vec2<f32> { return vec2<f32>(f32(x[first + i]), 1.0); }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn softmax(group: Group, ids: Ids) {
-    let row = flat_group(group) * (THREADS / params.lanes) + ids.local / params.lanes;
-    let lane = ids.local % params.lanes;
-    let first = row * params.columns;
+    let share = share(group, ids, params.lanes);
+    let first = share.row * params.columns;
     var columns = params.columns;
     var seen = columns;
-    if params.queries != 0u { seen = u32(clamp(i32(row % params.queries) + 1 + params.beyond, 0, i32(columns))); }
+    if params.queries != 0u { seen = u32(clamp(i32(share.row % params.queries) + 1 + params.beyond, 0, i32(columns))); }
     // Threads beyond the last row wait for the others.
-    if row >= params.rows { columns = 0u; seen = 0u; }
-    var acc = NOTHING;
-    for (var i = lane; i < seen; i += params.lanes) { acc = join(acc, vec2<f32>(f32(x[first + i]), 1.0)); }
-    acc = over_lanes(acc, params.lanes, 1u, ids.local);
+    if share.row >= params.rows { columns = 0u; seen = 0u; }
+    let acc = over_row(first, 0u, seen, params.lanes, ids);
     let logarithm = log_positive(acc.y);
     let scale = 1.0 / acc.y;
-    for (var i = lane; i < columns; i += params.lanes) {
+    for (var i = share.lane; i < columns; i += share.step) {
         let at = first + i;
         let shifted = f32(x[at]) - acc.x;
         var v = select(exp_negative(shifted) * scale, shifted - logarithm, params.logarithm != 0u);

@@ -9,7 +9,7 @@ use crate::{
         declaration::Kernel,
         source::EXACT,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, reduction},
+    ops::reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, Ways, reduction},
     shape::Shape,
 };
 
@@ -74,7 +74,7 @@ pub fn quantization_error<X: Float, Q: Float>(encoder: &mut Encoder, w: &Tensor<
     // Words: counts and floats come out of the same kernel.
     let y = Tensor::<u32>::uninit(encoder.context(), [4])?;
     let numbers = Numbers { divisor: w.len().max(1) as f32, ..Numbers::default() };
-    let reduction = Reduction { first: &QUANTIZATION_ERROR, then: &QUANTIZATION_ERROR_MERGE, words: WORDS };
+    let reduction = Reduction { first: Ways::shared(&QUANTIZATION_ERROR), then: Ways::shared(&QUANTIZATION_ERROR_MERGE), words: WORDS };
     reduction.record(encoder, &[w, quantized], &geometry, numbers, Out::set(&y))?;
     Ok(y.cast())
 }

@@ -9,7 +9,7 @@ use crate::{
         declaration::Kernel,
     },
     ops::{
-        reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, reduction},
+        reduce::{self, Axes, Geometry, Numbers, Reduction, THREADS, Ways, reduction},
         tensor::max::{SIGN, key},
     },
     shape::Shape,
@@ -70,7 +70,7 @@ pub fn argmin_into<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl In
 fn record<X: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<X>, axes: Axes, flip: u32, y: &Tensor<u32>) -> Result<()> {
     let geometry = Geometry::new(op, x.shape(), axes)?;
     geometry.check(op, "the output", y.shape())?;
-    let reduction = Reduction { first: &ARGMAX, then: &ARGMAX_MERGE, words: 2 };
+    let reduction = Reduction { first: Ways::shared(&ARGMAX), then: Ways::shared(&ARGMAX_MERGE), words: 2 };
     reduction.record(encoder, &[x], &geometry, Numbers { flip, ..Numbers::default() }, Out::set(y))
 }
 

@@ -15,8 +15,8 @@ use crate::{
     },
     msl,
     ops::{
-        reduce::{self, Axes, Geometry, HELD, Numbers, Reduction, by_rows, held, lanes, reduction, rows_extent},
-        tensor::sum::{SUM, sum_into},
+        reduce::{self, Axes, Geometry, HELD, Numbers, Reduction, Ways, alone, by_rows, held, lanes, reduction, rows_extent},
+        tensor::sum::{self, sum_into},
     },
     params, wgsl,
 };
@@ -56,7 +56,16 @@ static NORM_WEIGHT_BACKWARD: Kernel = reduce::kernel(
     &[reduction!(wgsl["tensor/norm_weight_backward", "frames/reduce_sum"])],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &LAYER_NORM_HELD, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
+static LAYER_NORM_ALONE: Kernel = Kernel::trusted(
+    "layer_norm_alone",
+    Params::FIELDS,
+    BINDINGS,
+    &[alone(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/row_alone", "tensor/layer_norm_alone"]))],
+)
+.entry("layer_norm")
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &LAYER_NORM_HELD, &LAYER_NORM_ALONE, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];
 
 /// Every row of `x` `[.., k]` as (x - mean) / sqrt(variance + eps)·weight + bias; the variance is Σ (x - mean)² / k.
 ///
@@ -87,12 +96,9 @@ pub fn layer_norm_into<'y, T: Float>(
     y.check_shape(op, x.shape())?;
     let (rows_word, columns_word, lanes) = (rows as u32, columns as u32, lanes(columns) as u32);
     let params = Params { rows: rows_word, columns: columns_word, lanes, add: y.adds().into(), eps };
-    encoder.dispatch(
-        held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD),
-        &params,
-        &[x, weight, bias, y.tensor()],
-        rows_extent(rows, columns),
-    )
+    let ways = Ways { shared: held(encoder, columns, &LAYER_NORM, &LAYER_NORM_HELD), alone: Some(&LAYER_NORM_ALONE) };
+    let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
+    encoder.dispatch(kernel, &params, &[x, weight, bias, y.tensor()], extent)
 }
 
 /// The gradients of a layer norm: `LayerNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or where they go to
@@ -188,7 +194,7 @@ pub(in crate::ops) fn norm_rows_backward<T: Float>(
     encoder.whole(|encoder| {
         encoder.dispatch(&NORM_ROWS_BACKWARD, &params, &[x, weight, dy, dx.tensor(), &statistics], rows_extent(rows, columns))?;
         let geometry = Geometry::new(op, [rows, columns].into(), [0].into())?;
-        Reduction { first: &NORM_WEIGHT_BACKWARD, then: &SUM, words: 1 }.record(
+        Reduction { first: Ways::shared(&NORM_WEIGHT_BACKWARD), then: sum::WAYS, words: 1 }.record(
             encoder,
             &[x, dy, &statistics],
             &geometry,

@@ -10,7 +10,7 @@ use crate::{
         declaration::Kernel,
         source::Source,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, reduction},
+    ops::reduce::{self, Axes, Geometry, Numbers, Ways, reduction},
     shape::Shape,
     wgsl,
 };
@@ -51,7 +51,7 @@ impl Extreme {
 
     fn record<X: Float>(self, encoder: &mut Encoder, x: &Tensor<X>, axes: Axes, y: Out<'_, f32>) -> Result<()> {
         let numbers = Numbers { mask: self.mask, flip: self.flip, ..Numbers::default() };
-        reduce::reduce(encoder, self.op, &MAX, x, axes, |_| numbers, y)
+        reduce::reduce(encoder, self.op, Ways::shared(&MAX), x, axes, |_| numbers, y)
     }
 
     fn cpu<X: Float>(self, x: &[X], shape: Shape, axes: Axes) -> Result<Vec<f32>> {

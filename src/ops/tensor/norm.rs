@@ -9,7 +9,7 @@ use crate::{
         declaration::Kernel,
         source::Source,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, reduction},
+    ops::reduce::{self, Axes, Geometry, Numbers, Ways, reduction},
     shape::Shape,
     wgsl,
 };
@@ -43,7 +43,7 @@ pub fn norm<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes
 /// # Errors
 /// As [`sum_into`](super::sum_into).
 pub fn norm_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, y: impl Into<Out<'y, f32>>) -> Result<()> {
-    reduce::reduce(encoder, "norm", &NORM, x, axes.into(), |_| Numbers::default(), y.into())
+    reduce::reduce(encoder, "norm", Ways::shared(&NORM), x, axes.into(), |_| Numbers::default(), y.into())
 }
 
 /// The gradient of [`norm`] at `x`: dy·x / y, where `y` is what it gave and `dy` the gradient of that; 0 where y is 0.

@@ -12,17 +12,19 @@ use crate::{
         source::Source,
     },
     msl,
-    ops::reduce::{HELD, by_rows, held, lanes, rows_extent},
+    ops::reduce::{HELD, Ways, alone, by_rows, held, lanes, rows_extent},
     params, wgsl,
 };
 
 params! { struct Params { rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32 } }
 params! { struct BackwardParams { rows: u32, columns: u32, lanes: u32, logarithm: u32, add: u32 } }
 
+const BINDINGS: &[Binding] = &[read("x", Float("X")), read_write("y", Float("X"))];
+
 static SOFTMAX: Kernel = Kernel::trusted(
     "softmax",
     Params::FIELDS,
-    &[read("x", Float("X")), read_write("y", Float("X"))],
+    BINDINGS,
     &[
         by_rows(
             Source::wgsl(wgsl![
@@ -32,6 +34,7 @@ static SOFTMAX: Kernel = Kernel::trusted(
                 "shared/log",
                 "shared/softmax",
                 "shared/lanes",
+                "shared/row_shared",
                 "tensor/softmax"
             ]),
             2,
@@ -39,6 +42,22 @@ static SOFTMAX: Kernel = Kernel::trusted(
         by_rows(Source::msl(msl!["shared/prelude", "shared/exp", "shared/log", "shared/softmax", "shared/lanes", "tensor/softmax"]), 2),
     ],
 )
+.flat();
+static SOFTMAX_ALONE: Kernel = Kernel::trusted(
+    "softmax_alone",
+    Params::FIELDS,
+    BINDINGS,
+    &[alone(Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        "shared/exp",
+        "shared/log",
+        "shared/softmax",
+        "shared/row_alone",
+        "tensor/softmax"
+    ]))],
+)
+.entry("softmax")
 .flat();
 const BACKWARD: &[Binding] = &[read("y", Float("X")), read("dy", Float("X")), read_write("dx", Float("X"))];
 const BACKWARD_WGSL: Source = by_rows(
@@ -68,7 +87,7 @@ static SOFTMAX_BACKWARD_HELD: Kernel =
         .entry("softmax_backward")
         .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
+pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_ALONE, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
 
 /// Which softmax.
 #[derive(Clone, Copy, PartialEq)]
@@ -152,7 +171,9 @@ fn record<T: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<T>, form
         logarithm: (form == Form::Logarithm).into(),
         add: y.adds().into(),
     };
-    encoder.dispatch(&SOFTMAX, &params, &[x, y.tensor()], rows_extent(rows, columns))
+    let ways = Ways { shared: &SOFTMAX, alone: Some(&SOFTMAX_ALONE) };
+    let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
+    encoder.dispatch(kernel, &params, &[x, y.tensor()], extent)
 }
 
 /// The gradient of [`softmax`] or [`masked_softmax`], which gave `y`: dx = y·(dy - Σ y·dy).

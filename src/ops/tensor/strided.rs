@@ -1,11 +1,12 @@
 //! permute, transpose, slice, concat and pad: elements as they are, in other places. Of any type but `i8`.
 
 use crate::{
+    choices::Choice,
     element::{ElementType, Float},
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::Source,
@@ -35,17 +36,27 @@ static STRIDED_COPY: Kernel = Kernel::trusted(
 )
 .flat();
 
+const TRANSPOSE_BINDINGS: &[Binding] = &[read("x", Bits("X")), read_write("y", Bits("X"))];
+
 static TRANSPOSE: Kernel = Kernel::trusted(
     "transpose",
     TransposeParams::FIELDS,
-    &[read("x", Bits("X")), read_write("y", Bits("X"))],
+    TRANSPOSE_BINDINGS,
     &[
         Source::wgsl(wgsl!["shared/ids", "tensor/transpose"]).workgroup_size([32, 8, 1]).tile([32, 32, 1]).workgroup_bytes(4224),
         Source::msl(msl!["shared/prelude", "tensor/transpose"]).workgroup_size([32, 8, 1]).tile([32, 32, 1]).workgroup_bytes(4224),
     ],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE];
+static TRANSPOSE_DIRECT: Kernel = Kernel::trusted(
+    "transpose_direct",
+    TransposeParams::FIELDS,
+    TRANSPOSE_BINDINGS,
+    &[Source::wgsl(wgsl!["shared/ids", "tensor/transpose_direct"]).workgroup_size([64, 1, 1]).tile([8, 64, 1])],
+)
+.entry("transpose");
+
+pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE, &TRANSPOSE_DIRECT];
 
 /// `x` with its dimensions in another order: dimension i of the result is dimension `axes[i]` of `x`. Its gradient is the permutation back.
 ///
@@ -89,7 +100,8 @@ pub fn permute_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: 
     };
     if let Some((batch, rows, columns)) = tiled.filter(|(batch, ..)| *batch <= encoder.context().capabilities().max_workgroups as usize) {
         let params = TransposeParams { rows: rows as u32, columns: columns as u32 };
-        return encoder.dispatch(&TRANSPOSE, &params, &[x, y], [columns, rows, batch]);
+        let direct = rows * columns <= encoder.context().capabilities().choice(Choice::DirectOutputs);
+        return encoder.dispatch([&TRANSPOSE, &TRANSPOSE_DIRECT][usize::from(direct)], &params, &[x, y], [columns, rows, batch]);
     }
     let lengths: Vec<usize> = dims.iter().map(|(length, _)| *length).collect();
     let of_x: Vec<usize> = dims.iter().map(|(_, stride)| *stride).collect();

@@ -5,25 +5,32 @@ use crate::{
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         source::EXACT,
     },
-    ops::reduce::{self, Axes, Geometry, Numbers, reduction},
+    ops::reduce::{self, Axes, Geometry, Numbers, Ways, reduction, reduction_alone},
     shape::Shape,
 };
 
-/// Also adds what a pass of other reductions leaves.
-pub(super) static SUM: Kernel = reduce::kernel(
+const BINDINGS: &[Binding] = &[read("x", Float("X")), read_write("y", F32)];
+
+static SUM: Kernel = reduce::kernel(
     "sum",
-    &[read("x", Float("X")), read_write("y", F32)],
+    BINDINGS,
     &[
         reduction!(wgsl[EXACT, "tensor/sum", "frames/reduce_floats", "frames/reduce_sum"]),
         reduction!(msl["shared/exact", "frames/reduce_sum", "tensor/sum"]),
     ],
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&SUM];
+static SUM_ALONE: Kernel =
+    reduce::kernel("sum_alone", BINDINGS, &[reduction_alone!(wgsl[EXACT, "tensor/sum", "frames/reduce_floats", "frames/reduce_sum"])]);
+
+/// Also adds what a pass of other reductions leaves.
+pub(super) const WAYS: Ways = Ways { shared: &SUM, alone: Some(&SUM_ALONE) };
+
+pub(super) const KERNELS: &[&Kernel] = &[&SUM, &SUM_ALONE];
 
 /// Σ x over `axes`, 0 where there is nothing to add. The order follows from the shape alone: a device gives the same bits every time, and all devices
 /// whose compilers keep the order of the text give equal bits (Metal's need not for WGSL, so there is a Metal text). A thread adds at most 32
@@ -56,7 +63,7 @@ pub fn sum<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>
 /// # Errors
 /// As [`sum`]; [`Error::Shape`] if it has another shape.
 pub fn sum_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, y: impl Into<Out<'y, f32>>) -> Result<()> {
-    reduce::reduce(encoder, "sum", &SUM, x, axes.into(), |_| Numbers::default(), y.into())
+    reduce::reduce(encoder, "sum", WAYS, x, axes.into(), |_| Numbers::default(), y.into())
 }
 
 /// Σ x / n over `axes` of n numbers: [`sum`], and a correctly rounded quotient; NaN where n is 0. The gradient is that of a sum, divided by n:
@@ -77,7 +84,7 @@ pub fn mean<X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes
 /// As [`sum_into`].
 pub fn mean_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl Into<Axes>, y: impl Into<Out<'y, f32>>) -> Result<()> {
     let numbers = |geometry: &Geometry| Numbers { divisor: geometry.count as f32, ..Numbers::default() };
-    reduce::reduce(encoder, "mean", &SUM, x, axes.into(), numbers, y.into())
+    reduce::reduce(encoder, "mean", WAYS, x, axes.into(), numbers, y.into())
 }
 
 /// The gradient of broadcasting: `x` summed over the dimensions that a tensor of `shape` has not, or has as 1 where `x` has more. Where there is
@@ -106,7 +113,7 @@ pub fn sum_to_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, y: impl I
         return Err(misfit());
     }
     let geometry = Geometry::new(op, dims, axes.as_slice().into())?;
-    reduce::Reduction { first: &SUM, then: &SUM, words: 1 }.record(encoder, &[x], &geometry, Numbers::default(), y)
+    reduce::Reduction { first: WAYS, then: WAYS, words: 1 }.record(encoder, &[x], &geometry, Numbers::default(), y)
 }
 
 /// The CPU twin of [`sum`]: the same bits.

@@ -10,8 +10,8 @@ use crate::{
         source::{EXACT, Source},
     },
     ops::{
-        reduce::{self, Axes, Geometry, Numbers, Reduction, reduction},
-        tensor::sum::{SUM, mean, mean_cpu},
+        reduce::{self, Axes, Geometry, Numbers, Reduction, Ways, reduction},
+        tensor::sum::{self, mean, mean_cpu},
     },
     shape::Shape,
     wgsl,
@@ -59,7 +59,7 @@ pub fn variance_into<'y, X: Float>(
     geometry.check(op, "the output", y.tensor().shape())?;
     let mean = mean(encoder, x, axes)?;
     let numbers = Numbers { divisor: divisor(&geometry, correction), ..Numbers::default() };
-    Reduction { first: &VARIANCE, then: &SUM, words: 1 }.record(encoder, &[x, &mean], &geometry, numbers, y)
+    Reduction { first: Ways::shared(&VARIANCE), then: sum::WAYS, words: 1 }.record(encoder, &[x, &mean], &geometry, numbers, y)
 }
 
 /// The gradient of [`variance`] at `x`, where `dy` is that of its output: dy·2·(x - mean) / (n - correction).

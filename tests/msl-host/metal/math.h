@@ -53,10 +53,16 @@ template <class T, int N> MSL_FN T dot(vec<T, N> a, vec<T, N> b) {
 
 #ifdef __CUDACC__
 MSL_FN uint clz(uint x) { return uint(__clz(int(x))); }
+MSL_FN uint reverse_bits(uint x) { return __brev(x); }
 MSL_FN uint popcount(uint x) { return uint(__popc(x)); }
 #else
 MSL_FN uint popcount(uint x) { return uint(__builtin_popcount(x)); }
 MSL_FN uint clz(uint x) { return x == 0 ? 32u : uint(__builtin_clz(x)); }
+MSL_FN uint reverse_bits(uint x) {
+    uint reversed = 0;
+    for (uint i = 0; i < 32; ++i) reversed |= (x >> i & 1u) << (31 - i);
+    return reversed;
+}
 #endif
 MSL_FN uint mulhi(uint a, uint b) { return uint((ulong(a) * b) >> 32); }
 

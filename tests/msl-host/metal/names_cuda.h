@@ -37,6 +37,7 @@
 #define clz msl_clz
 #define popcount msl_popcount
 #define ctz msl_ctz
+#define reverse_bits msl_reverse_bits
 #define mulhi msl_mulhi
 #define rint msl_rint
 #define fma msl_fma
