@@ -403,6 +403,11 @@ params! {
     }
 }
 
+/// The same by threads alone, `sources` made with [`reduction_alone`].
+pub const fn kernel_alone(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    kernel(name, bindings, sources).entry("reduce_alone")
+}
+
 /// The kernel of a reduction's gradient, `sources` of one text and "frames/spread".
 pub const fn spread_kernel(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, SpreadParams::FIELDS, bindings, sources).entry("spread").flat()

@@ -17,7 +17,7 @@ fn number(output: u32, i: u32) -> Acc {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn reduce(group: Group, ids: Ids) {
+fn reduce_alone(group: Group, ids: Ids) {
     let at = flat_thread(group, ids);
     let output = at / params.chunks;
     if output >= params.outputs { return; }

@@ -16,7 +16,7 @@ fn number(first: u32, i: u32) -> f32 {
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn layer_norm(group: Group, ids: Ids) {
+fn layer_norm_alone(group: Group, ids: Ids) {
     let row = flat_thread(group, ids);
     if row >= params.rows { return; }
     let first = row * params.columns;

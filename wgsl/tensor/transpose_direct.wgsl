@@ -6,7 +6,7 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> y: array<X>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
-fn transpose(group: Group, ids: Ids) {
+fn transpose_direct(group: Group, ids: Ids) {
     let row = group.id.y * TILE_Y + ids.local;
     let column = group.id.x * TILE_X;
     let base = group.id.z * params.rows * params.columns;

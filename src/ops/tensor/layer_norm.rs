@@ -62,7 +62,6 @@ static LAYER_NORM_ALONE: Kernel = Kernel::trusted(
     BINDINGS,
     &[alone(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/row_alone", "tensor/layer_norm_alone"]))],
 )
-.entry("layer_norm")
 .flat();
 
 pub(super) const KERNELS: &[&Kernel] = &[&LAYER_NORM, &LAYER_NORM_HELD, &LAYER_NORM_ALONE, &NORM_ROWS_BACKWARD, &NORM_WEIGHT_BACKWARD];

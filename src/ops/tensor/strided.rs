@@ -53,8 +53,7 @@ static TRANSPOSE_DIRECT: Kernel = Kernel::trusted(
     TransposeParams::FIELDS,
     TRANSPOSE_BINDINGS,
     &[Source::wgsl(wgsl!["shared/ids", "tensor/transpose_direct"]).workgroup_size([64, 1, 1]).tile([8, 64, 1])],
-)
-.entry("transpose");
+);
 
 pub(super) const KERNELS: &[&Kernel] = &[&STRIDED_COPY, &TRANSPOSE, &TRANSPOSE_DIRECT];
 

@@ -24,8 +24,11 @@ static SUM: Kernel = reduce::kernel(
     ],
 );
 
-static SUM_ALONE: Kernel =
-    reduce::kernel("sum_alone", BINDINGS, &[reduction_alone!(wgsl[EXACT, "tensor/sum", "frames/reduce_floats", "frames/reduce_sum"])]);
+static SUM_ALONE: Kernel = reduce::kernel_alone(
+    "sum_alone",
+    BINDINGS,
+    &[reduction_alone!(wgsl[EXACT, "tensor/sum", "frames/reduce_floats", "frames/reduce_sum"])],
+);
 
 /// Also adds what a pass of other reductions leaves.
 pub(super) const WAYS: Ways = Ways { shared: &SUM, alone: Some(&SUM_ALONE) };
