@@ -1,4 +1,4 @@
-//! From a kernel's text to a compiled pipeline, once per variant. Handing texts to drivers, the crate's shader-related `unsafe`, is all here.
+//! From a kernel's text to a compiled pipeline. Handing texts to drivers, the crate's shader-related `unsafe`, is all here.
 
 use super::{
     cache::{Cached, KernelCache},
@@ -9,73 +9,19 @@ use crate::{
     kernel::{
         binding::Access,
         contract,
-        declaration::{Kernel, KernelRef, Variant},
+        declaration::{Kernel, Variant},
     },
     language::ShaderLanguage,
 };
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::borrow::Cow;
 
 pub struct Pipeline {
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
 }
 
-/// A static kernel is known by its address, which is quick to compare; one made at run time by its content.
-#[derive(PartialEq, Eq, Hash)]
-enum Key {
-    Static(usize, Variant),
-    Content(Arc<Kernel>, Variant),
-}
-
-impl Key {
-    fn of(kernel: &KernelRef, variant: Variant) -> Self {
-        match kernel {
-            KernelRef::Static(kernel) => Self::Static(std::ptr::from_ref(*kernel).addr(), variant),
-            KernelRef::Shared(kernel) => Self::Content(kernel.clone(), variant),
-        }
-    }
-
-    fn variant(&self) -> &Variant {
-        match self {
-            Self::Static(_, variant) | Self::Content(_, variant) => variant,
-        }
-    }
-}
-
-/// Compiled kernels by kernel and variant.
-pub struct Pipelines {
-    compiled: Mutex<HashMap<Key, Arc<Pipeline>>>,
-    /// Where they are kept for the next program.
-    cache: Option<KernelCache>,
-}
-
-impl Pipelines {
-    pub fn new(cache: Option<KernelCache>) -> Self {
-        Self { compiled: Mutex::default(), cache }
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    pub fn get(&self, device: &wgpu::Device, kernel: &KernelRef, variant: Variant) -> Result<Arc<Pipeline>> {
-        let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key::of(kernel, variant);
-        if let Some(pipeline) = lock().get(&key) {
-            return Ok(pipeline.clone());
-        }
-        // Compiled outside the lock: two threads may compile the same kernel, the first to finish is kept.
-        let pipeline = Arc::new(build(device, kernel, key.variant(), self.cache.as_ref())?);
-        Ok(lock().entry(key).or_insert(pipeline).clone())
-    }
-}
-
-fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: Option<&KernelCache>) -> Result<Pipeline> {
+/// Compiles it.
+pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: Option<&KernelCache>) -> Result<Pipeline> {
     let error = |message| Error::Shader { kernel: kernel.name, language: variant.language, message };
     // The crate's own kernels pass the contract test; a caller's are checked here, and keep their bounds checks.
     if cfg!(debug_assertions) || !kernel.trusted {

@@ -1,12 +1,13 @@
 //! The thread that waits for the GPU on behalf of futures.
 
-use super::scopes::is_lost;
+use super::{
+    scopes::is_lost,
+    sync::{Arc, Mutex, PoisonError, mpsc, thread},
+};
 use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::oneshot_channel;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, mpsc},
-    thread,
     time::{Duration, Instant},
 };
 

@@ -1,7 +1,11 @@
 //! Buffers that outlive their use: freed ones wait for a request of about their size, so that a steady program allocates nothing. Those that have waited
 //! longest go back to the driver when memory is short.
 
-use super::{poll::Waits, scopes::guarded};
+use super::{
+    poll::Waits,
+    scopes::guarded,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
 use crate::{
     error::{Error, Result},
     memory::{LiveMemory, MemoryStats},
@@ -9,7 +13,6 @@ use crate::{
 use std::{
     collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -166,7 +169,7 @@ impl Drop for Pooled {
 }
 
 impl Pool {
-    fn state(&self) -> std::sync::MutexGuard<'_, State<wgpu::Buffer>> {
+    fn state(&self) -> MutexGuard<'_, State<wgpu::Buffer>> {
         // Nothing in a critical section can leave the state half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
