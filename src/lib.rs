@@ -80,7 +80,7 @@ pub use gpu::{
 pub use half::f16;
 pub use kernel::{Kernel, contract};
 pub use language::ShaderLanguage;
-pub use memory::{Footprint, LiveMemory, MemoryStats};
+pub use memory::{Footprint, FreeMemory, LiveMemory, MemoryPressure, MemoryStats};
 pub use ops::{bitnet, catalog, linear_algebra, measure, optimizer, tensor, transformer};
 pub use shape::Shape;
 pub use weights::{

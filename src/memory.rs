@@ -26,6 +26,59 @@ pub struct MemoryStats {
     pub limit: Option<u64>,
 }
 
+impl MemoryStats {
+    /// The share of requests that allocated nothing; `None` before the first.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let requests = self.hits + self.misses;
+        (requests > 0).then(|| self.hits as f64 / requests as f64)
+    }
+}
+
+/// A request for GPU memory that cannot be served as things are: what [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) has
+/// its function told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryPressure {
+    /// What the memory is for: the label of a tensor, or words for a model or a session as a whole.
+    pub what: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The limit that they do not fit, [`Context::limit_memory`](crate::Context::limit_memory); `None` where the device has no memory left.
+    pub limit: Option<u64>,
+    /// What is live, the most first.
+    pub live: Vec<LiveMemory>,
+}
+
+impl MemoryPressure {
+    /// The bytes that have to go for the request to fit the limit; `None` where the device has no memory left, which says no number.
+    pub fn missing(&self) -> Option<u64> {
+        let live = self.live.iter().fold(self.bytes, |sum, live| sum.saturating_add(live.bytes));
+        Some(live.saturating_sub(self.limit?))
+    }
+}
+
+/// A function of the app's: see [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure).
+#[derive(Clone)]
+pub struct FreeMemory(Arc<Free>);
+
+type Free = dyn Fn(&MemoryPressure) + Send + Sync;
+
+impl FreeMemory {
+    pub(crate) fn new(free: impl Fn(&MemoryPressure) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(free))
+    }
+
+    pub(crate) fn call(&self, pressure: &MemoryPressure) {
+        (self.0)(pressure);
+    }
+}
+
+impl fmt::Debug for FreeMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FreeMemory")
+    }
+}
+
 /// The memory that something needs while it is used, in bytes by kind: the GPU's, but for `host`. Sizes are those of buffers, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

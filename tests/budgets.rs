@@ -1,16 +1,21 @@
 //! GPU memory: what is counted, what is bounded, what a model takes, and what it says before that it will.
 
 use bitnet_wgpu::{
-    Context, ContextOptions, Element, Error, ErrorKind, Footprint, Tensor,
+    Context, ContextOptions, Element, Error, ErrorKind, Footprint, MemoryPressure, Tensor,
     formats::Pooling,
     model::{BatchOptions, EmbedOptions, GenerateOptions, LoadOptions, Model, ModelFiles, Offload, Offloaded, Sampling, SessionOptions},
     transformer::{self, AttentionShape, KvCache, NewTokens},
     wgpu,
 };
-use std::{path::Path, thread};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::{Arc, Mutex, OnceLock},
+    thread,
+};
 use support::{
     App, block_on,
-    models::{TernaryTables, bits, computed, directory},
+    models::{Shaped, TernaryTables, bits, computed, directory},
     real_model,
 };
 
@@ -41,6 +46,7 @@ fn tensors_are_counted_under_their_labels() {
     assert_eq!(stats.live_bytes, 2 * size + small.buffer().size());
     assert_eq!(stats.fragmentation_bytes, 2 * (size - 400_000) + small.buffer().size() - 16);
     assert_eq!((stats.hits, stats.misses), (before.hits, before.misses + 3));
+    assert_eq!(stats.hit_rate(), Some(stats.hits as f64 / (stats.hits + stats.misses) as f64));
     drop((large, small, again));
     let stats = context.memory_stats();
     assert_eq!((stats.live_bytes, stats.cached_bytes, stats.fragmentation_bytes), (0, 2 * size + 256, 0));
@@ -84,6 +90,66 @@ fn memory_is_bounded_and_what_does_not_fit_is_told_with_what_is_there() {
 }
 
 #[test]
+fn where_memory_is_short_the_app_is_asked_to_free_some() {
+    const KIB: u64 = 1 << 10;
+    let of = |context: &Context, kib: u64| Tensor::<u32>::zeros(context, [(kib * KIB) as usize / 4]);
+    // What the app can do without, what it was told, and a context for what it asks for itself.
+    let (spare, told, own) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<Context>::new()));
+    let free = {
+        let (spare, told, own) = (spare.clone(), told.clone(), own.clone());
+        move |pressure: &MemoryPressure| {
+            let context = own.get().unwrap();
+            assert!(context.memory_stats().live_bytes <= 1024 * KIB);
+            assert!(matches!(of(context, 65_536), Err(Error::MemoryLimit { .. })), "the app is not asked for what it asks for then");
+            told.lock().unwrap().push(pressure.clone());
+            spare.lock().unwrap().pop();
+        }
+    };
+    let context = fresh(ContextOptions::default().memory_limit(1024 * KIB).on_memory_pressure(free));
+    own.set(context.clone()).unwrap();
+    context.trim_memory();
+    let fill =
+        || spare.lock().unwrap().extend([of(&context.labelled("spare"), 512).unwrap(), of(&context.labelled("spare"), 256).unwrap()]);
+    fill();
+    assert!(told.lock().unwrap().is_empty(), "there is room");
+    // What the function dropped makes room; it is told what is missing.
+    let tensor = of(&context, 448).unwrap();
+    assert_eq!(block_on(context.upload(&[7u32], [1]).unwrap().read()).unwrap(), [7]);
+    let all = std::mem::take(&mut *told.lock().unwrap());
+    let [pressure] = &all[..] else { panic!("{all:?}") };
+    assert_eq!(
+        (&*pressure.what, pressure.bytes, pressure.limit, pressure.missing()),
+        ("tensors", 448 * KIB, Some(1024 * KIB), Some(192 * KIB))
+    );
+    assert_eq!(pressure.live.iter().map(|live| (&*live.label, live.buffers)).collect::<Vec<_>>(), [("spare", 2)]);
+    // It is asked once for a request, and too little freed is the error that there would have been.
+    assert!(matches!(of(&context, 1024), Err(Error::MemoryLimit { bytes, .. }) if bytes == 1024 * KIB));
+    assert_eq!((told.lock().unwrap().len(), spare.lock().unwrap().len()), (1, 0));
+    // So are models and sessions, before anything of them is made; and another device that is opened as this one was.
+    drop(tensor);
+    let files = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap();
+    let weights = files.footprint(&context, &LoadOptions::default()).unwrap().weights;
+    fill();
+    context.limit_memory(weights + 256 * KIB);
+    told.lock().unwrap().clear();
+    let model = Model::from_files(Some(&context), &files, LoadOptions::default()).map(drop);
+    assert!(matches!(model, Err(Error::MemoryLimit { .. })), "a quarter of a MiB was freed, and half of one is live");
+    assert!(Model::from_files(Some(&context), &files, LoadOptions::default()).is_ok());
+    let asked: Vec<_> = told.lock().unwrap().iter().map(|pressure| (pressure.what.clone(), pressure.bytes)).collect();
+    assert_eq!(asked, [(); 2].map(|()| ("a model's weights".to_owned(), weights)));
+    told.lock().unwrap().clear();
+    assert!(block_on(context.recover()).is_ok_and(|other| of(&other, weights / KIB + 512).is_err()) && !told.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_function_that_panics_is_asked_again() {
+    let context = fresh(ContextOptions::default().memory_limit(64 << 10).on_memory_pressure(|_| panic!("an app's bug")));
+    let ask = || catch_unwind(AssertUnwindSafe(|| Tensor::<u32>::uninit(&context, [1 << 20]).map(drop)));
+    assert!((0..2).all(|_| ask().is_err()), "each time the panic is the caller's");
+    assert!(Tensor::<u32>::uninit(&context, [16]).is_ok(), "and nothing else is the worse");
+}
+
+#[test]
 fn a_device_without_memory_is_a_typed_error() {
     // wgpu refuses every allocation, where the driver tells how much memory there is.
     let memory_budget_thresholds = wgpu::MemoryBudgetThresholds { for_resource_creation: Some(0), for_device_loss: None };
@@ -109,6 +175,36 @@ fn a_loaded_model_takes_little_more_than_its_tensors() {
     drop(session);
     let options = GenerateOptions::default().max_tokens(3);
     assert_eq!(model.generate("Once upon a time", &options).unwrap().into_iter().filter(|token| token.is_ok()).count(), 3);
+}
+
+/// The shape of BitNet b1.58 2B4T with less of it: what a layer takes is in the difference of two models. Its embedding, of 128 256 tokens, is more than lavapipe binds.
+#[test]
+fn a_model_of_2b4ts_shape_takes_little_more_than_its_tensors() {
+    const TOKENS: usize = 2048;
+    let context = fresh(ContextOptions::default());
+    let mut config = ModelFiles::open(real_model(), &LoadOptions::default()).unwrap().config().clone();
+    (config.hidden, config.intermediate, config.vocab, config.context) = (2560, 6912, 4096, 2 * TOKENS);
+    (config.heads, config.kv_heads, config.head_dim) = (20, 5, 128);
+    let taken = |layers: usize| {
+        context.trim_memory();
+        let mut config = config.clone();
+        config.layers = layers;
+        let model = Model::from_file(Some(&context), &Shaped(config.clone()), None, LoadOptions::default()).unwrap();
+        let session = model.session(SessionOptions::new(1, TOKENS)).unwrap();
+        let stats = context.memory_stats();
+        // Two bits a weight, halves for the embedding, and keys and values of as many bits as the cache's.
+        let (hidden, keys) = (config.hidden, config.kv_heads * config.head_dim);
+        let weights = (hidden + 2 * keys) * hidden + hidden * hidden + 3 * hidden * config.intermediate;
+        let number = if session.options().cache == Some(Element::F16) { 2 } else { 4 };
+        let tensors = layers * (weights / 4 + 2 * keys * TOKENS * number) + 2 * config.vocab * hidden;
+        eprintln!("{layers} layers: {stats:?} for {tensors}, wgpu has {:?}", context.reserved_bytes());
+        (stats.live_bytes + stats.cached_bytes, tensors as u64)
+    };
+    let (one, three) = (taken(1), taken(3));
+    let layers = (three.0 - one.0, three.1 - one.1);
+    for (all, tensors) in [one, three, layers] {
+        assert!(all >= tensors && all as f64 <= 1.15 * tensors as f64, "{all} bytes for {tensors}");
+    }
 }
 
 #[test]

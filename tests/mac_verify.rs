@@ -24,7 +24,8 @@ const STANDINS: [(&str, &str); 7] = [
          *dump_shaders*) for last; do :; done; mkdir -p \"$last\"; echo fine >\"$last/a.metal\"; echo \"${FAULT:-fine}\" >\"$last/b.metal\" ;;\n\
          *bitlinear*--example*|*--example*bitlinear*) sums=equal; [ \"${FAULT:-}\" != DIFFER ] || sums=DIFFER\n\
          echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo \"layer  Msl $sums 2\" ;;\n\
-         *--workspace*) echo tested; [ \"${FAULT:-}\" != tests ] ;;\nesac\n",
+         *--workspace*) echo tested; [ \"${MTL_DEBUG_LAYER:-}\" = 1 ] && [ \"${FAULT:-}\" != tests ] ;;\n\
+         *--test\\ ops*) [ \"${MTL_SHADER_VALIDATION:-}${FAULT:-}\" != 1beyond ] || echo 'Invalid device load executing kernel' ;;\nesac\n",
     ),
 ];
 
@@ -57,23 +58,26 @@ fn steps<'a>(report: &'a str, outcome: &str) -> Vec<&'a str> {
 #[test]
 fn all_well() {
     let (content, report) = verify("pass", "", &[]);
-    assert!(content && steps(&report, "FAIL").is_empty() && steps(&report, "PASS").len() == 9, "{report}");
+    assert!(content && steps(&report, "FAIL").is_empty() && steps(&report, "PASS").len() == 10, "{report}");
     assert!(report.contains("Apple M9") && report.contains("Xcode 16.0") && report.contains("tested"), "{report}");
 }
 
 #[test]
 fn failures_are_told_apart() {
-    for (fault, failed) in
-        [("refuse", &["Apple's compiler", "Metal libraries"][..]), ("DIFFER", &["both languages compared"]), ("tests", &["tests"])]
-    {
+    for (fault, failed) in [
+        ("refuse", &["Apple's compiler", "Metal libraries"][..]),
+        ("DIFFER", &["both languages compared"]),
+        ("tests", &["tests"]),
+        ("beyond", &["shaders validated"]),
+    ] {
         let (content, report) = verify(&format!("fail-{fault}"), fault, &[]);
-        assert!(!content && steps(&report, "FAIL") == failed && steps(&report, "PASS").len() == 9 - failed.len(), "{fault}: {report}");
+        assert!(!content && steps(&report, "FAIL") == failed && steps(&report, "PASS").len() == 10 - failed.len(), "{fault}: {report}");
     }
 }
 
 #[test]
 fn a_dry_run_runs_nothing() {
     let (content, report) = verify("dry", "refuse", &["--dry-run"]);
-    assert!(content && steps(&report, "not run").len() == 9, "{report}");
+    assert!(content && steps(&report, "not run").len() == 10, "{report}");
     assert!(report.contains("xcrun metal -std=metal3.1 -Wall -Werror") && !report.contains("Apple M9"), "{report}");
 }

@@ -4,6 +4,7 @@ use super::capabilities::{Capabilities, Matrices};
 use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
+    memory::{FreeMemory, MemoryPressure},
 };
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -206,6 +207,8 @@ pub struct ContextOptions {
     /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them: [`Context::limit_memory`](crate::Context::limit_memory).
     /// Unless it is set, what the device has.
     pub memory_limit: Option<u64>,
+    /// What frees GPU memory where it is short: [`ContextOptions::on_memory_pressure`]. Unless it is set, such requests fail.
+    pub memory_pressure: Option<FreeMemory>,
     /// The most time that a wait for the device may take: [`Context::limit_waits`](crate::Context::limit_waits). Unless it is set, waits have no end but the
     /// device's.
     pub wait_limit: Option<Duration>,
@@ -268,6 +271,34 @@ impl ContextOptions {
     #[must_use]
     pub fn memory_limit(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { memory_limit: bytes.into(), ..self }
+    }
+
+    /// Sets [`ContextOptions::memory_pressure`]: a function that is called with the numbers before a request for memory fails, because it would pass the limit
+    /// or the device has none left, on the thread that makes it. Then the request is tried once more: what was dropped meanwhile has made room.
+    ///
+    /// Buffers that wait for reuse are given back before it is called. The function may drop tensors, sessions and models, read statistics, change the limit,
+    /// and wait for work: no lock of the memory is held. Several threads may call it at once. What it asks for itself, on its thread, is served or fails at
+    /// once. What the request is a part of, such as the session of a step, is in use and not to be waited for; nor is a lock
+    /// of the app's that this thread may hold.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, model::Session};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// // Conversations that nobody is in, the one that was left first in front.
+    /// let idle = Arc::new(Mutex::new(Vec::<Session>::new()));
+    /// let sessions = idle.clone();
+    /// let options = ContextOptions::default().memory_limit(4 << 30).on_memory_pressure(move |pressure| {
+    ///     eprintln!("no room for {} bytes ({})", pressure.bytes, pressure.what);
+    ///     sessions.lock().unwrap().drain(..).take(2).for_each(drop);
+    /// });
+    /// Context::open(options).await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_memory_pressure(self, free: impl Fn(&MemoryPressure) + Send + Sync + 'static) -> Self {
+        Self { memory_pressure: Some(FreeMemory::new(free)), ..self }
     }
 
     /// Sets [`ContextOptions::offload`]: the device is asked for wgpu's `MAPPABLE_PRIMARY_BUFFERS`, where it has that, which offloaded layers need. wgpu

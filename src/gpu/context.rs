@@ -22,7 +22,7 @@ use crate::{
         needs::Needs,
     },
     language::ShaderLanguage,
-    memory::{LiveMemory, MemoryStats},
+    memory::{FreeMemory, LiveMemory, MemoryStats},
     spans::span,
 };
 use std::{sync::Arc, time::Duration};
@@ -221,9 +221,15 @@ impl Context {
     }
 
     /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Buffers that have waited longest are given
-    /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`].
+    /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`],
+    /// unless [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes room.
     pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {
         self.shared.pool.limit(bytes.into());
+    }
+
+    /// Has the app's function called where memory is short.
+    pub(super) fn free_memory_by(&self, free: Option<FreeMemory>) {
+        self.shared.pool.free_by(free);
     }
 
     /// Sets the most time that a wait for the device may take, with all that was submitted before; `None` for no limit. What takes longer is
@@ -260,14 +266,17 @@ impl Context {
 
     /// Refuses what would be over the limit, given what is live; `what` names it.
     #[cfg(feature = "models")]
-    pub(crate) fn check_room(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
-        let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
-        match limit {
-            Some(limit) if live_bytes.saturating_add(bytes) > limit => {
-                Err(Error::MemoryLimit { what: what(), bytes, limit, live: self.live_memory() })
+    pub(crate) fn check_room(&self, bytes: u64, what: impl Fn() -> String) -> Result<()> {
+        let fits = || {
+            let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
+            match limit {
+                Some(limit) if live_bytes.saturating_add(bytes) > limit => {
+                    Err(Error::MemoryLimit { what: what(), bytes, limit, live: self.live_memory() })
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        };
+        self.shared.pool.relieved(&what, bytes, fits)
     }
 
     /// Bytes that tensors may still take: up to the limit or, without one, up to what the adapter has; `None` where the system does not say that.

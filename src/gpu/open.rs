@@ -63,6 +63,7 @@ impl Context {
         let cache = folder.map(|folder| KernelCache::new(folder, &raw.get_info()));
         let context = Self::probed(raw, device, queue, options.wait_limit, cache).await?.opened_by(options);
         context.limit_memory(options.memory_limit);
+        context.free_memory_by(options.memory_pressure.clone());
         Ok(context.tuned())
     }
 

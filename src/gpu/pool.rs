@@ -4,11 +4,14 @@
 use super::{
     poll::Waits,
     scopes::guarded,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        thread::{self, ThreadId},
+    },
 };
 use crate::{
     error::{Error, Result},
-    memory::{LiveMemory, MemoryStats},
+    memory::{FreeMemory, LiveMemory, MemoryPressure, MemoryStats},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,6 +31,10 @@ struct State<B> {
     returns: u64,
     live: HashMap<Arc<str>, Live>,
     stats: MemoryStats,
+    /// The app's, for when memory is short.
+    free: Option<FreeMemory>,
+    /// Threads in it.
+    freeing: Vec<ThreadId>,
 }
 
 #[derive(Default)]
@@ -38,8 +45,8 @@ struct Live {
 
 impl<B> Default for State<B> {
     fn default() -> Self {
-        let (cached, ages, live, stats) = Default::default();
-        Self { cached, ages, returns: 0, live, stats }
+        let (cached, ages, live, stats, freeing) = Default::default();
+        Self { cached, ages, returns: 0, live, stats, free: None, freeing }
     }
 }
 
@@ -182,6 +189,17 @@ impl Pool {
         }
         // Near the limit a rounded size may be above it.
         let size = buffer_bytes(bytes).min(limit);
+        self.relieved(|| label.to_owned(), size, || self.placed(device, (size, bytes), usage, label))
+    }
+
+    /// A buffer of this size for so many bytes.
+    fn placed(
+        self: &Arc<Self>,
+        device: &wgpu::Device,
+        (size, bytes): (u64, u64),
+        usage: wgpu::BufferUsages,
+        label: &str,
+    ) -> Result<Arc<Pooled>> {
         let home = |label| Some(Home { pool: Arc::downgrade(self), label, asked: bytes });
         let mut state = self.state();
         if let Some((found, buffer)) = state.reuse(usage.bits(), size) {
@@ -205,6 +223,19 @@ impl Pool {
                 Err(error)
             }
         }
+    }
+
+    /// What needs so many bytes; where they are not there, once more when the app has been asked to free some.
+    pub fn relieved<T>(&self, what: impl FnOnce() -> String, bytes: u64, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        let (error, limit) = match attempt() {
+            Err(error @ Error::MemoryLimit { limit, .. }) => (error, Some(limit)),
+            Err(error @ Error::OutOfMemory { .. }) => (error, None),
+            other => return other,
+        };
+        let Some(freeing) = Freeing::begin(self) else { return Err(error) };
+        freeing.function.call(&MemoryPressure { what: what(), bytes, limit, live: self.live() });
+        drop(freeing);
+        attempt()
     }
 
     /// Allocates; where there is no memory, again when all that waits has been given back.
@@ -256,6 +287,11 @@ impl Pool {
         drop(gone);
     }
 
+    /// Sets what frees memory where it is short.
+    pub fn free_by(&self, function: Option<FreeMemory>) {
+        self.state().free = function;
+    }
+
     /// Frees every buffer that waits.
     pub fn trim(&self) {
         let mut state = self.state();
@@ -264,6 +300,31 @@ impl Pool {
         let gone = std::mem::take(&mut state.cached);
         drop(state);
         drop(gone);
+    }
+}
+
+/// A thread in the app's function, which is not called for what that asks for itself.
+struct Freeing<'a> {
+    pool: &'a Pool,
+    function: FreeMemory,
+}
+
+impl<'a> Freeing<'a> {
+    /// Begins, where there is a function and the thread is not in it. The pool is not locked after this.
+    fn begin(pool: &'a Pool) -> Option<Self> {
+        let (mut state, thread) = (pool.state(), thread::current().id());
+        let function = state.free.clone().filter(|_| !state.freeing.contains(&thread))?;
+        state.freeing.push(thread);
+        drop(state);
+        Some(Self { pool, function })
+    }
+}
+
+/// However the function ends.
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        let thread = thread::current().id();
+        self.pool.state().freeing.retain(|&other| other != thread);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Golden, block_on, contexts};
 use bitnet_wgpu::{
-    Element, PackedDense, PackedTernary, Result, bitnet,
+    DenseElement, Element, PackedDense, PackedTernary, Result, Scales, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
     model::{GenerateOptions, Model, Session, SessionOptions},
 };
@@ -120,6 +120,31 @@ impl ModelFile for TernaryTables {
 
     fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
         self.packed.then(|| self.table(name, rows, columns)).transpose()
+    }
+}
+
+/// A model of some shape whose weights are all alike, for what depends on sizes alone.
+pub struct Shaped(pub ModelConfig);
+
+impl ModelFile for Shaped {
+    fn config(&self) -> &ModelConfig {
+        &self.0
+    }
+
+    fn contains(&self, _: &str) -> bool {
+        true
+    }
+
+    fn linear(&self, _: &str, rows: usize, columns: usize) -> Result<PackedTernary> {
+        PackedTernary::from_values(rows, columns, &vec![1; rows * columns], Scales::Tensor(1.0))
+    }
+
+    fn vector(&self, _: &str, len: usize) -> Result<Vec<f32>> {
+        Ok(vec![1.0; len])
+    }
+
+    fn dense(&self, _: &str, rows: usize, columns: usize) -> Result<PackedDense> {
+        PackedDense::from_bytes(DenseElement::Bf16, rows, columns, &vec![0; 2 * rows * columns])
     }
 }
 
