@@ -113,6 +113,11 @@ pub enum Error {
     /// What was submitted may run still, and what is submitted now runs after it; if the device does answer later, it is as good as before.
     #[error("{during} took longer than the limit of {limit:?}")]
     WaitLimit { during: String, limit: Duration },
+    /// The device has not done a submission to its end, and has not said so: Metal does not where a kernel faults or is stopped. Only reads of a context that
+    /// looks for it give this ([`Context::check_submissions`](crate::Context::check_submissions)). What that submission writes is not valid, nor is this read;
+    /// what was read before is, and tensors that no work after that read writes. A session stays at its last token that came, and goes on from there.
+    #[error("the GPU did not finish `{submission}`, and reported nothing: what that writes is not valid")]
+    Unfinished { submission: &'static str },
     /// Results could not be read back.
     #[error("readback failed: {0}")]
     Readback(String),
@@ -213,7 +218,7 @@ impl Error {
             }
             Self::TooLarge { .. } | Self::OutOfMemory { .. } | Self::MemoryLimit { .. } => ErrorKind::OutOfMemory,
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
-            Self::Readback(_) | Self::DeviceLost { .. } | Self::WaitLimit { .. } => ErrorKind::Lost,
+            Self::Readback(_) | Self::DeviceLost { .. } | Self::WaitLimit { .. } | Self::Unfinished { .. } => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::BatchEnded(cause) => cause.kind(),
             Self::Io { .. } => ErrorKind::Io,

@@ -358,7 +358,7 @@ fn every_wait_has_one_answer_of_its_own() {
                 }
                 // One that nobody looks at.
                 drop(of_threads.done(2));
-                answers(waits.map(|wait| shuttle::future::block_on(wait)), HOW);
+                answers(waits.map(shuttle::future::block_on), HOW);
             });
             let last = poll.done(3);
             // Waits that were asked for are waited for before it ends.

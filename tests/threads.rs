@@ -1,7 +1,7 @@
 //! Threads: one recording of several, and all that a context and a model do at once.
 
 use bitnet_wgpu::{
-    PackedTernary, Result, Tensor, bitnet,
+    Context, PackedTernary, Result, Tensor, bitnet,
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
     tensor,
 };
@@ -56,8 +56,19 @@ fn one_recording_is_submitted_by_two_threads() {
 
 #[test]
 fn threads_record_submit_read_and_generate_at_once() {
+    all_at_once(&block_on(Context::new()).unwrap());
+}
+
+/// Nothing is taken for unfinished that was done.
+#[test]
+fn threads_whose_submissions_are_checked_do_so_too() {
+    let context = block_on(Context::new()).unwrap();
+    context.check_submissions().unwrap();
+    all_at_once(&context);
+}
+
+fn all_at_once(context: &Context) {
     const ROUNDS: u32 = 12;
-    let context = &block_on(bitnet_wgpu::Context::new()).unwrap();
     let model = &Model::load(context, support::data("models").join("odd")).unwrap();
     let greedy = &GenerateOptions::default().max_tokens(10).ignore_eos(true);
     let sampled = &greedy.clone().sampling(Sampling::GREEDY.temperature(0.8).presence_penalty(0.5).seed(3));

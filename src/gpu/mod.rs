@@ -2,6 +2,7 @@
 
 pub(crate) mod adapters;
 pub(crate) mod cache;
+pub(crate) mod canary;
 pub(crate) mod capabilities;
 pub(crate) mod context;
 pub(crate) mod encoder;

@@ -81,7 +81,11 @@ impl Context {
             let what = "the device is the app's own: open another, and hand it to Context::from_wgpu";
             return Err(Error::Invalid { op: "recover", what: what.into() });
         };
-        Self::open(options.clone().memory_limit(self.memory_stats().limit).wait_limit(self.wait_limit())).await
+        let context = Self::open(options.clone().memory_limit(self.memory_stats().limit).wait_limit(self.wait_limit())).await?;
+        if self.canary().is_some() {
+            context.check_submissions()?;
+        }
+        Ok(context)
     }
 
     /// The device to compute on unless somebody says otherwise, and a line for people that says which it is and why: a GPU, or `None` for the CPU

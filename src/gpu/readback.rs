@@ -1,6 +1,12 @@
 //! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
-use super::{context::Context, poll, pool::Pooled, scopes::guarded};
+use super::{
+    canary::{self, Canary, Expected},
+    context::Context,
+    poll,
+    pool::Pooled,
+    scopes::guarded,
+};
 use crate::{
     error::{Error, Result},
     memory::Footprint,
@@ -22,9 +28,14 @@ pub struct Staging {
 impl Staging {
     /// The first `len` elements.
     pub fn to_vec<T: bytemuck::Pod>(&self, len: usize) -> Result<Vec<T>> {
+        self.from(0, len)
+    }
+
+    /// `len` elements from byte `at` on.
+    fn from<T: bytemuck::Pod>(&self, at: usize, len: usize) -> Result<Vec<T>> {
         let view = self.buffer.slice(..self.bytes).get_mapped_range().map_err(|e| Error::Readback(e.to_string()))?;
         let mut data = vec![T::zeroed(); len];
-        bytemuck::cast_slice_mut(&mut data).copy_from_slice(&view[..len * size_of::<T>()]);
+        bytemuck::cast_slice_mut(&mut data).copy_from_slice(&view[at..at + len * size_of::<T>()]);
         Ok(data)
     }
 }
@@ -51,9 +62,12 @@ pub fn read_after(
         bytes => submit_read(context, label, record, source, bytes).map(Some),
     };
     async move {
-        let Some(receiver) = submitted? else { return Ok(None) };
-        let staging = receiver.receive().await.ok_or_else(poll::unanswered)?;
-        staging.map(Some)
+        let Some((receiver, expected)) = submitted? else { return Ok(None) };
+        let staging = receiver.receive().await.ok_or_else(poll::unanswered)??;
+        if let Some(expected) = expected {
+            expected.check(&staging.from(expected.at(), canary::BYTES as usize / 4)?)?;
+        }
+        Ok(Some(staging))
     }
 }
 
@@ -63,10 +77,12 @@ fn submit_read(
     record: &dyn Fn(&mut wgpu::CommandEncoder),
     source: &wgpu::Buffer,
     bytes: u64,
-) -> Result<Receiver> {
+) -> Result<(Receiver, Option<Expected>)> {
     let (bytes, start, log) = (bytes.next_multiple_of(4), Instant::now(), context.trace_log());
+    let (canary, mut expected) = (context.canary(), None);
+    let mapped_bytes = bytes + canary.map_or(0, |_| canary::BYTES);
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-    let buffer = context.allocate(bytes, usage, Footprint::STAGING)?;
+    let buffer = context.allocate(mapped_bytes, usage, Footprint::STAGING)?;
     let (sender, receiver) = oneshot_channel();
     // Who comes first answers: the callback, or who waits for it in vain. It fails if the future was dropped: the mapping is undone with the value.
     let sender = Arc::new(Mutex::new(Some(sender)));
@@ -76,20 +92,23 @@ fn submit_read(
         }
     };
     let failed = answer.clone();
-    let index = context.submit_with(label, |encoder| {
+    let mut marking = canary.map(Canary::begin);
+    let index = context.submit(label, |encoder| {
         record(encoder);
         encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
+        expected = marking.as_mut().map(|marking| marking.read(label, encoder, &buffer, bytes));
         let (device, staging) = (context.device().clone(), buffer.clone());
-        encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..bytes, move |mapped| {
+        encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..mapped_bytes, move |mapped| {
             if let Some(log) = log {
                 log.read(label, start, bytes);
             }
             answer(match mapped {
-                Ok(()) => Ok(Staging { device, buffer: staging, bytes }),
+                Ok(()) => Ok(Staging { device, buffer: staging, bytes: mapped_bytes }),
                 Err(error) => Err(Error::Readback(error.to_string())),
             });
         });
     })?;
+    drop(marking);
     context.watch(index, move |error| failed(Err(error)));
-    Ok(receiver)
+    Ok((receiver, expected))
 }
