@@ -283,15 +283,16 @@ impl ContextOptions {
     ///
     /// ```no_run
     /// use bitnet_wgpu::{Context, ContextOptions, model::Session};
-    /// use std::sync::{Arc, Mutex};
+    /// use std::{collections::VecDeque, sync::{Arc, Mutex}};
     ///
     /// # async fn open() -> bitnet_wgpu::Result<Context> {
     /// // Conversations that nobody is in, the one that was left first in front.
-    /// let idle = Arc::new(Mutex::new(Vec::<Session>::new()));
+    /// let idle = Arc::new(Mutex::new(VecDeque::<Session>::new()));
     /// let sessions = idle.clone();
     /// let options = ContextOptions::default().memory_limit(4 << 30).on_memory_pressure(move |pressure| {
     ///     eprintln!("no room for {} bytes ({})", pressure.bytes, pressure.what);
-    ///     sessions.lock().unwrap().drain(..).take(2).for_each(drop);
+    ///     let first = sessions.lock().unwrap().pop_front();
+    ///     drop(first);
     /// });
     /// Context::open(options).await
     /// # }
