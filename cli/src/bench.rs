@@ -222,7 +222,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         show(format!("prefill {prompt:5}: {:8.1} ms, {rate:8.0} tokens per second", seconds * 1e3))?;
         prefills.push(json!({ "tokens": prompt, "seconds": seconds, "tokens_per_second": rate }));
         if args.profile && context.is_some() {
-            show(Profile::of_prompt(&model, &prompt_of(&model, prompt))?.to_string())?;
+            show(Profile::of_prompt(&model, &prompt_of(&model, prompt), roof.as_ref())?.to_string())?;
         }
     }
     let mut decodes = Vec::new();
@@ -274,7 +274,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
         batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));
         if args.profile && context.is_some() {
-            show(Profile::of_step(&model, sequences, 1)?.to_string())?;
+            show(Profile::of_step(&model, sequences, 1, roof.as_ref())?.to_string())?;
         }
     }
     if !batches.is_empty() {
@@ -287,7 +287,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         // The first context that was timed, for its arrivals.
         let timed = decodes.first().map(|d| (d["context"].as_u64().unwrap_or(0) as usize, d["tokens_per_second"].as_f64().unwrap_or(0.0)));
         let (past, rate) = timed.context("--profile needs a context of --contexts that fits")?;
-        let profile = Profile::of_step(&model, 1, past)?;
+        let profile = Profile::of_step(&model, 1, past, roof.as_ref())?;
         show(profile.to_string())?;
         show(format!("arrival  {:8.1} µs a token", 1e6 / rate))?;
         profile.put(&mut object);

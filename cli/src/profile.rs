@@ -1,7 +1,7 @@
 //! A decoding step or a prompt, kernel by kernel, for `bitnet bench --profile`.
 
 use anyhow::Result;
-use bitnet_wgpu::{Clock, Recording, model::Model};
+use bitnet_wgpu::{Clock, Recording, measure::Roof, model::Model};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{
@@ -19,6 +19,8 @@ pub struct Profile {
     /// To encode and submit them.
     host: f64,
     kernels: Vec<Kernel>,
+    /// Bytes a second that the device reads at most, where that was measured.
+    roof: Option<f64>,
 }
 
 /// All dispatches of a kernel.
@@ -27,20 +29,29 @@ struct Kernel {
     count: usize,
     /// Of them together.
     us: f64,
+    /// What is bound to them, once a dispatch: what they read and write, or more, of tables and of a cache that is not full.
+    bytes: u64,
+}
+
+impl Kernel {
+    /// Bytes a second; none where passes that are taken off are all of the time.
+    fn rate(&self) -> Option<f64> {
+        (self.us > 0.0).then(|| self.bytes as f64 / (self.us * 1e-6))
+    }
 }
 
 impl Profile {
     /// Of a step of so many sequences, after `past` tokens of each. The model has run before.
-    pub fn of_step(model: &Model, sequences: usize, past: usize) -> Result<Self> {
-        Self::of(format!("a step of {sequences} after {past} tokens"), &model.record_step(sequences, past)?)
+    pub fn of_step(model: &Model, sequences: usize, past: usize, roof: Option<&Roof>) -> Result<Self> {
+        Self::of(format!("a step of {sequences} after {past} tokens"), &model.record_step(sequences, past)?, roof)
     }
 
     /// Of a prompt of so many tokens, in one piece.
-    pub fn of_prompt(model: &Model, ids: &[u32]) -> Result<Self> {
-        Self::of(format!("a prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0)
+    pub fn of_prompt(model: &Model, ids: &[u32], roof: Option<&Roof>) -> Result<Self> {
+        Self::of(format!("a prompt of {} tokens", ids.len()), &model.record_prompt(ids)?.0, roof)
     }
 
-    fn of(what: String, step: &Recording) -> Result<Self> {
+    fn of(what: String, step: &Recording, roof: Option<&Roof>) -> Result<Self> {
         const TIMES: u32 = 16;
         // A device is at its clock after a while of work.
         let start = Instant::now();
@@ -63,15 +74,15 @@ impl Profile {
         // Passes of their own take longer than dispatches of one: by this much each.
         let pass = ((times.iter().sum::<f64>() - us(gpu)) / dispatches as f64).max(0.0);
         let mut kernels: Vec<Kernel> = Vec::new();
-        for (step, time) in profiles[0].steps.iter().zip(&times) {
-            let us = time - pass;
-            match kernels.iter_mut().find(|kernel| kernel.name == step.kernel) {
-                Some(kernel) => (kernel.count, kernel.us) = (kernel.count + 1, kernel.us + us),
-                None => kernels.push(Kernel { name: step.kernel, count: 1, us }),
+        for ((timed, time), dispatch) in profiles[0].steps.iter().zip(&times).zip(step.dispatches()) {
+            let (us, bytes) = (time - pass, dispatch.bytes().iter().sum::<u64>());
+            match kernels.iter_mut().find(|kernel| kernel.name == timed.kernel) {
+                Some(kernel) => (kernel.count, kernel.us, kernel.bytes) = (kernel.count + 1, kernel.us + us, kernel.bytes + bytes),
+                None => kernels.push(Kernel { name: timed.kernel, count: 1, us, bytes }),
             }
         }
         kernels.sort_by(|a, b| b.us.total_cmp(&a.us));
-        Ok(Self { what, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels })
+        Ok(Self { what, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels, roof: roof.map(|roof| roof.bytes_per_second) })
     }
 
     /// Adds it to the object that `--json` prints.
@@ -79,7 +90,11 @@ impl Profile {
         object["dispatches_per_token"] = self.dispatches.into();
         object["gpu_us_per_token"] = self.gpu.into();
         object["host_us_per_token"] = self.host.into();
-        let kernel = |kernel: &Kernel| json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us });
+        let kernel = |kernel: &Kernel| {
+            let rate = kernel.rate();
+            let share = rate.zip(self.roof).map(|(rate, roof)| rate / roof);
+            json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us, "bytes": kernel.bytes, "bytes_per_second": rate, "share_of_roof": share })
+        };
         object["kernels"] = self.kernels.iter().map(kernel).collect();
     }
 }
@@ -98,9 +113,15 @@ fn us(time: Duration) -> f64 {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, by the {:?} clock; what a pass costs is taken off", self.what, self.clock)?;
-        for Kernel { name, count, us } in &self.kernels {
-            writeln!(f, "{us:>9.1} µs  {count:>4} × {:>6.1} µs  {name}", us / *count as f64)?;
+        writeln!(f, "{}, by the {:?} clock; what a pass costs is taken off; bytes are those bound", self.what, self.clock)?;
+        for kernel @ Kernel { name, count, us, bytes } in &self.kernels {
+            let rate = kernel.rate().map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
+            let share = kernel.rate().zip(self.roof).map_or_else(|| "-".into(), |(rate, roof)| format!("{:.0}", 100.0 * rate / roof));
+            let (each, megabytes) = (us / *count as f64, *bytes as f64 / 1e6);
+            writeln!(
+                f,
+                "{us:>9.1} µs  {count:>4} × {each:>6.1} µs  {megabytes:>8.2} MB  {rate:>6} GB/s  {share:>4} % of the roof  {name}"
+            )?;
         }
         writeln!(f, "{:>9.1} µs  {:>4} dispatches on the GPU", self.gpu, self.dispatches)?;
         write!(f, "{:>9.1} µs  on the host, to encode and submit", self.host)

@@ -387,6 +387,17 @@ fn check_keys(bench: &Value, on_gpu: bool, profiled: bool) {
     }
     let kernels = bench["kernels"].as_array().map_or(&[][..], Vec::as_slice);
     assert!(kernels.iter().all(|kernel| kernel["name"].is_string() && kernel["us"].is_number()), "{bench}");
+    // All of a step's weights are bound to some kernel, and a rate is of the bytes and the time beside it.
+    let of = |kernel: &Value, key: &str| kernel[key].as_f64();
+    let rated = |kernel: &&Value| of(kernel, "us").is_some_and(|us| us > 0.0);
+    for kernel in kernels.iter().filter(rated) {
+        let rate = of(kernel, "bytes").unwrap() / (of(kernel, "us").unwrap() * 1e-6);
+        let share = rate / of(bench, "roof_bytes_per_second").unwrap();
+        let is = |key: &str, wanted: f64| of(kernel, key).is_some_and(|value| (value / wanted - 1.0).abs() < 1e-9);
+        assert!(is("bytes_per_second", rate) && is("share_of_roof", share), "{kernel}");
+    }
+    let bound: f64 = kernels.iter().map(|kernel| of(kernel, "bytes").unwrap()).sum();
+    assert!(!profiled || bound >= of(bench, "weight_bytes_per_token").unwrap(), "{bound} bytes bound: {bench}");
     let dispatches: u64 = kernels.iter().map(|kernel| kernel["count"].as_u64().unwrap()).sum();
     assert_eq!(dispatches, bench["dispatches_per_token"].as_u64().unwrap_or(0), "{bench}");
 }
