@@ -155,11 +155,66 @@ fn a_gpu_chooses_for_each_by_its_own_options() {
     assert_eq!(most(&hooked), 4 * 3 * model.config().vocab as u64, "one that only the host can choose for");
 }
 
+/// What was traced, of one category.
+fn events(tracing: Tracing, category: &str) -> Vec<serde_json::Value> {
+    let mut trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
+    let serde_json::Value::Array(events) = trace["traceEvents"].take() else { panic!("{trace}") };
+    events.into_iter().filter(|event| event["cat"] == category).collect()
+}
+
 /// The most bytes that were read back at once.
 fn read_back(tracing: Tracing) -> u64 {
-    let trace: serde_json::Value = serde_json::from_str(&block_on(tracing.finish()).unwrap().to_string()).unwrap();
-    let events = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["cat"] == "readback");
-    events.filter_map(|event| event["args"]["bytes"].as_u64()).max().unwrap()
+    events(tracing, "readback").iter().filter_map(|event| event["args"]["bytes"].as_u64()).max().unwrap()
+}
+
+/// A step that has more than is needed serves too: requests of kinds that take turns find theirs recorded.
+#[test]
+fn requests_of_other_kinds_are_served_by_what_is_recorded() {
+    let context = block_on(Context::open(ContextOptions::default())).unwrap();
+    let model = Model::load(&context, support::real_model()).unwrap();
+    let warm = Sampling::GREEDY.temperature(1.2).seed(7);
+    let kinds = [Sampling::GREEDY, warm.top_k(40), warm.top_p(0.8), Sampling::GREEDY.frequency_penalty(0.7), warm];
+    let prompt = ids(&model, 1, 3);
+    let wanted = kinds.map(|sampling| alone(&model, &prompt, &greedy(6).sampling(sampling)));
+    let batch = batch(&model, 1, 0);
+    let round = || {
+        for (sampling, wanted) in kinds.iter().zip(&wanted) {
+            let found = all(batch.generate_ids(&prompt, &greedy(6).sampling(*sampling)).unwrap());
+            assert_eq!(&found, wanted, "{sampling:?}");
+            // A slot is free when the last token is taken, and the next request is not refused.
+            wait_until("it leaves", || batch.load().running == 0);
+        }
+    };
+    round();
+    let tracing = context.trace().unwrap();
+    round();
+    round();
+    let recordings = events(tracing, "recording");
+    assert!(recordings.is_empty(), "{recordings:?}");
+}
+
+/// What is added to logits, and how often tokens were there, are a vocabulary's numbers for each slot: they are written when a request comes that has some.
+#[test]
+fn only_what_is_new_is_told() {
+    let context = block_on(Context::open(ContextOptions::default())).unwrap();
+    let model = Model::load(&context, support::real_model()).unwrap();
+    let vocabulary = 4 * model.config().vocab as u64;
+    let batch = batch(&model, 3, 0);
+    let penalised = greedy(200).sampling(Sampling::GREEDY.frequency_penalty(0.5));
+    let mut first = batch.generate_ids(&ids(&model, 1, 5), &penalised).unwrap();
+    take(&mut first, 2);
+    let uploads = |options: GenerateOptions| {
+        let (tracing, prompt) = (context.trace().unwrap(), ids(&model, 2, 5));
+        let found = all(batch.generate_ids(&prompt, &options).unwrap());
+        let calls = events(tracing, "call");
+        assert_eq!(found, alone(&model, &prompt, &options), "{options:?}");
+        let bytes = calls.iter().filter(|call| call["name"] == "upload").filter_map(|call| call["args"]["bytes"].as_u64());
+        bytes.filter(|&bytes| bytes >= vocabulary).collect::<Vec<_>>()
+    };
+    assert_eq!(uploads(greedy(3)), [0; 0], "others are as they were");
+    assert_eq!(uploads(penalised.clone().max_tokens(3)), [vocabulary], "its own counts");
+    assert_eq!(uploads(penalised.max_tokens(3).logit_bias([(5, 2.0)])), [vocabulary; 2], "its counts, and its biases");
+    assert!(first.stop().is_none());
 }
 
 /// The engine is told of each that comes, and counts tokens for each.

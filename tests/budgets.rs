@@ -272,6 +272,27 @@ fn a_sessions_work_takes_what_was_estimated() {
     assert!(taken <= estimated && estimated as f64 <= 1.5 * taken as f64, "{estimated} estimated, {taken} taken");
 }
 
+/// Counts and biases are a vocabulary's numbers for each slot.
+#[test]
+fn a_penalised_batch_takes_what_was_estimated() {
+    let context = fresh(ContextOptions::default());
+    let model = Model::load(&context, real_model()).unwrap();
+    let (weights, options) = (context.memory_stats().live_bytes, BatchOptions::new(16, 24));
+    let need = model.batch_footprint(options).unwrap();
+    context.trim_memory();
+    let batch = model.batch(options).unwrap();
+    let sampling = Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9).frequency_penalty(0.5);
+    let generate = |n: u32| {
+        let own = GenerateOptions::default().max_tokens(4).ignore_eos(true).sampling(sampling).logit_bias([(n, 1.0)]);
+        batch.generate_ids(&(0..20).map(|i| 30 * n + i).collect::<Vec<_>>(), &own).unwrap()
+    };
+    let streams: Vec<_> = (0..16).map(generate).collect();
+    streams.into_iter().for_each(|stream| assert_eq!(block_on(stream.all()).unwrap().ids.len(), 4));
+    let (taken, estimated) = (context.memory_stats().peak_live_bytes, weights + need.total());
+    eprintln!("{need:?} and {weights}: {estimated} estimated, {taken} taken; {} are counts and biases", 2 * 16 * 4 * model.config().vocab);
+    assert!(taken <= estimated && estimated as f64 <= 1.5 * taken as f64, "{estimated} estimated, {taken} taken");
+}
+
 /// Layers come one after another, so what one's attention takes for itself serves all of a recording.
 #[test]
 fn attention_takes_memory_for_its_shares_once() {

@@ -1,6 +1,6 @@
 // The `k` largest logits of each run of TILE_X = THREADS · TURNS in each row of logits [rows, count]. One threadgroup per run; see
 // wgsl/transformer/top_k.wgsl.
-struct Params { uint count, k; };
+struct Params { uint count, k, finite; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void top_k(
@@ -23,5 +23,5 @@ kernel void top_k(
         id[u] = i;
         key[u] = i < params.count ? to_key(logits[row + i]) : 0u;
     }
-    write_winners(key, id, params.k, top, top_ids, group, groups, scratch, Ids{local, lane, subgroup});
+    write_winners(key, id, params.k, params.finite != 0, top, top_ids, group, groups, scratch, Ids{local, lane, subgroup});
 }

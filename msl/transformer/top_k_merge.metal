@@ -1,5 +1,5 @@
 // The `k` largest among the winners of top_k.metal; see wgsl/transformer/top_k_merge.wgsl.
-struct Params { uint count, k; };
+struct Params { uint count, k, finite; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void top_k_merge(
@@ -32,5 +32,5 @@ kernel void top_k_merge(
             }
         }
     }
-    write_winners(key, id, params.k, top, top_ids, group, groups, scratch, Ids{local, lane, subgroup});
+    write_winners(key, id, params.k, params.finite != 0, top, top_ids, group, groups, scratch, Ids{local, lane, subgroup});
 }

@@ -378,7 +378,8 @@ impl Context {
         self.shared.pool.get(&self.shared.device, bytes, usage, label)
     }
 
-    pub(super) fn write(&self, buffer: &wgpu::Buffer, data: &[u8]) -> Result<()> {
+    /// Writes from a byte on that is the first of a word.
+    pub(super) fn write(&self, buffer: &wgpu::Buffer, at: u64, data: &[u8]) -> Result<()> {
         if self.plan().is_some() {
             return Ok(());
         }
@@ -389,12 +390,12 @@ impl Context {
             || "an upload".into(),
             || {
                 if !words.is_empty() {
-                    self.shared.queue.write_buffer(buffer, 0, words);
+                    self.shared.queue.write_buffer(buffer, at, words);
                 }
                 if !tail.is_empty() {
                     let mut word = [0; 4];
                     word[..tail.len()].copy_from_slice(tail);
-                    self.shared.queue.write_buffer(buffer, words.len() as u64, &word);
+                    self.shared.queue.write_buffer(buffer, at + words.len() as u64, &word);
                 }
             },
         )

@@ -42,7 +42,7 @@ impl Hosted {
         let descriptor = wgpu::BufferDescriptor { label: Some("offloaded"), size: bytes, usage, mapped_at_creation: false };
         let device = context.device();
         let from = guarded(device, || "taking host memory for layers".into(), || device.create_buffer(&descriptor))?;
-        context.write(&from, data)?;
+        context.write(&from, 0, data)?;
         Ok(Self { from, to: to.buffer.clone(), bytes })
     }
 

@@ -276,7 +276,7 @@ impl<'a> Dispatch<'a> {
         if bytes.len() as u64 > *bound {
             return Err(Error::Invalid { op: "dispatch", what: format!("{} bytes for a binding of {bound}", bytes.len()) });
         }
-        self.context.write(buffer, bytes)
+        self.context.write(buffer, 0, bytes)
     }
 
     /// Does it bind the buffer of `tensor`, and as which binding?

@@ -67,7 +67,18 @@ impl<T: ElementType> Tensor<T> {
         if data.len() != self.len() {
             return Err(Error::Length { shape: self.shape, found: data.len() });
         }
-        self.context.write(&self.buffer, bytemuck::cast_slice(data))
+        self.context.write(&self.buffer, 0, bytemuck::cast_slice(data))
+    }
+
+    /// Overwrites one row of a matrix of 32-bit elements, as [`Tensor::write`] does all.
+    #[cfg(feature = "models")]
+    pub(crate) fn write_row(&self, row: usize, data: &[T]) -> Result<()> {
+        const { assert!(size_of::<T>() == 4) };
+        let (rows, columns) = self.shape.as_matrix();
+        if row >= rows || data.len() != columns {
+            return Err(Error::Length { shape: self.shape, found: data.len() });
+        }
+        self.context.write(&self.buffer, (row * columns * size_of::<T>()) as u64, bytemuck::cast_slice(data))
     }
 
     /// Copies the contents back. The copy is submitted at once, after all work submitted before; the future can be awaited
@@ -173,7 +184,7 @@ impl Context {
             return Err(Error::Length { shape, found: data.len() });
         }
         let tensor = Tensor::uninit(self, shape)?;
-        self.write(&tensor.buffer, bytemuck::cast_slice(data))?;
+        self.write(&tensor.buffer, 0, bytemuck::cast_slice(data))?;
         Ok(tensor)
     }
 }

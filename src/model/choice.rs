@@ -1,7 +1,7 @@
 //! Choosing the next token of a sequence.
 
 use super::{
-    engine::{Changes, Choice},
+    engine::{Change, Choice},
     options::GenerateOptions,
     sampling::{Sampler, Sampling},
 };
@@ -9,13 +9,13 @@ use crate::{
     error::{Error, Result},
     ops::transformer::{Penalties, TopK},
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Chooses the tokens of one sequence, and knows those so far.
 pub(super) struct Chooser {
     options: GenerateOptions,
     /// Of each token, the sum of what is added to its logit.
-    bias: HashMap<u32, f32>,
+    bias: BTreeMap<u32, f32>,
     sampler: Sampler,
     tokens: Vec<u32>,
     /// How many of them are the prompt's.
@@ -31,7 +31,7 @@ impl Chooser {
     pub fn new(options: &GenerateOptions, n: u64, prompt: &[u32], ends: &[u32]) -> Result<Self> {
         let sampling = options.sampling;
         let sampler = Sampler::new(sampling.seed(sampling.seed.wrapping_add(n)))?;
-        let mut bias = HashMap::new();
+        let mut bias = BTreeMap::new();
         options.logit_bias.iter().for_each(|&(id, more)| *bias.entry(id).or_default() += more);
         Ok(Self {
             options: options.clone(),
@@ -91,35 +91,23 @@ impl Chooser {
         logits.is_none() && bad_words.is_empty() && *no_repeat_ngram == 0 && !self.must_go_on()
     }
 
-    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are the last of its next step's input.
-    pub fn for_engine<'a>(choosers: impl Iterator<Item = (usize, &'a Self)> + Clone, slots: usize, vocab: usize) -> Choice {
-        let mut draws = vec![(Sampling::GREEDY.options, 0); slots];
-        for (slot, chooser) in choosers.clone() {
+    /// How the engine chooses tokens of some of `slots` sequences, whose last ones are the last of its next step's input. With each: does the engine have its
+    /// counts?
+    pub fn for_engine<'a>(choosers: impl Iterator<Item = (usize, &'a Self, bool)>, slots: usize, vocab: usize) -> Choice {
+        let mut choice = Choice::new(vec![(Sampling::GREEDY.options, 0); slots]);
+        for (slot, chooser, counted) in choosers {
             let Sampling { options, seed, .. } = *chooser.sampler.sampling();
-            draws[slot] = (options, seed);
+            let counts = (chooser.penalises() && !counted).then(|| chooser.counts_before_last(vocab));
+            choice.draws[slot] = (options, seed);
+            choice.changes[slot] = Change { penalties: chooser.options.sampling.penalties, bias: chooser.bias.clone(), counts };
         }
-        let changes = choosers.clone().any(|(_, chooser)| chooser.changes_logits()).then(|| Self::changes(choosers, slots, vocab));
-        Choice { draws, changes }
-    }
-
-    /// What changes the logits of some of `slots` sequences.
-    fn changes<'a>(choosers: impl Iterator<Item = (usize, &'a Self)> + Clone, slots: usize, vocab: usize) -> Changes {
-        let mut biases = choosers.clone().map(|(_, chooser)| &chooser.bias);
-        let alike = biases.next().is_none_or(|first| biases.all(|bias| bias == first));
-        let (mut penalties, mut counts) = (vec![Penalties::NONE; slots], vec![0; slots * vocab]);
-        let mut biases = vec![0.0; if alike { vocab } else { slots * vocab }];
-        for (slot, chooser) in choosers {
-            penalties[slot] = chooser.options.sampling.penalties;
-            chooser.counts_before_last(&mut counts[slot * vocab..][..vocab]);
-            let own = if alike { 0 } else { slot * vocab };
-            chooser.bias.iter().for_each(|(&id, &bias)| biases[own + id as usize] = bias);
-        }
-        Changes { penalties, biases, counts }
+        choice
     }
 
     /// The counts of [`penalize`](crate::transformer::penalize()), before it counts the last token as one that was generated.
-    fn counts_before_last(&self, counts: &mut [u32]) {
-        let Some((&last, before)) = self.tokens.split_last() else { return };
+    fn counts_before_last(&self, vocab: usize) -> Vec<u32> {
+        let mut counts = vec![0; vocab];
+        let Some((&last, before)) = self.tokens.split_last() else { return counts };
         for (i, &id) in before.iter().enumerate() {
             self.count(i, &mut counts[id as usize]);
         }
@@ -127,6 +115,7 @@ impl Chooser {
         if before.len() < self.prompt {
             counts[last as usize] = Penalties::SEEN - 1;
         }
+        counts
     }
 
     /// Counts token `i` of the text.
@@ -283,32 +272,30 @@ mod tests {
             [1, 2, 2, 3].into_iter().for_each(|id| chooser.tokens.push(id));
             chooser
         };
-        let choice = |choosers: [&Chooser; 2]| Chooser::for_engine([0, 2].into_iter().zip(choosers), 3, 5);
+        let of =
+            |choosers: [&Chooser; 2], counted| Chooser::for_engine([(0, choosers[0], false), (2, choosers[1], counted)].into_iter(), 3, 5);
+        let choice = |choosers| of(choosers, false);
         let sampled = Sampling::GREEDY.temperature(0.5).top_k(3).seed(9);
         let (sampled, greedy) = (begun(GenerateOptions::default().sampling(sampled)), begun(GenerateOptions::default()));
         let (options, largest) = (SampleOptions::default().temperature(0.5).top_k(3), Sampling::GREEDY.options);
         let plain = choice([&sampled, &greedy]);
         assert_eq!(plain.draws, [(options, 9), (largest, 0), (largest, 0)]);
-        assert!(plain.changes.is_none());
+        assert!(plain.changes.iter().all(|change| *change == Change::NONE));
         // 0 and 1 are of the prompt; the last token is the last of the step's input, and counted there.
         let penalties = Penalties::new(1.0, 0.5, 0.0);
         let penalised = begun(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
-        let changes = choice([&penalised, &penalised]).changes.unwrap();
-        let counts = [Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0];
-        assert_eq!((changes.counts, changes.biases), ([counts, [0; 5], counts].concat(), vec![0.0; 5]));
-        assert_eq!(changes.penalties, [penalties, Penalties::NONE, penalties]);
+        let change = Change { penalties, counts: Some(vec![Penalties::SEEN, Penalties::SEEN + 1, 2, 0, 0]), ..Change::NONE };
+        assert_eq!(choice([&penalised, &penalised]).changes, [change.clone(), Change::NONE, change.clone()]);
+        // The engine counts itself what it has begun to count.
+        assert_eq!(of([&penalised, &penalised], true).changes, [change.clone(), Change::NONE, Change { counts: None, ..change }]);
         // A step counts the last token; a prompt's becomes SEEN by that.
         let mut begins = chooser(GenerateOptions::default().sampling(Sampling::GREEDY.presence_penalty(0.5)));
         begins.tokens = vec![1, 1];
-        let counts = choice([&begins, &penalised]).changes.unwrap().counts;
-        assert_eq!(counts[..5], [0, Penalties::SEEN - 1, 0, 0, 0]);
+        assert_eq!(choice([&begins, &penalised]).changes[0].counts, Some(vec![0, Penalties::SEEN - 1, 0, 0, 0]));
         let biased = begun(GenerateOptions::default().logit_bias([(4, 1.0), (2, -1.0), (4, 0.5)]));
-        let bias = [0.0, 0.0, -1.0, 0.0, 1.5];
-        let changes = choice([&biased, &biased]).changes.unwrap();
-        assert_eq!((changes.penalties, changes.biases), (vec![Penalties::NONE; 3], bias.to_vec()));
-        // Each has its own.
-        let changes = choice([&biased, &penalised]).changes.unwrap();
-        assert_eq!(changes.penalties, [Penalties::NONE, Penalties::NONE, penalties]);
-        assert_eq!(changes.biases, [bias, [0.0; 5], [0.0; 5]].concat());
+        // Each has its own; counts are for penalties alone.
+        let [own, none, other] = &choice([&biased, &penalised]).changes[..] else { unreachable!("three sequences") };
+        assert_eq!((own.biases(5), &own.counts), (vec![0.0, 0.0, -1.0, 0.0, 1.5], &None));
+        assert_eq!((none, other.penalties, other.biases(5)), (&Change::NONE, penalties, vec![0.0; 5]));
     }
 }

@@ -302,7 +302,8 @@ impl EngineSession for CpuSession {
         done(self.append(sequences, tokens, rows, CpuModel::states)?)
     }
 
-    fn choose_by(&mut self, choice: Choice) -> Result<()> {
+    fn choose_by(&mut self, mut choice: Choice) -> Result<()> {
+        self.choice.take().into_iter().for_each(|before| choice.keep_counts(before));
         self.choice = Some(choice);
         Ok(())
     }

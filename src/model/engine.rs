@@ -8,7 +8,7 @@ use crate::{
     memory::Footprint,
     ops::transformer::{HostKvCache, Penalties, SampleOptions, penalize_cpu, sample_cpu},
 };
-use std::{ops::Range, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, pin::Pin, sync::Arc};
 
 /// A result of work that is submitted already.
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
@@ -17,27 +17,58 @@ pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 pub(super) struct Choice {
     /// By which options, and from which seed. A token's random numbers are those of the position of the token before it.
     pub draws: Vec<(SampleOptions, u64)>,
-    /// What changes the logits before, of some of them at least.
-    pub changes: Option<Changes>,
+    /// What changes the logits before: as many.
+    pub changes: Vec<Change>,
 }
 
-/// What [`penalize`](crate::transformer::penalize()) takes.
-pub(super) struct Changes {
-    /// `[sequences]`
-    pub penalties: Vec<Penalties>,
-    /// `[sequences, vocab]`, or `[1, vocab]` where all have the same.
-    pub biases: Vec<f32>,
-    /// `[sequences, vocab]`, without the last token of each: a step counts the last of its own.
-    pub counts: Vec<u32>,
+/// What [`penalize`](crate::transformer::penalize()) takes of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Change {
+    pub penalties: Penalties,
+    /// What is added to logits, by token.
+    pub bias: BTreeMap<u32, f32>,
+    /// `[vocab]`, without the last token: a step counts the last of its own. None where nobody asks for them, or where the engine was told them when the
+    /// sequence began, and has counted since.
+    pub counts: Option<Vec<u32>>,
+}
+
+impl Change {
+    /// That which changes nothing.
+    pub const NONE: Self = Self { penalties: Penalties::NONE, bias: BTreeMap::new(), counts: None };
+
+    /// Does it change nothing?
+    pub fn is_none(&self) -> bool {
+        self.penalties == Penalties::NONE && self.bias.is_empty()
+    }
+
+    /// What is added to the logit of each token of a vocabulary of so many.
+    pub fn biases(&self, vocab: usize) -> Vec<f32> {
+        let mut biases = vec![0.0; vocab];
+        self.bias.iter().for_each(|(&id, &bias)| biases[id as usize] = bias);
+        biases
+    }
 }
 
 impl Choice {
+    /// By these options and seeds, from logits as they are.
+    pub fn new(draws: Vec<(SampleOptions, u64)>) -> Self {
+        let changes = vec![Change::NONE; draws.len()];
+        Self { draws, changes }
+    }
+
+    /// Takes the counts of the choice before it, where it has none of its own.
+    pub fn keep_counts(&mut self, before: Self) {
+        let pairs = self.changes.iter_mut().zip(before.changes);
+        pairs.for_each(|(change, before)| change.counts = change.counts.take().or(before.counts));
+    }
+
     /// The next token of a sequence, on the CPU: from the `logits` `[vocab]` after `token`, which is at `position`.
     pub fn next(&mut self, sequence: usize, token: u32, position: usize, logits: &mut [f32]) -> Result<u32> {
-        if let Some(Changes { penalties, biases, counts }) = &mut self.changes {
-            let (vocab, own) = (logits.len(), sequence * logits.len());
-            let bias = if biases.len() == vocab { &biases[..] } else { &biases[own..][..vocab] };
-            penalize_cpu(logits, token, &mut counts[own..][..vocab], bias, &penalties[sequence])?;
+        let (change, vocab) = (&mut self.changes[sequence], logits.len());
+        if !change.is_none() {
+            let biases = change.biases(vocab);
+            let counts = change.counts.get_or_insert_with(|| vec![0; vocab]);
+            penalize_cpu(logits, token, counts, &biases, &change.penalties)?;
         }
         let (options, seed) = &self.draws[sequence];
         sample_cpu(logits, *seed, position as u32, options)
@@ -157,7 +188,7 @@ pub(super) trait EngineSession: Send + Sync {
 
     /// As [`EngineSession::extend`], of those tokens, or else of the one of each sequence that the step before this one gives, which had the same
     /// sequences and, unless [`EngineSession::steps_ahead`] is 0, need not have been awaited. Gives the tokens that are chosen after the last `rows` of each,
-    /// `[sequences, rows]`, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits of a sequence that is drawn are not finite. Where a choice has [`Changes`], that is one.
+    /// `[sequences, rows]`, [`TopK::NONE`](crate::ops::transformer::TopK::NONE) where the logits are not finite. Where something changes the logits, that is one.
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>>;
 
     /// How many such steps are best submitted beyond the one that is awaited.

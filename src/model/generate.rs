@@ -192,7 +192,8 @@ impl Run {
             // Where there is a draft, what was submitted without is waited for first.
             return self.ahead(if length > 0 { 0 } else { self.session.steps_ahead() }).await;
         }
-        let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)], &mut self.told).await?;
+        self.told = false;
+        let chosen = step(&mut self.session, &mut [(0, &mut self.sequence)]).await?;
         chosen.into_iter().try_for_each(|chosen| chosen.map(drop))
     }
 
@@ -267,7 +268,7 @@ impl Run {
         if std::mem::replace(&mut self.told, true) {
             return Ok(());
         }
-        choose_by(&mut self.session, [(0, &self.sequence.chooser)].into_iter())
+        choose_by(&mut self.session, [(0, &self.sequence.chooser, false)].into_iter())
     }
 
     /// Up to `ahead` steps are submitted beyond the one that is awaited: a token need not come back before the next step begins.

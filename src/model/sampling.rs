@@ -184,6 +184,7 @@ fn invalid(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::transformer::{TopK, sample_cpu};
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     use std::collections::BTreeSet;
 
@@ -229,6 +230,16 @@ mod tests {
             is_invalid(sampler.sample(&[(0, 1.0), (1, 2.0)]), "not in order");
             is_invalid(sampler.sample(&[(1, 1.0), (0, 1.0)]), "not in order");
             is_invalid(sampler.sample(&[(1, 1.0), (0, f32::NAN)]), "token 0 is NaN");
+        }
+    }
+
+    /// The same are refused where an engine chooses.
+    #[test]
+    fn bad_logits_have_no_token() {
+        let bad = [&[][..], &[0.0, f32::NAN, 1.0], &[f32::NEG_INFINITY; 3], &[0.0, f32::INFINITY]];
+        for (logits, temperature) in bad.into_iter().flat_map(|logits| [(logits, 0.0), (logits, 1.0)]) {
+            let options = SampleOptions::default().temperature(temperature);
+            assert_eq!(sample_cpu(logits, 1, 2, &options).unwrap(), TopK::NONE, "{logits:?} at {temperature}");
         }
     }
 

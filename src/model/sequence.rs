@@ -71,27 +71,18 @@ impl Sequence {
     }
 }
 
-/// A step of some sequences of a session, by their numbers, in ascending order: each chooses its next token, or has none to choose for what is wrong with
-/// it alone. Where the engine can choose for all, it does, and only tokens are read back. `told`: does the engine know how these choose?
-pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequence)], told: &mut bool) -> Result<Vec<Result<u32>>> {
+/// A step of some sequences of a session, by their numbers, in ascending order, of which the host chooses: each has its next token, or none for what is wrong
+/// with it alone. The engine does not see what is chosen, and has to be told anew before it goes on.
+pub(super) async fn step(session: &mut Session, live: &mut [(usize, &mut Sequence)]) -> Result<Vec<Result<u32>>> {
     let slots: Vec<usize> = live.iter().map(|(slot, _)| *slot).collect();
     let tokens: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
-    if live.iter().all(|(_, sequence)| sequence.chooser.is_for_engine()) {
-        if !std::mem::replace(told, true) {
-            choose_by(session, live.iter().map(|(slot, sequence)| (*slot, &sequence.chooser)))?;
-        }
-        let next = session.step_next(&slots, &tokens, 1).await?;
-        return Ok(live.iter_mut().zip(next).map(|((_, sequence), id)| sequence.chooser.of_engine(id)).collect());
-    }
-    // The engine does not see what is chosen here.
-    *told = false;
     let mut logits = session.extend(&slots, &tokens, 1).await?;
     let rows = logits.chunks_mut(session.vocab());
     Ok(live.iter_mut().zip(rows).map(|((_, sequence), row)| sequence.chooser.of_logits(row)).collect())
 }
 
-/// Has the session choose the next tokens of these sequences.
-pub(super) fn choose_by<'a>(session: &mut Session, choosers: impl Iterator<Item = (usize, &'a Chooser)> + Clone) -> Result<()> {
+/// Has the session choose the next tokens of these sequences. With each: does the engine have its counts?
+pub(super) fn choose_by<'a>(session: &mut Session, choosers: impl Iterator<Item = (usize, &'a Chooser, bool)>) -> Result<()> {
     let (slots, vocab) = (session.options().sequences, session.vocab());
     session.choose_by(Chooser::for_engine(choosers, slots, vocab))
 }

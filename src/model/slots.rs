@@ -97,8 +97,6 @@ pub(super) struct Slots {
     piece: usize,
     /// How many requests there were.
     count: u64,
-    /// Does the engine know how to choose?
-    told: bool,
     ahead: Ahead,
 }
 
@@ -116,6 +114,8 @@ struct Slot {
     request: Option<Request>,
     /// The number of the request that had it last.
     last: u64,
+    /// Does the engine know how it chooses, and has it counted its tokens since?
+    told: bool,
 }
 
 impl Slot {
@@ -128,7 +128,7 @@ impl Slot {
 impl Slots {
     pub fn new(session: Session, desk: Arc<Desk>, piece: usize) -> Self {
         let slots = (0..session.options().sequences).map(|_| Slot::default()).collect();
-        Self { session, slots, desk, piece, count: 0, told: false, ahead: Ahead::default() }
+        Self { session, slots, desk, piece, count: 0, ahead: Ahead::default() }
     }
 
     /// Serves requests until it is dropped. What a device reports ends it, and is told to all.
@@ -188,7 +188,7 @@ impl Slots {
         let Some(slot) = free.max_by_key(|&slot| (common(slot), Reverse(self.slots[slot].last))) else { return };
         request.cached.store(self.session.keep_common(slot, prompt), Ordering::Relaxed);
         self.count += 1;
-        self.slots[slot] = Slot { request: Some(request), last: self.count };
+        self.slots[slot] = Slot { request: Some(request), last: self.count, told: false };
     }
 
     /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those that came first before others.
@@ -213,7 +213,6 @@ impl Slots {
                 let next = self.session.step_next(&slots, &tokens, 1).await?;
                 ends.into_iter().for_each(|(n, slot)| self.take(slot, |sequence| sequence.chooser.of_engine(next[n])));
             } else {
-                self.told = false;
                 let (vocab, mut logits) = (self.session.vocab(), self.session.extend(&slots, &tokens, 1).await?);
                 ends.into_iter()
                     .for_each(|(n, slot)| self.take(slot, |sequence| sequence.chooser.of_logits(&mut logits[n * vocab..][..vocab])));
@@ -226,12 +225,15 @@ impl Slots {
         self.slots[slot].request.as_ref().map(|request| &request.sequence.chooser)
     }
 
-    /// Tells the engine how the sequences that step choose, and those of slots that do from now on.
+    /// Tells the engine how the sequences that step choose, and those of slots that do from now on, where it does not know it of all.
     fn tell(&mut self, also: impl Fn(usize) -> bool) -> Result<()> {
-        let slots = self.slots.iter().enumerate().filter(|(n, slot)| slot.steps() || also(*n));
-        let choosers = slots.filter_map(|(n, slot)| slot.request.as_ref().map(|request| (n, &request.sequence.chooser)));
-        choose_by(&mut self.session, choosers)?;
-        self.told = true;
+        let told: Vec<usize> = (0..self.slots.len()).filter(|&n| self.slots[n].steps() || also(n)).collect();
+        if told.iter().all(|&n| self.slots[n].told) {
+            return Ok(());
+        }
+        let chooser = |&n: &usize| self.slots[n].request.as_ref().map(|request| (n, &request.sequence.chooser, self.slots[n].told));
+        choose_by(&mut self.session, told.iter().filter_map(chooser))?;
+        told.into_iter().for_each(|n| self.slots[n].told = true);
         Ok(())
     }
 
@@ -250,14 +252,15 @@ impl Slots {
                 return Ok(());
             }
             if !live.iter().all(|(_, sequence)| sequence.chooser.is_for_engine()) {
-                let chosen = step(&mut self.session, &mut live, &mut self.told).await?;
-                slots.into_iter().zip(chosen).for_each(|(slot, chosen)| self.take(slot, |_| chosen));
+                let chosen = step(&mut self.session, &mut live).await?;
+                for (slot, chosen) in slots.into_iter().zip(chosen) {
+                    self.slots[slot].told = false;
+                    self.take(slot, |_| chosen);
+                }
                 return Ok(());
             }
             let last: Vec<u32> = live.iter().map(|(_, sequence)| sequence.chooser.last()).collect();
-            if !self.told {
-                self.tell(|_| false)?;
-            }
+            self.tell(|_| false)?;
             let first = self.session.submit_next(&slots, Some(&last))?;
             self.ahead = Ahead { slots, steps: VecDeque::from([first]) };
         }

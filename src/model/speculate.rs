@@ -192,7 +192,7 @@ impl Speculator {
                     None => draft.session(session.options().capacity),
                 };
                 let ready = ready.and_then(|mut session| {
-                    session.choose_by(Choice { draws: vec![(sampling.options, sampling.seed)], changes: None })?;
+                    session.choose_by(Choice::new(vec![(sampling.options, sampling.seed)]))?;
                     Ok(session)
                 });
                 // A text goes on without drafts where only their device is gone.

@@ -1,9 +1,7 @@
-// The winner of each row among those of its chunks; NONE where there is no number or a NaN, or, unless the largest logit is taken, where it is not finite.
+// The winner of each row among those of its chunks; NONE where the largest logit is not a finite number, or there is a NaN.
 @group(0) @binding(0) var<storage, read> largest: array<u32>;
 @group(0) @binding(1) var<storage, read> best: array<u32>;
-@group(0) @binding(2) var<storage, read> draws: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> runs: array<vec2<u32>>;
-@group(0) @binding(4) var<storage, read_write> chosen: array<u32>;
+@group(0) @binding(2) var<storage, read_write> chosen: array<u32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn sample_merge(group: Group, ids: Ids) {
@@ -18,8 +16,5 @@ fn sample_merge(group: Group, ids: Ids) {
         if best[at] == time { lowest = max(lowest, ~best[at + 1u]); }
     }
     let winner = ~group_max_by_reads_u32(lowest, ids);
-    // The keys of the infinities.
-    let finite = top > 0x007fffffu && top < 0xff800000u;
-    let is_number = top != 0u && top != NONE;
-    if ids.local == 0u { chosen[row] = select(NONE, winner, finite || (is_number && is_greedy(draw_of(row)))); }
+    if ids.local == 0u { chosen[row] = select(NONE, winner, is_finite_key(top)); }
 }

@@ -1,7 +1,8 @@
 // The `k` largest of the `count` logits in each row of logits [rows, count], largest first, equal ones by the lower id; a logit's id is its index in
 // the row. A workgroup finds those of one run of TILE_X = THREADS · TURNS logits, and writes top and top_ids [rows, runs, k]; where there are several
 // runs, top_k_merge follows. NaNs come first, with id NONE. Where there are fewer than k logits, the rest are -infinity with id NONE.
-struct Params { count: u32, k: u32 }
+// With `finite`, an infinity has id NONE too.
+struct Params { count: u32, k: u32, finite: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> top: array<f32>;

@@ -1,5 +1,5 @@
 // The `k` largest among the winners of top_k.wgsl: logits and logit_ids [rows, count] are those of all runs. Outputs are as there.
-struct Params { count: u32, k: u32 }
+struct Params { count: u32, k: u32, finite: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> logits: array<f32>;
 @group(0) @binding(1) var<storage, read> logit_ids: array<u32>;

@@ -1,5 +1,5 @@
 // The `k` largest of a run of TILE_X = THREADS · TURNS logits, largest first, equal ones by the lower id. The kernel that includes this has
-// `params.count`, `params.k`, and the outputs top and top_ids [rows, runs, k].
+// `params.count`, `params.k`, `params.finite`, and the outputs top and top_ids [rows, runs, k].
 
 // `key` and `id` are those of a thread's logits; a workgroup writes the winners of its run.
 fn write_winners(key: ptr<function, array<u32, TURNS>>, id: ptr<function, array<u32, TURNS>>, group: Group, ids: Ids) {
@@ -15,7 +15,7 @@ fn write_winners(key: ptr<function, array<u32, TURNS>>, id: ptr<function, array<
         if ids.local == 0u {
             let output = (group.id.y * group.count.x + group.id.x) * params.k + round;
             top[output] = from_key(best);
-            top_ids[output] = select(winner, NONE, best == NONE || best == 0u);
+            top_ids[output] = select(winner, NONE, best == NONE || best == 0u || (params.finite != 0u && !is_finite_key(best)));
         }
     }
 }

@@ -12,13 +12,13 @@ use crate::{
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
-        engine::{Changes, Choice, SessionOptions},
+        engine::{Change, Choice, SessionOptions},
         layers::{GpuEnds, GpuLayer, GpuTable},
     },
     ops::{
         bitnet::{self, Layout, Norm, QuantizedActivations},
         tensor,
-        transformer::{self, Draws, KvCache, NewTokens, Penalties},
+        transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions, sample::Searches},
     },
     spans::span,
     weights::ternary::matrix::TernaryMatrix,
@@ -115,49 +115,85 @@ impl Input {
     }
 }
 
-/// How tokens are chosen.
+/// How tokens are chosen: in tables, so that a recorded step goes on with what is told later.
 pub(super) struct GpuChoice {
     draws: Draws,
+    /// From the first choice on that has some.
     changes: Option<GpuChanges>,
+    /// What a step needs that chooses by it.
+    pub needs: Needs,
 }
 
 /// What changes the logits before.
 struct GpuChanges {
     /// `[sequences, 4]`
     penalties: Tensor<f32>,
-    /// `[sequences, vocab]`, or one for all.
+    /// `[sequences, vocab]`
     biases: Tensor<f32>,
+    /// The same, as they were told.
+    told: Vec<BTreeMap<u32, f32>>,
     /// `[sequences, vocab]`: kept by the steps themselves.
     counts: Tensor<u32>,
 }
 
+/// What is recorded of a choice. A step with all that is needed, and more, gives the same tokens.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    searches: Searches,
+    /// Does something change the logits?
+    changes: bool,
+}
+
+impl Needs {
+    /// Both.
+    pub fn or(self, other: Self) -> Self {
+        Self { searches: self.searches.or(other.searches), changes: self.changes | other.changes }
+    }
+}
+
 impl GpuChoice {
-    /// A choice for tokens of a vocabulary of so many.
-    pub fn new(context: &Context, choice: &Choice, vocab: usize) -> Result<Self> {
-        let matrix = |len: usize| [len.checked_div(vocab).unwrap_or(0), vocab];
-        let changes = |Changes { penalties, biases, counts }: &Changes| -> Result<_> {
-            let penalties = Penalties::upload(context, penalties)?;
-            let (biases, counts) = (context.upload(biases, matrix(biases.len()))?, context.upload(counts, matrix(counts.len()))?);
-            Ok(GpuChanges { penalties, biases, counts })
-        };
-        Ok(Self { draws: Draws::new(context, &choice.draws)?, changes: choice.changes.as_ref().map(changes).transpose()? })
+    /// The largest logits of so many sequences, until something else is told.
+    pub fn new(context: &Context, sequences: usize) -> Result<Self> {
+        let greedy = vec![(SampleOptions::default().temperature(0.0), 0); sequences];
+        Ok(Self { draws: Draws::new(context, &greedy)?, changes: None, needs: Needs::default() })
     }
 
-    /// Overwrites it, where steps that were recorded with it choose in the new way then; else it gives false.
-    pub fn rewrite(&self, choice: &Choice) -> Result<bool> {
-        let changes = match (&self.changes, &choice.changes) {
-            (None, None) => None,
-            (Some(own), Some(changes)) if own.biases.len() == changes.biases.len() => Some((own, changes)),
-            _ => return Ok(false),
-        };
-        if !self.draws.rewrite(&choice.draws)? {
-            return Ok(false);
+    /// Has steps choose in another way, of tokens of a vocabulary of so many: those that are recorded already too, where they have what it needs.
+    pub fn tell(&mut self, context: &Context, choice: &Choice, vocab: usize) -> Result<()> {
+        self.draws.rewrite(&choice.draws)?;
+        let changes = !choice.changes.iter().all(Change::is_none);
+        if changes && self.changes.is_none() {
+            self.changes = Some(GpuChanges::new(context, choice.changes.len(), vocab)?);
         }
-        let Some((own, Changes { penalties, biases, counts })) = changes else { return Ok(true) };
-        own.penalties.write(&Penalties::words(penalties)?)?;
-        own.biases.write(biases)?;
-        own.counts.write(counts)?;
-        Ok(true)
+        self.changes.as_mut().map_or(Ok(()), |own| own.tell(&choice.changes))?;
+        self.needs = Needs { searches: self.draws.searches(), changes };
+        Ok(())
+    }
+}
+
+impl GpuChanges {
+    /// Those that change nothing.
+    fn new(context: &Context, sequences: usize, vocab: usize) -> Result<Self> {
+        Ok(Self {
+            penalties: Penalties::upload(context, &vec![Penalties::NONE; sequences])?,
+            biases: Tensor::zeros(context, [sequences, vocab])?,
+            told: vec![BTreeMap::new(); sequences],
+            counts: Tensor::zeros(context, [sequences, vocab])?,
+        })
+    }
+
+    /// Writes what is another than before: a vocabulary's numbers are many.
+    fn tell(&mut self, changes: &[Change]) -> Result<()> {
+        let (_, vocab) = self.biases.shape().as_matrix();
+        self.penalties.write(&Penalties::words(&changes.iter().map(|change| change.penalties).collect::<Vec<_>>())?)?;
+        for (sequence, (change, told)) in changes.iter().zip(&mut self.told).enumerate() {
+            if change.bias != *told {
+                self.biases.write_row(sequence, &change.biases(vocab))?;
+                told.clone_from(&change.bias);
+            }
+            change.counts.as_ref().map_or(Ok(()), |counts| self.counts.write_row(sequence, counts))?;
+        }
+        Ok(())
     }
 }
 
@@ -193,9 +229,9 @@ pub(super) enum Wanted<'a> {
     Logits(usize),
     /// The states of the last tokens of each sequence, so many: after the final norm.
     States(usize),
-    /// The tokens that are chosen after the last ones of each sequence, so many. Of a sequence's single token, the chosen one takes the place: it stays on the
-    /// GPU as the next step's input.
-    Next(&'a GpuChoice, usize),
+    /// The tokens that are chosen after the last ones of each sequence, so many, with all that the choice needs. Of a sequence's single token, the chosen one
+    /// takes the place: it stays on the GPU as the next step's input.
+    Next(&'a GpuChoice, Needs, usize),
     /// The residual stream of all tokens: other layers follow elsewhere.
     Stream,
 }
@@ -441,9 +477,9 @@ impl GpuModel {
             Wanted::Logits(0) | Wanted::States(0) => Given::Nothing,
             Wanted::Logits(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::logits)?),
             Wanted::States(rows) => Given::Rows(self.of_last(&mut encoder, &x, input, rows, Self::states)?),
-            Wanted::Next(choice, rows) => {
+            Wanted::Next(choice, needs, rows) => {
                 let logits = self.of_last(&mut encoder, &x, input, rows, Self::logits)?;
-                Given::Next(choose(&mut encoder, &logits, input, choice)?)
+                Given::Next(choose(&mut encoder, &logits, input, choice, needs)?)
             }
         };
         Ok(Step { recording: encoder.finish(), given })
@@ -550,12 +586,12 @@ fn linear(
 }
 
 /// Records the choice of the tokens that follow the last ones of `input`, of which there are logits.
-fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, input: &Input, choice: &GpuChoice) -> Result<Tensor<u32>> {
+fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, input: &Input, choice: &GpuChoice, needs: Needs) -> Result<Tensor<u32>> {
     let (tokens, new) = (&input.tokens, input.new_tokens());
-    if let Some(GpuChanges { penalties, biases, counts }) = &choice.changes {
+    if let Some(GpuChanges { penalties, biases, counts, .. }) = choice.changes.as_ref().filter(|_| needs.changes) {
         transformer::penalize(encoder, logits, tokens, &new, counts, biases, penalties)?;
     }
     let next = if input.run == 1 { tokens.clone() } else { Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])? };
-    transformer::sample_into(encoder, logits, &new, &choice.draws, &next)?;
+    transformer::sample_into(encoder, logits, &new, &choice.draws.with(needs.searches), &next)?;
     Ok(next)
 }

@@ -1,6 +1,6 @@
 //! Sequences on a GPU. What appends to them is recorded; a short step is kept, and run again and again.
 
-use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Run, Step, Wanted};
+use super::graph::{Given, GpuChoice, GpuModel, Input, Memory, Needs, Run, Step, Wanted};
 use crate::{
     choices,
     error::Result,
@@ -8,7 +8,7 @@ use crate::{
     gpu::{capabilities::Capabilities, context::Context, plan::PlannedKernel, pool::buffer_bytes, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
-        engine::{Changes, Choice, Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen},
+        engine::{Change, Choice, Engine, EngineSession, ModelPart, Offloaded, Pending, SessionOptions, unchosen},
         worker::on_all_cores,
     },
     ops::transformer::{HostKvCache, Penalties, SampleOptions, attention::most_share_bytes},
@@ -50,6 +50,8 @@ struct KeptStep {
     kind: Kind,
     /// The longest context that its attention is recorded for.
     span: usize,
+    /// What it has of a choice of tokens.
+    needs: Needs,
     step: Arc<Step>,
 }
 
@@ -129,17 +131,17 @@ impl GpuModel {
         let model = Arc::new(self.on(context));
         let mut session = GpuSession::new(model.clone(), model.memory(options)?, vec![0; sequences])?;
         // The way to choose that takes most.
-        let options = SampleOptions::default().temperature(1.0).top_k(2).top_p(0.5);
         if self.ends.head.is_some() {
-            session.choose_by(Choice { draws: vec![(options, 0); sequences], changes: None })?;
+            session.choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
         }
         let batch = self.batch;
+        let record = |session: &GpuSession, kind: Kind| session.record_kind(kind, session.needs(kind), capacity, Run::Again).map(drop);
         let run = capacity.min(batch);
         let prompts = sequences.min(batch / run);
-        session.record_kind(self.kind(prompts, run, Rows::Next(1)), capacity, Run::Again)?;
+        record(&session, self.kind(prompts, run, Rows::Next(1)))?;
         // Larger ones are not kept, so that one of them is there at a time.
         for sequences in (1..=sequences.min(FEW_ROWS)).rev().take(KEPT).chain((sequences > FEW_ROWS).then_some(sequences)) {
-            session.record_kind(self.kind(sequences, 1, Rows::Next(1)), capacity, Run::Again)?;
+            record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
         }
         // Shorter prompts, and many together, may take more for attention than the longest does.
         let (shape, capabilities) = (self.config.attention(), self.context.capabilities());
@@ -172,7 +174,7 @@ impl GpuModel {
         let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span)).take_while(|&span| span < capacity).collect();
         let record = |session: &GpuSession, kind: Kind| {
             let mut spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
-            spans.try_for_each(|&longest| session.record_kind(kind, longest, Run::Again).map(drop))
+            spans.try_for_each(|&longest| session.record_kind(kind, session.needs(kind), longest, Run::Again).map(drop))
         };
         let batch = self.batch;
         for run in lengths(capacity.min(batch), self.context.capabilities()) {
@@ -183,17 +185,20 @@ impl GpuModel {
             }
         }
         // The largest logit, and the way to choose that takes most: others take a part of its kernels.
-        let vocab = self.config.vocab;
         for options in [SampleOptions::default().temperature(0.0), SampleOptions::default().top_k(2).top_p(0.5)] {
-            let changes =
-                Changes { penalties: vec![Penalties::NONE; sequences], biases: vec![0.0; vocab], counts: vec![0; sequences * vocab] };
-            session.choose_by(Choice { draws: vec![(options, 0); sequences], changes: Some(changes) })?;
+            session.choose_by(penalised(options, sequences))?;
             for sequences in lengths(sequences, self.context.capabilities()) {
                 record(&session, self.kind(sequences, 1, Rows::Next(1)))?;
             }
         }
         Ok(plan.kernels())
     }
+}
+
+/// A choice by the same options for all of some sequences, of logits that penalties change.
+fn penalised(options: SampleOptions, sequences: usize) -> Choice {
+    let penalties = Penalties { presence: 1.0, ..Penalties::NONE };
+    Choice { changes: vec![Change { penalties, ..Change::NONE }; sequences], ..Choice::new(vec![(options, 0); sequences]) }
 }
 
 /// Numbers of tokens up to `most` that kernels may be chosen by: few of them matter one by one, but that of any choice, and the next.
@@ -240,13 +245,19 @@ impl GpuSession {
         Ok(Input { tokens, run, runs, advances: self.advances(kind), longest, stream })
     }
 
-    /// Records a step.
-    fn record_kind(&self, kind: Kind, longest: usize, run: Run) -> Result<Step> {
+    /// What a step of a kind has to have of a choice of tokens.
+    fn needs(&self, kind: Kind) -> Needs {
+        let choice = self.choice.as_ref().filter(|_| matches!(kind.given, Rows::Next(_)));
+        choice.map_or_else(Needs::default, |choice| choice.needs)
+    }
+
+    /// Records a step, with what it needs of the choice of tokens, or more.
+    fn record_kind(&self, kind: Kind, needs: Needs, longest: usize, run: Run) -> Result<Step> {
         let wanted = match kind.given {
             _ if self.model.ends.head.is_none() => Wanted::Stream,
             Rows::Logits(rows) => Wanted::Logits(rows),
             Rows::States(rows) => Wanted::States(rows),
-            Rows::Next(rows) => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, rows),
+            Rows::Next(rows) => Wanted::Next(self.choice.as_ref().ok_or_else(unchosen)?, needs, rows),
         };
         self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
     }
@@ -254,20 +265,23 @@ impl GpuSession {
     /// The recorded step of a kind that has tokens see up to `longest` positions.
     fn recorded(&mut self, kind: Kind, longest: usize) -> Result<Arc<Step>> {
         let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
+        let needs = self.needs(kind);
         if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
-            return Ok(Arc::new(self.record_kind(kind, longest, Run::Once)?));
+            return Ok(Arc::new(self.record_kind(kind, needs, longest, Run::Once)?));
         }
-        let serves = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
-        let kept = match self.steps.iter().position(serves) {
-            Some(at) => self.steps.remove(at),
-            None => {
+        let spans = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
+        let kept = match self.steps.iter().position(spans).map(|at| self.steps.remove(at)) {
+            Some(kept) if kept.needs.or(needs) == kept.needs => kept,
+            found => {
+                // Who needed what it has comes again.
+                let needs = found.map_or(needs, |kept| kept.needs.or(needs));
                 // One of this kind for another span is not wanted again soon.
                 self.steps.retain(|kept| kept.kind != kind);
                 if self.steps.len() == KEPT {
                     self.steps.remove(0);
                 }
                 let span = longest.next_power_of_two().max(FIRST_SPAN);
-                KeptStep { kind, span, step: Arc::new(self.record_kind(kind, span, Run::Again)?) }
+                KeptStep { kind, span, needs, step: Arc::new(self.record_kind(kind, needs, span, Run::Again)?) }
             }
         };
         let step = kept.step.clone();
@@ -369,14 +383,12 @@ impl EngineSession for GpuSession {
     }
 
     fn choose_by(&mut self, choice: Choice) -> Result<()> {
-        if let Some(before) = &self.choice
-            && before.rewrite(&choice)?
-        {
-            return Ok(());
-        }
-        self.choice = Some(GpuChoice::new(&self.model.context, &choice, self.model.config.vocab)?);
-        self.steps.retain(|kept| !matches!(kept.kind.given, Rows::Next(_)));
-        Ok(())
+        let (context, vocab) = (&self.model.context, self.model.config.vocab);
+        let own = match &mut self.choice {
+            Some(own) => own,
+            none => none.insert(GpuChoice::new(context, self.lengths.len())?),
+        };
+        own.tell(context, &choice, vocab)
     }
 
     fn step_next(&mut self, sequences: &[usize], tokens: Option<&[u32]>, rows: usize) -> Result<Pending<Vec<u32>>> {
@@ -421,10 +433,10 @@ impl EngineSession for GpuSession {
         let runs: Vec<u32> = (0..sequences).flat_map(|sequence| [sequence as u32, past as u32]).collect();
         self.runs.write(&runs)?;
         self.counted.clear();
-        self.choose_by(Choice { draws: vec![(SampleOptions::default().temperature(0.0), 0); sequences], changes: None })?;
+        self.choose_by(Choice::new(vec![(SampleOptions::default().temperature(0.0), 0); sequences]))?;
         // One that can be run again for the same position.
         let input = self.input(Kind { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
         let choice = self.choice.as_ref().ok_or_else(unchosen)?;
-        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice, 1), Run::Again)?.recording)
+        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice, choice.needs, 1), Run::Again)?.recording)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     cache::NewTokens,
-    top_k::{TopK, top_k_cpu, top_k_into},
+    top_k::{TopK, largest_into, top_k_cpu},
 };
 use crate::{
     error::{Error, Result},
@@ -90,9 +90,8 @@ static SAMPLE_DRAW: Kernel = Kernel::trusted(
 static SAMPLE_MERGE: Kernel = Kernel::trusted(
     "sample_merge",
     Params::FIELDS,
-    &[read("largest", U32), read("best", U32), read("draws", U32), read("runs", U32), read_write("chosen", U32)],
-    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_draws", "transformer/sample_merge"], 1)
-        .workgroup_bytes(1024)],
+    &[read("largest", U32), read("best", U32), read_write("chosen", U32)],
+    &[rows(wgsl![REDUCE, "shared/order", "transformer/sample_row", "transformer/sample_merge"], 1).workgroup_bytes(1024)],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&SAMPLE_LARGEST, &SAMPLE_COUNT, &SAMPLE_TIES, &SAMPLE_DRAW, &SAMPLE_MERGE];
@@ -202,13 +201,21 @@ pub struct Draws {
     searches: Searches,
 }
 
-/// What has to be found for some of the sequences.
+/// What has to be found for some of the sequences. What is recorded with all that is needed, and more, chooses the same tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Searches {
+pub(crate) struct Searches {
     /// Does one draw, or do all take the largest logit?
     draws: bool,
     by_number: bool,
     by_weight: bool,
+}
+
+#[cfg(feature = "models")]
+impl Searches {
+    /// Both.
+    pub fn or(self, other: Self) -> Self {
+        Self { draws: self.draws | other.draws, by_number: self.by_number | other.by_number, by_weight: self.by_weight | other.by_weight }
+    }
 }
 
 impl Draws {
@@ -221,12 +228,25 @@ impl Draws {
         Ok(Self { table: context.upload(&words, [sequences.len(), WORDS])?, searches })
     }
 
-    /// Overwrites them, where what was recorded with them chooses by the new ones then; else it gives false.
+    /// Overwrites them, with those of as many sequences: what was recorded with them chooses by the new ones then, if it has their searches.
     #[cfg(feature = "models")]
-    pub(crate) fn rewrite(&self, sequences: &[(SampleOptions, u64)]) -> Result<bool> {
+    pub(crate) fn rewrite(&mut self, sequences: &[(SampleOptions, u64)]) -> Result<()> {
         let (words, searches) = Self::read(sequences)?;
-        let serves = searches == self.searches && words.len() == self.table.len();
-        if serves { self.table.write(&words).map(|()| true) } else { Ok(false) }
+        self.table.write(&words)?;
+        self.searches = searches;
+        Ok(())
+    }
+
+    /// What they need.
+    #[cfg(feature = "models")]
+    pub(crate) fn searches(&self) -> Searches {
+        self.searches
+    }
+
+    /// The same, for what is recorded with these searches, which are all that they need and perhaps more.
+    #[cfg(feature = "models")]
+    pub(crate) fn with(&self, searches: Searches) -> Self {
+        Self { searches, ..self.clone() }
     }
 
     fn read(sequences: &[(SampleOptions, u64)]) -> Result<(Vec<u32>, Searches)> {
@@ -251,8 +271,8 @@ impl Draws {
     }
 }
 
-/// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that has a NaN, and, unless it is taken for being the
-/// largest, where the largest logit is not finite. The rows come after the last tokens of each run of `new`, as many of each, which are of the sequences of
+/// A token for every row of `logits` `[rows, vocab]`, as `[rows]`: [`TopK::NONE`] for a row that has a NaN, or whose largest logit is
+/// not finite, however it is chosen. The rows come after the last tokens of each run of `new`, as many of each, which are of the sequences of
 /// `draws`.
 ///
 /// Of the tokens that are kept, the one with the largest logit / temperature + g is taken, where g is Gumbel noise that follows from the seed, the
@@ -281,8 +301,7 @@ pub fn sample_into(encoder: &mut Encoder, logits: &Tensor<f32>, new: &NewTokens<
         return Err(Error::Shape { op: OP, what: "the output", expected: format!("[{rows}]"), found: chosen.shape() });
     }
     if !draws.searches.draws {
-        let top = TopK { logits: Tensor::uninit(encoder.context(), [rows, 1])?, ids: chosen.reshape([rows, 1])? };
-        return top_k_into(encoder, logits, &top);
+        return largest_into(encoder, logits, chosen);
     }
     Search::new(encoder, rows, count, (new.run, each), draws)?.record(encoder, logits, new, draws, chosen)
 }
@@ -346,7 +365,7 @@ impl Search {
             encoder.dispatch(&SAMPLE_TIES, &self.at(self.passes.len()), &[logits, largest, bins, path, ties, draws, runs], chunks)?;
         }
         encoder.dispatch(&SAMPLE_DRAW, &self.params, &[logits, largest, path, ties, draws, runs, best], chunks)?;
-        encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, draws, runs, chosen], rows)
+        encoder.dispatch(&SAMPLE_MERGE, &self.params, &[largest, best, chosen], rows)
     }
 
     /// The parameters of pass `n`, or of what follows the last.
@@ -370,7 +389,7 @@ impl Search {
 pub fn sample_cpu(logits: &[f32], seed: u64, position: u32, options: &SampleOptions) -> Result<u32> {
     options.check()?;
     if options.is_greedy() {
-        return Ok(top_k_cpu(logits, 1).first().map_or(TopK::NONE, |winner| winner.0));
+        return Ok(top_k_cpu(logits, 1).first().filter(|(_, logit)| logit.is_finite()).map_or(TopK::NONE, |winner| winner.0));
     }
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {

@@ -12,7 +12,7 @@ use crate::{
     msl, params, wgsl,
 };
 
-params! { struct Params { count: u32, k: u32 } }
+params! { struct Params { count: u32, k: u32, finite: u32 } }
 
 /// Logits that a workgroup looks at: eight per thread.
 const RUN: usize = 2048;
@@ -77,6 +77,17 @@ pub fn top_k(encoder: &mut Encoder, logits: &Tensor<f32>, k: usize) -> Result<To
 /// # Errors
 /// As [`top_k`]; [`Error::Shape`] if they do not fit.
 pub fn top_k_into(encoder: &mut Encoder, logits: &Tensor<f32>, top: &TopK) -> Result<()> {
+    record(encoder, logits, top, false)
+}
+
+/// The id of the largest of every row, `[m]`: [`TopK::NONE`] where it is not finite too.
+pub(super) fn largest_into(encoder: &mut Encoder, logits: &Tensor<f32>, ids: &Tensor<u32>) -> Result<()> {
+    let rows = ids.len();
+    record(encoder, logits, &TopK { logits: Tensor::uninit(encoder.context(), [rows, 1])?, ids: ids.reshape([rows, 1])? }, true)
+}
+
+/// Records it; with `finite`, infinities have no id.
+fn record(encoder: &mut Encoder, logits: &Tensor<f32>, top: &TopK, finite: bool) -> Result<()> {
     let op = "top_k";
     let ((rows, mut count), (_, k)) = (logits.shape().as_matrix(), top.ids.shape().as_matrix());
     if !(1..=TopK::MAX).contains(&k) {
@@ -96,7 +107,8 @@ pub fn top_k_into(encoder: &mut Encoder, logits: &Tensor<f32>, top: &TopK) -> Re
             1 => top.clone(),
             _ => TopK { logits: Tensor::uninit(&context, shape)?, ids: Tensor::uninit(&context, shape)? },
         };
-        let params = Params { count: count as u32, k: k as u32 };
+        // What has no id is no number to the next pass.
+        let params = Params { count: count as u32, k: k as u32, finite: u32::from(finite && runs == 1) };
         // Without any logits there is still a run, of nothing.
         let extent = [count.max(1), rows, 1];
         match &winners {
