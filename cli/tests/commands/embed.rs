@@ -1,0 +1,23 @@
+//! `bitnet embed`
+
+use crate::{TALES, answers, fails, succeeds};
+use serde_json::Value;
+
+#[test]
+fn embed_prints_a_vector_a_line() {
+    let lines = |text: &str| -> Vec<Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    };
+    let (bear, rain) = ("The bear ate honey.", "It rained all day.");
+    let given = lines(&succeeds(&["embed", TALES, bear, rain, "--cpu"]));
+    assert_eq!((given.len(), &given[1]["index"]), (2, &Value::from(1)));
+    let vector = |line: &Value| -> Vec<f64> { line["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect() };
+    let length = vector(&given[0]).iter().map(|x| x * x).sum::<f64>();
+    assert!(vector(&given[0]).len() == 512 && (length - 1.0).abs() < 1e-5, "{length}");
+    assert_eq!(lines(&answers(&["embed", TALES, "--cpu"], &format!("{bear}\n{rain}\n"))), given);
+    let long = lines(&succeeds(&["embed", TALES, rain, "--cpu", "--no-normalize", "--pooling", "mean"]));
+    assert!(vector(&long[0]).iter().map(|x| x * x).sum::<f64>() > 1.5 && long[0]["tokens"] == given[1]["tokens"]);
+    fails(&["embed", TALES, bear, "", "--cpu"], "text 1 is empty");
+    fails(&["embed", TALES, &"word ".repeat(600), "--cpu"], "there is room for 512");
+    fails(&["embed", TALES, bear, "--pooling", "max"], "max");
+}

@@ -1,0 +1,16 @@
+//! `bitnet perplexity`
+
+use crate::{HELDOUT, TALES, fails, json};
+use std::fs;
+
+#[test]
+fn perplexity_is_the_figure_of_the_readme() {
+    let score = json(&["perplexity", TALES, HELDOUT, "--window", "255", "--cpu"]);
+    let perplexity = score["perplexity"].as_f64().unwrap();
+    assert!((perplexity - 19.03).abs() < 0.03 && score["tokens"] == 934, "{score}");
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let words = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("19.03 on the CPU"), "the README claims another figure");
+    fails(&["perplexity", TALES, HELDOUT, "--window", "512"], "--window 512");
+    fails(&["perplexity", TALES, "no such text"], "no such text");
+}
