@@ -75,6 +75,13 @@ impl Case {
         })
     }
 
+    /// With those of Apple's GPUs, of which many are in Metal: lanes share a row and hold none of it.
+    pub fn as_on_apple(self) -> Self {
+        self.on(|c| {
+            choose(c, [(Choice::ShortRows, 0), (Choice::HeldColumns, u32::MAX), (Choice::RowsAlone, u32::MAX), (Choice::DirectOutputs, 0)])
+        })
+    }
+
     /// With those of GPUs.
     pub fn as_on_gpus(self) -> Self {
         self.on(|c| {

@@ -17,12 +17,14 @@ fn all_shapes() -> impl Iterator<Item = (StdRng, [usize; 2])> {
 pub fn cases() -> Vec<Case> {
     let all = all_shapes().flat_map(|(mut rng, shape)| {
         let seeded = rng.random();
-        let forward = [
+        let ways = [
             Case::as_on_either(0, || forward::<f32>(&mut self::rng(seeded), shape, 0.0)),
             Case::as_on_either(0, || forward::<f32>(&mut self::rng(seeded), shape, 300.0)),
             Case::as_on_either(0, || forward::<f16>(&mut self::rng(seeded), shape, 0.0)),
         ];
-        forward.into_iter().flatten().chain([backward::<f32>(&mut rng, shape, true), backward::<f16>(&mut rng, shape, true)])
+        let apple =
+            [forward::<f32>(&mut self::rng(seeded), shape, 0.0), forward::<f16>(&mut self::rng(seeded), shape, 0.0)].map(Case::as_on_apple);
+        ways.into_iter().flatten().chain(apple).chain([backward::<f32>(&mut rng, shape, true), backward::<f16>(&mut rng, shape, true)])
     });
     all.collect()
 }
