@@ -214,7 +214,26 @@ fn only_what_is_new_is_told() {
     assert_eq!(uploads(greedy(3)), [0; 0], "others are as they were");
     assert_eq!(uploads(penalised.clone().max_tokens(3)), [vocabulary], "its own counts");
     assert_eq!(uploads(penalised.max_tokens(3).logit_bias([(5, 2.0)])), [vocabulary; 2], "its counts, and its biases");
+    // More than there are places: some are after others with biases.
+    for id in [7, 8, 9] {
+        assert_eq!(uploads(greedy(3).logit_bias([(id, 30.0)])), [vocabulary], "its biases, after those of others");
+    }
     assert!(first.stop().is_none());
+}
+
+/// While somebody is there whose tokens only the host can choose, it chooses all, and the engine counts none.
+#[test]
+fn counts_go_on_where_the_host_has_chosen_for_a_while() {
+    for (engine, model) in models() {
+        let batch = batch(&model, 2, 8);
+        let (prompt, penalised) = (ids(&model, 3, 5), greedy(48).sampling(Sampling::GREEDY.frequency_penalty(2.0)));
+        let mut stream = batch.generate_ids(&prompt, &penalised).unwrap();
+        let mut found: Vec<u32> = take(&mut stream, 3).iter().map(|token| token.id).collect();
+        let (other, by_host) = (ids(&model, 4, 5), greedy(12).no_repeat_ngram(2));
+        assert_eq!(all(batch.generate_ids(&other, &by_host).unwrap()), alone(&model, &other, &by_host), "{engine}");
+        found.extend(all(stream).0);
+        assert_eq!(found, alone(&model, &prompt, &penalised).0, "{engine}");
+    }
 }
 
 /// The engine is told of each that comes, and counts tokens for each.
