@@ -216,7 +216,8 @@ fn only_what_is_new_is_told() {
     assert_eq!(uploads(penalised.max_tokens(3).logit_bias([(5, 2.0)])), [vocabulary; 2], "its counts, and its biases");
     // More than there are places: some are after others with biases.
     for id in [7, 8, 9] {
-        assert_eq!(uploads(greedy(3).logit_bias([(id, 30.0)])), [vocabulary], "its biases, after those of others");
+        let written = uploads(greedy(3).logit_bias([(id, 30.0)]));
+        assert!([vec![vocabulary], vec![vocabulary; 2]].contains(&written), "its biases, and none in place of others': {written:?}");
     }
     assert!(first.stop().is_none());
 }
