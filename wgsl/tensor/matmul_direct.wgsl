@@ -1,8 +1,6 @@
 // y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0, for devices that gain nothing by workgroup memory: no thread waits for
-// another. A thread makes TILE_Y rows of four columns, for which it loads the right side once. All threads of a workgroup have the same rows, so what they
-// load of the left side is the same.
-const BLOCKS: u32 = TILE_Y / 4u;
-
+// another. A thread makes TILE_Y = 8 rows of four columns, for which it loads the right side once: of 16 rows, lavapipe 26.1 stored some that were wrong.
+// All threads of a workgroup have the same rows, so what they load of the left side is the same.
 fn left_block(batch: u32, row: u32, l: u32) -> Block {
     let line = select(l, row, left_along_k());
     let at = select(row, l, left_along_k());
@@ -38,10 +36,13 @@ fn matmul_direct(group: Group, ids: Ids) {
     let column = group.id.x * TILE_X + 4u * ids.local;
     let row = group.id.y * TILE_Y;
     let batch = group.id.z;
-    var sums: array<Block, BLOCKS>;
+    var upper = Block();
+    var lower = Block();
     for (var l = 0u; l < params.k; l += 4u) {
         let b = right_block(batch, l, column);
-        for (var i = 0u; i < BLOCKS; i += 1u) { sums[i] = products(left_block(batch, row + 4u * i, l), b, sums[i]); }
+        upper = products(left_block(batch, row, l), b, upper);
+        lower = products(left_block(batch, row + 4u, l), b, lower);
     }
-    for (var i = 0u; i < BLOCKS; i += 1u) { store_block(batch, row + 4u * i, column, sums[i]); }
+    store_block(batch, row, column, upper);
+    store_block(batch, row + 4u, column, lower);
 }

@@ -96,9 +96,9 @@ const fn large_units(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(28_672)
 }
 
-/// 128 columns of 16 rows a workgroup, four columns a thread.
+/// 128 columns of 8 rows a workgroup, four columns a thread.
 const fn direct(parts: &'static [Part]) -> Source {
-    Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 16, 1]).work(Work::new(256, "products", 320, 512))
+    Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 8, 1]).work(Work::new(128, "products", 192, 256))
 }
 
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
