@@ -66,9 +66,6 @@ table! {
     /// From so many rows on, a GEMV of one token in int8 keeps a large GPU busy with four rows a team; fewer are better spread thin. H200: "How the
     /// GEMV's constants were chosen".
     TallRows = "tall_rows" in 0..=NEVER; 16_384, 16_384, 16_384;
-    /// From so many rows on, a GEMV of one token in halves has 64 rows a workgroup in place of 16. lavapipe: a token in 19 ms in place of 27, "Whole
-    /// models".
-    WideRows = "wide_rows" in 0..=NEVER; NEVER, NEVER, 0;
     /// From so many teams on, each with four rows of a pass's tokens, a large GPU is busy; of fewer rows and tokens, four teams share four rows. H200:
     /// "Several tokens".
     BusyTeams = "busy_teams" in 0..=NEVER; 2048, 2048, 2048;
@@ -90,12 +87,10 @@ table! {
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
     /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs less than a dispatch of its own: norm, quantiser and
     /// BitLinear are one. H200: "A decoding step in few dispatches".
-    FusedTokens = "fused_tokens" in 0..=64; 2, 2, 2;
+    FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
     /// So many workgroups of that dispatch keep a GPU busy; each prepares the row once again, so more rows are given to each where there would be more of
     /// them. H200: there, and "Batches, drafts and prompts".
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
-    /// From so many rows on, that dispatch in halves has workgroups of 64 threads in place of 256. lavapipe, as [`Choice::WideRows`].
-    FusedNarrowRows = "fused_narrow_rows" in 0..=NEVER; NEVER, NEVER, 0;
     /// Below so many workgroups that go through all positions of an attention, its shares are workgroups of their own. H200: "Attention whose loads are
     /// on their way together", "How kernels are chosen".
     AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
@@ -108,8 +103,8 @@ table! {
     /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait for one another. lavapipe: "Products of halves on matrix
     /// units".
     RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
-    /// Up to so many outputs, a product of matrices or a transposition is made without workgroup memory, whose barriers software adapters pay for. lavapipe: "Products of halves
-    /// on matrix units".
+    /// Up to so many outputs, a product of matrices or a transposition is made without workgroup memory, whose barriers software adapters pay for; a
+    /// ternary product too, where packed integer products are slow. lavapipe: "Products of halves on matrix units", "Whole models".
     DirectOutputs = "direct_outputs" in 0..=NEVER; 0, 0, NEVER;
     /// From so many tokens on, a head is read for eight of them at a time in place of four. H200: "Batches, drafts and prompts".
     HeadEightTokens = "head_eight_tokens" in 2..=TOKENS; 5, 5, 5;

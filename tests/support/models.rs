@@ -13,13 +13,13 @@ pub fn directory(name: &str) -> PathBuf {
     crate::data("models").join(name)
 }
 
-/// A model on the GPU, with and without subgroup operations, in each layout of activations, and on the CPU.
+/// A model on the GPU, with and without subgroup operations, in each layout of activations, fused and not, and on the CPU.
 pub fn engines(name: &str) -> Vec<(String, Model)> {
     let mut models = Vec::new();
     for context in contexts() {
-        for fast_packed_dot in [false, true] {
-            let context = context.restricted(|c| c.fast_packed_dot = fast_packed_dot);
-            let engine = format!("{name} on the GPU, subgroups {}, int8 {fast_packed_dot}", context.capabilities().subgroups);
+        for (device, fast_packed_dot, software) in [("Apple's", false, false), ("others", true, false), ("software", false, true)] {
+            let context = context.restricted(|c| (c.fast_packed_dot, c.software) = (fast_packed_dot, software));
+            let engine = format!("{name} by the kernels of {device}, subgroups {}", context.capabilities().subgroups);
             models.push((engine, Model::load(&context, directory(name)).unwrap()));
         }
     }

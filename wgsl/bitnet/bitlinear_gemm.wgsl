@@ -1,6 +1,6 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for many tokens t. codes is [rows, words] words of
 // sixteen codes, x [tokens, PLANES, words] vectors of four words, y [tokens, rows]. A workgroup of 16 × 16 threads computes 64 rows × TILE_Y tokens
-// (16, 32 or 64), each thread 4 rows × TILE_Y / 16 tokens, 16 apart. STEP words of every row and token are in workgroup memory at a time, as
+// (16, 32 or 64), each thread 4 rows × TILE_Y / 16 tokens, APART from one another. STEP words of every row and token are in workgroup memory at a time, as
 // tile_*.wgsl decodes them.
 // A part before brings `Params`, and what is done to a product before it is stored (product_plain.wgsl, product_finish.wgsl).
 var<immediate> params: Params;
@@ -15,20 +15,12 @@ var<immediate> params: Params;
 var<workgroup> w_tile: array<vec4<u32>, PLANES * STEP * TILE_X>;
 var<workgroup> x_tile: array<vec4<u32>, PLANES * STEP * TILE_Y>;
 
+// A thread's rows and tokens are so far apart.
+const APART: u32 = 16u;
+
 // Adds the products of one token's activations `a` with four rows.
 fn dot_rows(w0: vec4<u32>, w1: vec4<u32>, w2: vec4<u32>, w3: vec4<u32>, a: vec4<u32>, acc: vec4<Acc>) -> vec4<Acc> {
     return vec4<Acc>(dot_tile(w0, a, acc.x), dot_tile(w1, a, acc.y), dot_tile(w2, a, acc.z), dot_tile(w3, a, acc.w));
-}
-
-fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
-    if token >= params.tokens { return; }
-    for (var i = 0u; i < 4u; i += 1u) {
-        let row = row0 + 16u * i;
-        if row >= params.rows { return; }
-        let product = finished(exact_quotient(finish(acc[i], x_sum[token]) * w_scale[row], x_scale[token]), bias_of(row));
-        let output = token * params.rows + row;
-        if params.add != 0u { y[output] = Y(f32(y[output]) + product); } else { y[output] = Y(product); }
-    }
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)

@@ -1,5 +1,5 @@
 // v = act(gate) · up per token, where a row of source [tokens, 2·features] is gate, then up; n = v / sqrt(mean(v²) + eps) · gain, quantised as in
-// quantize_row.wgsl. One workgroup per token.
+// quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<f32>;
@@ -10,7 +10,7 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn gate_norm_quantize(group: Group, ids: Ids) {
-    let token = flat_group(group);
+    let token = row_of(group, ids);
     if token < params.tokens {
         clear_cells(ids);
         hold_row(token, ids);

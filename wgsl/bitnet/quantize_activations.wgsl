@@ -1,4 +1,4 @@
-// Absmax quantisation of activations [tokens, features] per token, into one of the two layouts. One workgroup per token. The formula is in
+// Absmax quantisation of activations [tokens, features] per token, into one of the two layouts. The formula is in
 // quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32 }
 var<immediate> params: Params;
@@ -12,7 +12,7 @@ fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return v; }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn quantize_activations(group: Group, ids: Ids) {
-    let token = flat_group(group);
+    let token = row_of(group, ids);
     if token < params.tokens {
         clear_cells(ids);
         hold_row(token, ids);

@@ -27,8 +27,8 @@ fn rms_norm_fake_quantize(group: Group, ids: Ids) {
     let bits = largest_of_row(token, ids);
     let finite = bits < 0x7f800000u;
     let scale = absmax_scale(bitcast<f32>(select(0u, bits, finite)), 127.0);
-    for (var h = 0u; h < HELD; h += 1u) { put(token, ids.local + h * THREADS, held[h], scale, finite); }
-    for (var quad = beyond(ids); 4u * quad < params.features; quad += THREADS) {
+    for (var h = 0u; h < HELD; h += 1u) { put(token, place(ids) + h * SHARERS, held[h], scale, finite); }
+    for (var quad = beyond(ids); 4u * quad < params.features; quad += SHARERS) {
         put(token, quad, finished(fetched_numbers(token, quad), quad), scale, finite);
     }
 }

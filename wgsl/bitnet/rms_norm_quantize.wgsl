@@ -1,5 +1,4 @@
-// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantised as in quantize_row.wgsl. One workgroup per
-// token.
+// v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantised as in quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> source: array<X>;
@@ -12,7 +11,7 @@ fn number(token: u32, i: u32) -> f32 { return f32(source[token * params.features
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm_quantize(group: Group, ids: Ids) {
-    let token = flat_group(group);
+    let token = row_of(group, ids);
     if token < params.tokens {
         clear_cells(ids);
         hold_row(token, ids);

@@ -1,5 +1,5 @@
-// A row of numbers, of which a thread has quads ids.local, THREADS further, and so on. It holds the first HELD of them, so that a row of up to
-// 4·HELD·THREADS numbers is read once; what is beyond is read whenever it is needed.
+// A row of numbers, of which a thread has quads place(ids), SHARERS further, and so on. It holds the first HELD of them, so that a row of up to
+// 4·HELD·SHARERS numbers is read once; what is beyond is read whenever it is needed.
 // A kernel that includes this defines `params.features` and
 //     Fetched, fetch(token, quad)     what is loaded for four numbers of a row, 4·quad .. 4·quad + 4
 //     numbers(fetched, quad)          these numbers; 0 beyond the row
@@ -26,21 +26,21 @@ fn cut(v: vec4<f32>, quad: u32) -> vec4<f32> {
 fn hold_row(token: u32, ids: Ids) {
     var fetched = array<Fetched, HELD>();
     for (var h = 0u; h < HELD; h += 1u) {
-        let quad = ids.local + h * THREADS;
+        let quad = place(ids) + h * SHARERS;
         if 4u * quad < params.features { fetched[h] = fetch(token, quad); }
     }
-    for (var h = 0u; h < HELD; h += 1u) { held[h] = numbers(fetched[h], ids.local + h * THREADS); }
+    for (var h = 0u; h < HELD; h += 1u) { held[h] = numbers(fetched[h], place(ids) + h * SHARERS); }
 }
 
 // The first quad of a thread that it does not hold.
-fn beyond(ids: Ids) -> u32 { return ids.local + HELD * THREADS; }
+fn beyond(ids: Ids) -> u32 { return place(ids) + HELD * SHARERS; }
 fn fetched_numbers(token: u32, quad: u32) -> vec4<f32> { return numbers(fetch(token, quad), quad); }
 
-// The bits of the largest magnitude of the finished row, in a cell of its own. All threads of the workgroup must call this together.
+// The bits of the largest magnitude of the finished row, in a cell of its own. All threads that share it must call this together.
 fn largest_of_row(token: u32, ids: Ids) -> u32 {
     var bits = 0u;
     for (var h = 0u; h < HELD; h += 1u) { bits = max(bits, magnitude(held[h])); }
-    for (var quad = beyond(ids); 4u * quad < params.features; quad += THREADS) {
+    for (var quad = beyond(ids); 4u * quad < params.features; quad += SHARERS) {
         bits = max(bits, magnitude(finished(fetched_numbers(token, quad), quad)));
     }
     return cell_max(3u, bits, ids);

@@ -41,8 +41,6 @@ pub const KERNELS: &[&Kernel] = &[
     &GEMV_INT8_8_BUSY[1],
     &GEMV_HALF[0],
     &GEMV_HALF[1],
-    &GEMV_HALF_SOFTWARE[0],
-    &GEMV_HALF_SOFTWARE[1],
     &GEMV_HALF_2[0],
     &GEMV_HALF_2[1],
     &GEMV_HALF_4[0],
@@ -71,6 +69,10 @@ pub const KERNELS: &[&Kernel] = &[
     &INT8_UNITS_8.large[0],
     &INT8_UNITS_8.small[0],
     &INT8_UNITS_8.deep[0],
+    &DIRECT[0],
+    &DIRECT[1],
+    &DIRECT_8[0],
+    &DIRECT_8[1],
     &GROUPED[0],
     &GROUPED[1],
     &GROUPED_SEVERAL[0],
@@ -183,13 +185,6 @@ pub static GEMV_HALF: Forms = forms(
     ],
 );
 
-/// For software adapters: more rows per workgroup, so that there are fewer of them and every thread scales a row.
-pub static GEMV_HALF_SOFTWARE: Forms = forms(
-    names!("bitlinear_gemv_half_software"),
-    "bitlinear_gemv",
-    &[gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 32, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)]).workgroup_bytes(512)],
-);
-
 /// For devices that flush subnormal halves.
 pub static GEMV_BIASED: Forms = forms(
     names!("bitlinear_gemv_biased"),
@@ -295,10 +290,11 @@ const fn gemm(source: Source, products: u32) -> Source {
 pub static GEMM_INT8: Forms = forms(
     names!("bitlinear_gemm_int8"),
     "bitlinear_gemm",
-    &[gemm(Source::wgsl(wgsl!["shared/ids", EXACT, "bitnet/tile_int8", HOLE, "bitnet/bitlinear_gemm"]), 16 * 4 * 16).workgroup_bytes(8192)],
+    &[gemm(Source::wgsl(wgsl!["shared/ids", EXACT, "bitnet/tile_int8", HOLE, "bitnet/write_rows", "bitnet/bitlinear_gemm"]), 16 * 4 * 16)
+        .workgroup_bytes(8192)],
 );
 
-const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/tile_half", HOLE, "bitnet/bitlinear_gemm"];
+const GEMM_HALF_PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/tile_half", HOLE, "bitnet/write_rows", "bitnet/bitlinear_gemm"];
 
 const GEMM_MSL: &[Part] = msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_gemm"];
 
@@ -447,6 +443,19 @@ pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
     small: int8_units_of_spirv!("bitlinear_gemm_int8_units_8", INT8_UNIT_8, 32, [2, 2], 64),
     deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
 };
+
+/// In WGSL, 16 threads, each of which makes four rows of `tokens` tokens; a turn is a quad of each.
+const fn direct(tokens: u32) -> Source {
+    const PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/unpack_int8", HOLE, "bitnet/write_rows", "bitnet/bitlinear_direct"];
+    let (products, bytes) = (16 * tokens, 4 + 4 * tokens);
+    Source::wgsl(PARTS).workgroup_size([16, 1, 1]).tile([64, tokens, 1]).work(Work::new(products, "products", bytes, 2 * products))
+}
+
+/// For software adapters, which pay for barriers and gain nothing by workgroup memory.
+pub static DIRECT: Forms = forms(names!("bitlinear_direct"), "bitlinear_direct", &[direct(1)]);
+
+/// The same for eight tokens at a time.
+pub static DIRECT_8: Forms = forms(names!("bitlinear_direct_8"), "bitlinear_direct", &[direct(8)]);
 
 const fn grouped(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
     const BINDINGS: &[Binding] = &[

@@ -62,7 +62,7 @@ static NORM_GELU: RowQuantizer = row_quantizer!(
     msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
 );
 
-const QUANTIZERS: [[&Kernel; 4]; 6] =
+const QUANTIZERS: [[&Kernel; 5]; 6] =
     [RELU2.kernels(), SILU.kernels(), GELU.kernels(), NORM_RELU2.kernels(), NORM_SILU.kernels(), NORM_GELU.kernels()];
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 
@@ -125,7 +125,7 @@ pub fn gate_quantize_into(
             Gate::GeluTanh => &GELU,
         };
         let params = Params { tokens, features, words };
-        let kernel = quantizer.choose(xq.layout(), columns / 2, encoder);
+        let kernel = quantizer.choose(xq.layout(), extent[0], columns / 2, encoder);
         return encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], extent);
     };
     let quantizer: &'static RowQuantizer = match gate {
@@ -133,7 +133,7 @@ pub fn gate_quantize_into(
         Gate::Silu => &NORM_SILU,
         Gate::GeluTanh => &NORM_GELU,
     };
-    let kernel = quantizer.choose(xq.layout(), columns / 2, encoder);
+    let kernel = quantizer.choose(xq.layout(), extent[0], columns / 2, encoder);
     encoder.dispatch(kernel, &NormParams { tokens, features, words, eps }, &[x, gain, &xq.codes, &xq.scales, &xq.sums], extent)
 }
 

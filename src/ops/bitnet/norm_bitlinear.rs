@@ -49,7 +49,6 @@ struct Family {
     /// By the turns that 32 lanes take for a row, all of whose weights are loaded before the first is multiplied.
     int8: [Kernel; 4],
     half: [Kernel; 2],
-    software: [Kernel; 2],
 }
 
 /// Declares a [`Family`]; `$wgsl` and `$msl` are the parts that say what becomes of a product.
@@ -71,8 +70,8 @@ macro_rules! family_of {
             const fn int8(constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
                 source(Source::wgsl(INT8), 256, constants, bytes, weights)
             }
-            const fn half(threads: u32, constants: &'static [(&'static str, u32)], bytes: u32) -> Source {
-                source(Source::wgsl(HALF), threads, constants, bytes, 8 * 16)
+            const fn half(constants: &'static [(&'static str, u32)], bytes: u32) -> Source {
+                source(Source::wgsl(HALF), 256, constants, bytes, 8 * 16)
             }
             const fn metal(constants: &'static [(&'static str, u32)], bytes: u32) -> Source {
                 source(Source::msl(METAL), 256, constants, bytes, 8 * 16)
@@ -86,17 +85,13 @@ macro_rules! family_of {
                 ],
                 half: [
                     kernel(concat!($name, "_half"), &[
-                        half(256, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 10_304),
+                        half(&[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 10_304),
                         metal(&[("VECTORS", 256), ("ROWS", 8)], 8448),
                     ]),
                     kernel(concat!($name, "_half_wide"), &[
-                        half(256, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 16_320),
+                        half(&[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 16_320),
                         metal(&[("VECTORS", 444), ("ROWS", 8)], 14_464),
                     ]),
-                ],
-                software: [
-                    kernel(concat!($name, "_software"), &[half(64, &[("VECTORS", 256), ("ROWS", 8), ("TURNS", 1)], 8768)]),
-                    kernel(concat!($name, "_software_wide"), &[half(64, &[("VECTORS", 444), ("ROWS", 8), ("TURNS", 1)], 14_784)]),
                 ],
             }
         };
@@ -127,32 +122,24 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &STORED.int8[3],
     &STORED.half[0],
     &STORED.half[1],
-    &STORED.software[0],
-    &STORED.software[1],
     &RELU2.int8[0],
     &RELU2.int8[1],
     &RELU2.int8[2],
     &RELU2.int8[3],
     &RELU2.half[0],
     &RELU2.half[1],
-    &RELU2.software[0],
-    &RELU2.software[1],
     &SILU.int8[0],
     &SILU.int8[1],
     &SILU.int8[2],
     &SILU.int8[3],
     &SILU.half[0],
     &SILU.half[1],
-    &SILU.software[0],
-    &SILU.software[1],
     &GELU.int8[0],
     &GELU.int8[1],
     &GELU.int8[2],
     &GELU.int8[3],
     &GELU.half[0],
     &GELU.half[1],
-    &GELU.software[0],
-    &GELU.software[1],
 ];
 
 /// A kernel, and the rows of the matrix that a workgroup takes.
@@ -173,7 +160,6 @@ fn plan(
     let (kernels, smallest): (&[Kernel], _) = match layout(features, capabilities, language) {
         Layout::Int8 => (&family.int8, 32),
         Layout::Half if !capabilities.half_subnormals => return None,
-        Layout::Half if rows >= capabilities.choice(Choice::FusedNarrowRows) => (&family.software, 64),
         Layout::Half => (&family.half, 64),
     };
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
@@ -389,9 +375,10 @@ mod tests {
         assert_eq!(chosen(1, 2560, 7108, &apple, Msl), None);
         assert_eq!(chosen(1, 2560, 2562, &other, Wgsl), None);
         assert_eq!(chosen(1, 0, 2560, &other, Wgsl), None);
-        apple.software = true;
-        assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), Some(("norm_bitlinear_software", 64)));
         apple.half_subnormals = false;
+        assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), None);
+        // Every workgroup would prepare the row once again, on one processor.
+        (apple.half_subnormals, apple.software) = (true, true);
         assert_eq!(chosen(1, 2560, 2560, &apple, Wgsl), None);
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     activations::Layout,
     bitlinear_kernels::{
-        GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4, GEMV_HALF_SOFTWARE,
+        DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4,
         GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, GROUPED, GROUPED_SEVERAL,
         INT8_UNITS_8, INT8_UNITS_16, OnUnit, UNITS_8, UNITS_16,
     },
@@ -19,9 +19,9 @@ use crate::{
 const LEAST_TILE_ROWS: usize = 4;
 
 /// The layout in which activations of so many features are best quantised: int8 where packed integer products are fast; halves on
-/// Apple GPUs, which have none, as far as they are exact.
+/// Apple GPUs, which have none, as far as they are exact; int8 on software adapters, whose kernels make floats of them.
 pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Layout {
-    let prefers_half = language == ShaderLanguage::Msl || !capabilities.fast_packed_dot;
+    let prefers_half = language == ShaderLanguage::Msl || !(capabilities.fast_packed_dot || capabilities.software);
     if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) { Layout::Half } else { Layout::Int8 }
 }
 
@@ -46,6 +46,12 @@ pub(super) fn forms(
 ) -> &'static [Kernel] {
     if !grouped
         && layout == Layout::Int8
+        && let Some(forms) = without_workgroup_memory(tokens, rows, features, capabilities)
+    {
+        return forms;
+    }
+    if !grouped
+        && layout == Layout::Int8
         && let Some(forms) = on_unit(tokens, rows, features, capabilities)
     {
         return forms;
@@ -57,9 +63,19 @@ pub(super) fn forms(
         Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => int8_expanded(tokens, rows, capabilities),
         Layout::Int8 if gemv_fits => int8(tokens, rows, capabilities),
         Layout::Int8 => &GEMM_INT8,
-        Layout::Half if gemv_fits => half(tokens, rows, capabilities),
+        Layout::Half if gemv_fits => half(tokens, capabilities),
         Layout::Half => &GEMM_HALF,
     }
+}
+
+/// The kernel for devices that gain nothing by workgroup memory, where its sums are exact.
+fn without_workgroup_memory(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static [Kernel]> {
+    let kernel = if tokens <= 1 { &DIRECT } else { &DIRECT_8 };
+    let [tile_rows, tile_tokens, _] = kernel[0].sources()[0].tile;
+    let workgroups = rows.div_ceil(tile_rows as usize).max(tokens.div_ceil(tile_tokens as usize));
+    let fits = workgroups <= capabilities.max_workgroups as usize && features <= OnUnit::MAX_FEATURES;
+    let pays = !capabilities.fast_packed_dot && tokens.saturating_mul(rows) <= capabilities.choice(Choice::DirectOutputs);
+    (fits && pays).then_some(&kernel[..])
 }
 
 /// The kernel on a matrix unit, where there is one, and where it is exact and the best.
@@ -115,10 +131,9 @@ fn int8_expanded(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'s
 }
 
 /// The GEMV whose pass has room for the tokens, at most four of them.
-fn half(tokens: usize, rows: usize, capabilities: &Capabilities) -> &'static [Kernel] {
+fn half(tokens: usize, capabilities: &Capabilities) -> &'static [Kernel] {
     match tokens {
         0..=1 if !capabilities.half_subnormals => &GEMV_BIASED,
-        0..=1 if rows >= capabilities.choice(Choice::WideRows) => &GEMV_HALF_SOFTWARE,
         0..=1 => &GEMV_HALF,
         _ if tokens > capabilities.choice(Choice::GemvTokens) => match tokens <= capabilities.choice(Choice::NarrowTokens) {
             true => &GEMM_HALF_NARROW,
@@ -181,11 +196,30 @@ mod tests {
         assert_eq!(plan(25, 16384, Layout::Int8, false, &apple), "bitlinear_gemm_int8");
         assert_eq!(plan(1, 2560, Layout::Int8, true, &apple), "bitlinear_grouped");
         assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), "bitlinear_grouped_several");
-        apple.software = true;
-        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_software");
         apple.half_subnormals = false;
         assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased");
         assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased_4");
+    }
+
+    #[test]
+    fn software_adapters_have_kernels_without_workgroup_memory() {
+        let mut software = Capabilities::example(true);
+        (software.apple, software.software, software.max_workgroups) = (false, true, 1000);
+        assert_eq!((layout(2560, &software, Wgsl), layout(2560, &software, Msl)), (Layout::Int8, Layout::Half));
+        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, false, &software).name;
+        assert_eq!(
+            [name(0, 8, 64), name(1, 64_000, 65_536), name(2, 8, 0)],
+            ["bitlinear_direct", "bitlinear_direct", "bitlinear_direct_8"]
+        );
+        assert_eq!(name(8000, 64_000, 64), "bitlinear_direct_8");
+        // Where the grid has too few workgroups, or sums would not be exact.
+        assert_eq!(
+            [name(8001, 8, 64), name(1, 64_001, 64), name(1, 8, 65_537)],
+            ["bitlinear_gemm_int8", "bitlinear_gemv_int8", "bitlinear_gemv_int8"]
+        );
+        software.tuning.set(Choice::DirectOutputs, 4096).unwrap();
+        let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, false, &software).name;
+        assert_eq!([name(8, 512), name(8, 513)], ["bitlinear_direct_8", "bitlinear_gemv_int8_4"]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub fn quantize_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>,
     let (tokens, features) = x.shape().as_matrix();
     xq.check("quantize_activations", tokens, features, encoder)?;
     let params = Params { tokens: tokens as u32, features: features as u32, words: row_words(features) as u32 };
-    let kernel = QUANTIZER.choose(xq.layout(), features, encoder);
+    let kernel = QUANTIZER.choose(xq.layout(), tokens, features, encoder);
     encoder.dispatch(kernel, &params, &[x, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 

@@ -31,6 +31,7 @@ static RMS_NORM_FAKE_QUANTIZE: Kernel = Kernel::trusted(
             CELLS,
             EXACT,
             "bitnet/absmax_scale",
+            "shared/row_of_group",
             "shared/row",
             "shared/row_numbers",
             "shared/rms",

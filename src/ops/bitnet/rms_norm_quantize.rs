@@ -65,7 +65,7 @@ pub fn rms_norm_quantize_into<T: Float>(
     xq.check(op, tokens, features, encoder)?;
     let words = row_words(features) as u32;
     let params = Params { tokens: tokens as u32, features: features as u32, words, eps };
-    let kernel = QUANTIZER.choose(xq.layout(), features, encoder);
+    let kernel = QUANTIZER.choose(xq.layout(), tokens, features, encoder);
     encoder.dispatch(kernel, &params, &[x, gain, &xq.codes, &xq.scales, &xq.sums], [tokens, 1, 1])
 }
 

@@ -1,19 +1,25 @@
-//! What the ops that end by quantising rows share: kernels for each layout of activations, one workgroup per row.
+//! What the ops that end by quantising rows share: kernels for each layout of activations, one workgroup or one thread per row.
 
-/// The kernels of an op: in each layout for rows of any length, then for short ones, of which a workgroup of half as many threads holds every number.
+/// The kernels of an op: in each layout for rows of any length, then for short ones, of which a workgroup of half as many threads holds every number; and
+/// that for many rows on software adapters, of which a thread has one alone, in their layout.
 pub struct RowQuantizer {
     pub int8: [Kernel; 2],
     pub half: [Kernel; 2],
+    pub alone: Kernel,
 }
 
 impl RowQuantizer {
-    pub const fn kernels(&'static self) -> [&'static Kernel; 4] {
+    pub const fn kernels(&'static self) -> [&'static Kernel; 5] {
         let ([int8, short_int8], [half, short_half]) = (&self.int8, &self.half);
-        [int8, half, short_int8, short_half]
+        [int8, half, short_int8, short_half, &self.alone]
     }
 
-    pub fn choose(&'static self, layout: Layout, features: usize, encoder: &Encoder) -> &'static Kernel {
-        let short = features <= encoder.context().capabilities().choice(Choice::ShortRows);
+    pub fn choose(&'static self, layout: Layout, tokens: usize, features: usize, encoder: &Encoder) -> &'static Kernel {
+        let capabilities = encoder.context().capabilities();
+        if layout == Layout::Int8 && tokens >= capabilities.choice(Choice::RowsAlone) {
+            return &self.alone;
+        }
+        let short = features <= capabilities.choice(Choice::ShortRows);
         layout.choose(&self.int8[usize::from(short)], &self.half[usize::from(short)])
     }
 }
@@ -35,6 +41,14 @@ macro_rules! row_quantizer {
                 wgsl [$($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
                 msl [$($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file]
             ),
+            alone: {
+                use $crate::{kernel::{params::Params as _, source::{EXACT, Source}}, ops::bitnet::row_quantizer::{kernel, row_alone}};
+                const ALONE: Source = Source::wgsl($crate::wgsl![
+                    "shared/ids", EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_thread", "shared/row", $($wgsl,)* "bitnet/layout_int8",
+                    "bitnet/quantize_row", $file
+                ]);
+                kernel(concat!($stem, "_int8_alone"), $entry, <$params>::FIELDS, $bindings, &[row_alone(ALONE, $work)])
+            },
         }
     };
     (
@@ -45,7 +59,7 @@ macro_rules! row_quantizer {
             ops::bitnet::row_quantizer::{SHORT_QUADS, SHORT_THREADS, kernel, one_row},
         };
         const WGSL: Source = one_row(
-            Source::wgsl($crate::wgsl![REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/row", "shared/flat", $($wgsl),*]),
+            Source::wgsl($crate::wgsl![REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", $($wgsl),*]),
             $work,
         );
         const MSL: Source =
@@ -68,6 +82,11 @@ pub const SHORT_QUADS: u32 = 5;
 /// One row for a workgroup.
 pub const fn one_row(source: Source, work: Work) -> Source {
     source.workgroup_size([256, 1, 1]).tile([1, 1, 1]).work(work)
+}
+
+/// Sixteen rows for a workgroup, each read again whenever it is needed.
+pub const fn row_alone(source: Source, work: Work) -> Source {
+    source.workgroup_size([16, 1, 1]).constants(&[("HELD", 1)]).work(work)
 }
 
 /// A kernel whose threads share rows, in WGSL and Metal: `$words` words of workgroup memory a thread, and parts that are there in both languages,
@@ -104,7 +123,7 @@ use crate::{
     },
 };
 
-/// A kernel that takes one row per workgroup.
+/// A kernel that takes rows, however the grid is folded.
 pub const fn kernel(
     name: &'static str,
     entry: &'static str,

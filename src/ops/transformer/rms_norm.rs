@@ -28,6 +28,7 @@ static RMS_NORM: Kernel = Kernel::trusted(
             REDUCE,
             CELLS,
             EXACT,
+            "shared/row_of_group",
             "shared/row",
             "shared/row_numbers",
             "shared/rms",

@@ -29,6 +29,7 @@ static RMS_NORM_HEADS: Kernel = Kernel::trusted(
             REDUCE,
             CELLS,
             EXACT,
+            "shared/row_of_group",
             "shared/row",
             "shared/row_numbers",
             "shared/rms",

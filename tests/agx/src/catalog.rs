@@ -48,7 +48,7 @@ fn is_for_others(name: &str) -> bool {
     const SEVERAL_TOKENS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
     // What is done to a product before it is stored changes nothing about that.
     let name = name.strip_suffix("_finish").unwrap_or(name);
-    let of_a_step = name.starts_with("norm_bitlinear") && (name.contains("_int8_") || name.contains("_software"));
+    let of_a_step = name.starts_with("norm_bitlinear") && name.contains("_int8_");
     of_a_step || SEVERAL_TOKENS.contains(&name)
 }
 

@@ -49,11 +49,11 @@ const ON_HALVES: Method = ("int8, units of halves", Layout::Int8, |c| {
 });
 
 /// Devices without packed products take other kernels for 3 to 256 tokens.
-const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| c.fast_packed_dot = false);
+const EXPANDED: Method = ("int8, expanded", Layout::Int8, |c| (c.fast_packed_dot, c.software) = (false, false));
 const METHODS: [Method; 4] = [
     INT8,
-    ("half", Layout::Half, |c| c.software = false),
-    ("half on software", Layout::Half, |c| c.software = true),
+    ("half", Layout::Half, |_| ()),
+    ("int8 on software", Layout::Int8, |c| (c.fast_packed_dot, c.software) = (false, true)),
     ("half, biased", Layout::Half, |c| c.half_subnormals = false),
 ];
 

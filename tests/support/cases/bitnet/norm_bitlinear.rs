@@ -18,11 +18,11 @@ type Shape = (usize, usize, usize);
 type Method = (&'static str, fn(&mut Capabilities));
 
 const METHODS: [Method; 4] = [
-    ("int8", |c| c.fast_packed_dot = true),
+    ("int8", |c| (c.fast_packed_dot, c.software) = (true, false)),
     ("half", |c| (c.fast_packed_dot, c.software) = (false, false)),
-    ("half on software", |c| (c.fast_packed_dot, c.software) = (false, true)),
     // Two dispatches.
-    ("half, biased", |c| (c.fast_packed_dot, c.half_subnormals) = (false, false)),
+    ("int8 on software", |c| (c.fast_packed_dot, c.software) = (false, true)),
+    ("half, biased", |c| (c.fast_packed_dot, c.half_subnormals, c.software) = (false, false, false)),
 ];
 
 const EPS: f32 = 1e-5;
