@@ -23,6 +23,11 @@ fn models(every_gpu: bool) -> Vec<(String, Model)> {
             .filter(|_| every_gpu)
             .map(|context| ("matrix units".into(), Model::load(&context, real_model()).unwrap())),
     );
+    // What GPUs fuse, software adapters do not.
+    let as_a_gpu = context().restricted(|c| c.software = false);
+    if every_gpu && context().capabilities().software {
+        models.push(("kernels of GPUs".into(), Model::load(&as_a_gpu, real_model()).unwrap()));
+    }
     models.push(("the CPU".into(), Model::load_cpu(real_model()).unwrap()));
     models
 }
@@ -146,14 +151,19 @@ fn by_session(model: &Model, ids: &[u32]) -> Vec<f64> {
 #[test]
 fn a_step_is_few_dispatches_that_read_weights_once() {
     let barriers = context().capabilities().device_barriers;
-    let without = context().restricted(|c| c.device_barriers = false);
-    for context in [Some(context()).filter(|_| barriers), Some(&without)].into_iter().flatten() {
-        step_is_few_dispatches(context);
+    let on = |device_barriers, software| context().restricted(|c| (c.device_barriers, c.software) = (device_barriers, software));
+    for software in [false, true] {
+        if barriers {
+            step_is_few_dispatches(&on(true, software));
+        }
+        step_is_few_dispatches(&on(false, software));
     }
 }
 
 fn step_is_few_dispatches(context: &Context) {
     let barriers = context.capabilities().device_barriers;
+    // Each of a layer's four products with what is before it; software adapters take two for that.
+    let products = if context.capabilities().software { 8 } else { 4 };
     let model = Model::load(context, real_model()).unwrap();
     let layers = model.config().layers;
     for (past, sequences) in [(0, 1), (300, 1), (300, 2)] {
@@ -174,7 +184,7 @@ fn step_is_few_dispatches(context: &Context) {
         let ends = 4 + usize::from(model.config().vocab > 2048) + usize::from(sequences > 1);
         // Where barriers do not order memory, another brings the shares of the attention together, if there are several.
         let attention = if barriers || past == 0 { 1 } else { 2 };
-        assert_eq!(counts.values().sum::<usize>(), (4 + attention) * layers + ends, "{counts:?}");
+        assert_eq!(counts.values().sum::<usize>(), (products + attention) * layers + ends, "{counts:?}");
         let weights = model.weight_bytes() as u64;
         // Scales, gains, and what one dispatch leaves for the next.
         assert!(

@@ -215,7 +215,7 @@ mod tests {
         // Where the grid has too few workgroups, or sums would not be exact.
         assert_eq!(
             [name(8001, 8, 64), name(1, 64_001, 64), name(1, 8, 65_537)],
-            ["bitlinear_gemm_int8", "bitlinear_gemv_int8", "bitlinear_gemv_int8"]
+            ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall", "bitlinear_gemv_int8"]
         );
         software.tuning.set(Choice::DirectOutputs, 4096).unwrap();
         let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, false, &software).name;
