@@ -188,7 +188,7 @@ fn step_is_few_dispatches(context: &Context) {
         let weights = model.weight_bytes() as u64;
         // Scales, gains, and what one dispatch leaves for the next.
         assert!(
-            (weights..weights + sequences as u64 * weights / 16).contains(&bytes),
+            (weights..weights + (sequences * products / 4) as u64 * weights / 16).contains(&bytes),
             "{bytes} bytes are bound for reading, {weights} are weights"
         );
     }
