@@ -444,11 +444,11 @@ pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
     deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
 };
 
-/// In WGSL, 16 threads, each of which makes four rows of `tokens` tokens; a turn is a quad of each.
+/// In WGSL, 16 threads, each of which makes four rows of `tokens` tokens, two at once; a turn is a word of each.
 const fn direct(tokens: u32) -> Source {
     const PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/unpack_int8", HOLE, "bitnet/write_rows", "bitnet/bitlinear_direct"];
-    let (products, bytes) = (16 * tokens, 4 + 4 * tokens);
-    Source::wgsl(PARTS).workgroup_size([16, 1, 1]).tile([64, tokens, 1]).work(Work::new(products, "products", bytes, 2 * products))
+    let (pairs, bytes) = (2 * 16 * tokens, 4 * 4 + 16 * tokens);
+    Source::wgsl(PARTS).workgroup_size([16, 1, 1]).tile([64, tokens, 1]).work(Work::new(pairs, "pairs of products", bytes, 4 * pairs))
 }
 
 /// For software adapters, which pay for barriers and gain nothing by workgroup memory.
