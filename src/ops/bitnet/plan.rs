@@ -46,7 +46,7 @@ pub(super) fn forms(
 ) -> &'static [Kernel] {
     if !grouped
         && layout == Layout::Int8
-        && let Some(forms) = without_workgroup_memory(tokens, rows, features, capabilities)
+        && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities)
     {
         return forms;
     }
@@ -68,12 +68,12 @@ pub(super) fn forms(
     }
 }
 
-/// The kernel for devices that gain nothing by workgroup memory, where its sums are exact.
-fn without_workgroup_memory(tokens: usize, rows: usize, features: usize, capabilities: &Capabilities) -> Option<&'static [Kernel]> {
+/// The kernel for devices that gain nothing by workgroup memory.
+fn without_workgroup_memory(tokens: usize, rows: usize, capabilities: &Capabilities) -> Option<&'static [Kernel]> {
     let kernel = if tokens <= 1 { &DIRECT } else { &DIRECT_8 };
     let [tile_rows, tile_tokens, _] = kernel[0].sources()[0].tile;
     let workgroups = rows.div_ceil(tile_rows as usize).max(tokens.div_ceil(tile_tokens as usize));
-    let fits = workgroups <= capabilities.max_workgroups as usize && features <= OnUnit::MAX_FEATURES;
+    let fits = workgroups <= capabilities.max_workgroups as usize;
     let pays = !capabilities.fast_packed_dot && tokens.saturating_mul(rows) <= capabilities.choice(Choice::DirectOutputs);
     (fits && pays).then_some(&kernel[..])
 }
@@ -208,15 +208,12 @@ mod tests {
         assert_eq!((layout(2560, &software, Wgsl), layout(2560, &software, Msl)), (Layout::Int8, Layout::Half));
         let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, false, &software).name;
         assert_eq!(
-            [name(0, 8, 64), name(1, 64_000, 65_536), name(2, 8, 0)],
+            [name(0, 8, 64), name(1, 64_000, 131_071), name(2, 8, 0)],
             ["bitlinear_direct", "bitlinear_direct", "bitlinear_direct_8"]
         );
         assert_eq!(name(8000, 64_000, 64), "bitlinear_direct_8");
-        // Where the grid has too few workgroups, or sums would not be exact.
-        assert_eq!(
-            [name(8001, 8, 64), name(1, 64_001, 64), name(1, 8, 65_537)],
-            ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall", "bitlinear_gemv_int8"]
-        );
+        // Where the grid has too few workgroups.
+        assert_eq!([name(8001, 8, 64), name(1, 64_001, 64)], ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall"]);
         software.tuning.set(Choice::DirectOutputs, 4096).unwrap();
         let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, false, &software).name;
         assert_eq!([name(8, 512), name(8, 513)], ["bitlinear_direct_8", "bitlinear_gemv_int8_4"]);
