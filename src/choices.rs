@@ -17,7 +17,7 @@ pub(crate) enum Family {
     Gpu,
     /// Apple's. None has been measured: instructions were counted (docs/apple-gpu.md).
     Apple,
-    /// Software adapters: lavapipe 22.3 on two cores has been measured.
+    /// Software adapters: lavapipe 22.3 and 26.1 on two cores have been measured.
     Software,
 }
 
@@ -86,7 +86,7 @@ table! {
     /// cores: there.
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
     /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs less than a dispatch of its own: norm, quantiser and
-    /// BitLinear are one. H200: "A decoding step in few dispatches".
+    /// BitLinear are one. H200: "A decoding step in few dispatches"; lavapipe: "Whole models".
     FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
     /// So many workgroups of that dispatch keep a GPU busy; each prepares the row once again, so more rows are given to each where there would be more of
     /// them. H200: there, and "Batches, drafts and prompts".
@@ -96,12 +96,13 @@ table! {
     AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64 rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 150, 150, 150;
-    /// Up to so many features, a row is quantised by 128 threads that hold 2560 numbers, in place of 256 that hold more. H100: "Ops of training".
+    /// Up to so many features, a row is quantised by 128 threads that hold 2560 numbers, in place of 256 that hold more, where
+    /// threads share a row. H100: "Ops of training".
     ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
     /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;
-    /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait for one another. lavapipe: "Products of halves on matrix
-    /// units".
+    /// From so many rows on, a thread takes a row alone, in place of lanes that share it and wait for one another; quantisers in int8 only. lavapipe:
+    /// "Products of halves on matrix units", "Whole models".
     RowsAlone = "rows_alone" in 0..=NEVER; NEVER, NEVER, 16;
     /// Up to so many outputs, a product of matrices or a transposition is made without workgroup memory, whose barriers software adapters pay for; a
     /// ternary product too, where packed integer products are slow. lavapipe: "Products of halves on matrix units", "Whole models".

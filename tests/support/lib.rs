@@ -86,7 +86,8 @@ pub fn with_matrix_units() -> Option<&'static Context> {
     CONTEXT.as_ref()
 }
 
-/// The device as a model has it that computes prompts on matrix units; `None` where it has none. Software adapters would rather have halves.
+/// The device as a model has it that computes prompts on matrix units; `None` where it has none. Software adapters would rather do without
+/// units.
 pub fn prompts_on_matrix_units() -> Option<Context> {
     with_matrix_units().map(|context| context.restricted(|c| c.fast_packed_dot = true))
 }

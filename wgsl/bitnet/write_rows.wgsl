@@ -1,4 +1,5 @@
-// Stores what a thread has of a token: sums of four rows, APART from one another, the first of which is row0.
+// Stores what a thread has of a token: sums of four rows, APART from one another, the first of which is row0. A kernel that includes this defines Acc,
+// APART and finish(sum, x_sum).
 fn write_rows(token: u32, row0: u32, acc: vec4<Acc>) {
     if token >= params.tokens { return; }
     for (var i = 0u; i < 4u; i += 1u) {

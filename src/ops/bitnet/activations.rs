@@ -14,7 +14,7 @@ pub const MAX_FEATURES: usize = (1 << 17) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Layout {
-    /// Bytes in order, four a word: for packed integer dot products.
+    /// Bytes in order, four a word: for packed integer dot products, and for software adapters.
     Int8,
     /// Half-precision numbers, permuted and scaled by powers of four to meet the masked fields of a word of codes: for GPUs without
     /// integer dot products, and for matrix units. See `wgsl/bitnet/layout_half.wgsl`.

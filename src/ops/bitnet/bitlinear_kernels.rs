@@ -365,7 +365,7 @@ pub static UNITS_16: OnUnit = OnUnit {
     ),
 };
 
-/// The same text for software adapters, in what workgroup memory they have.
+/// The same text on the units of software adapters, in what workgroup memory they have. Tests run it; `plan` would rather do without units there.
 pub static UNITS_8: OnUnit = OnUnit {
     large: units_kernel(
         UNIT_8,
@@ -427,7 +427,7 @@ const INT8_UNITS_PARTS: &[Part] = glsl!["shared/prelude", EXACT_GLSL, "bitnet/bi
 
 /// Of GPUs of NVIDIA.
 const INT8_UNIT_16: MatrixUnit = MatrixUnit::int8(16, 32, 32);
-/// Of software adapters, which run the same text.
+/// Of software adapters, on which tests run the same text.
 const INT8_UNIT_8: MatrixUnit = MatrixUnit::int8(8, 8, 8);
 
 /// For GPUs.
@@ -437,14 +437,14 @@ pub static INT8_UNITS_16: OnInt8Unit = OnInt8Unit {
     deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_16_deep", INT8_UNIT_16, 64, [2, 2], 256),
 };
 
-/// For software adapters, in what workgroup memory they have.
+/// For tests on software adapters, in what workgroup memory they have.
 pub static INT8_UNITS_8: OnInt8Unit = OnInt8Unit {
     large: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_large", INT8_UNIT_8, 64, [2, 4], 64),
     small: int8_units_of_spirv!("bitlinear_gemm_int8_units_8", INT8_UNIT_8, 32, [2, 2], 64),
     deep: int8_units_of_spirv!("bitlinear_gemm_int8_units_8_deep", INT8_UNIT_8, 32, [2, 2], 128),
 };
 
-/// In WGSL, 16 threads, each of which makes four rows of `tokens` tokens, two at once; a turn is a word of each.
+/// In WGSL, 16 threads, each of which makes four rows of `tokens` tokens, two rows by one multiplication; a turn is a word of each.
 const fn direct(tokens: u32) -> Source {
     const PARTS: &[Part] = wgsl!["shared/ids", EXACT, "bitnet/unpack_int8", HOLE, "bitnet/write_rows", "bitnet/bitlinear_direct"];
     let (pairs, bytes) = (2 * 16 * tokens, 4 * 4 + 16 * tokens);

@@ -184,7 +184,7 @@ pub fn norm_bitlinear_fuses(context: &Context, tokens: usize, w: &TernaryMatrix)
 ///
 /// The same bits as the ops one after another ([`rms_norm_quantize`](super::rms_norm_quantize) or
 /// [`quantize_activations`](super::quantize_activations), then [`bitlinear_quantized`](super::bitlinear_quantized)), which run where one dispatch is no
-/// gain: for more than a few tokens, for matrices scaled by groups, for more features than workgroup memory holds (8192; 7104 in the half layout) or
+/// gain: on software adapters, for more than a few tokens, for matrices scaled by groups, for more features than workgroup memory holds (8192; 7104 in the half layout) or
 /// features that are not a multiple of four.
 ///
 /// # Errors

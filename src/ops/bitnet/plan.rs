@@ -19,7 +19,8 @@ use crate::{
 const LEAST_TILE_ROWS: usize = 4;
 
 /// The layout in which activations of so many features are best quantised: int8 where packed integer products are fast; halves on
-/// Apple GPUs, which have none, as far as they are exact; int8 on software adapters, whose kernels make floats of them.
+/// Apple GPUs, which have none, as far as they are exact; int8 on software adapters, whose kernel makes
+/// two rows' products by one integer multiplication.
 pub fn layout(features: usize, capabilities: &Capabilities, language: ShaderLanguage) -> Layout {
     let prefers_half = language == ShaderLanguage::Msl || !(capabilities.fast_packed_dot || capabilities.software);
     if prefers_half && features <= Layout::Half.max_features(capabilities.half_subnormals) { Layout::Half } else { Layout::Int8 }
@@ -46,13 +47,7 @@ pub(super) fn forms(
 ) -> &'static [Kernel] {
     if !grouped
         && layout == Layout::Int8
-        && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities)
-    {
-        return forms;
-    }
-    if !grouped
-        && layout == Layout::Int8
-        && let Some(forms) = on_unit(tokens, rows, features, capabilities)
+        && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities).or_else(|| on_unit(tokens, rows, features, capabilities))
     {
         return forms;
     }

@@ -42,8 +42,7 @@ pub fn may_spill(kernel: &Text) -> bool {
     is_for_others(name) || (name == "attention_many" && kernel.variant.language == ShaderLanguage::Wgsl)
 }
 
-/// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill registers there with expanded ones, those for software adapters
-/// with rows that few threads hold, and spill.
+/// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill registers there with expanded ones, and spill.
 fn is_for_others(name: &str) -> bool {
     const SEVERAL_TOKENS: [&str; 3] = ["bitlinear_gemv_int8_4_busy", "bitlinear_gemv_int8_8", "bitlinear_gemv_int8_8_busy"];
     // What is done to a product before it is stored changes nothing about that.

@@ -79,7 +79,8 @@ impl Row {
 }
 
 /// What is wrong with the products, pairs of products that are made at once, or weights that a kernel's text declares for a turn: each takes a
-/// multiplication, and what else multiplies is less. (A compiler that leaves an inner loop as it is makes less of a turn than one that unrolls it, and the costliest loop may be one that multiplies nothing.)
+/// multiplication, and what else multiplies is less. (A compiler that leaves an inner loop as it is makes less of a turn than one that unrolls it, and the
+/// costliest loop may be one that multiplies nothing.)
 pub fn unlike(listing: &Listing) -> Option<String> {
     let (kernel, language) = listing.kernel.split_once(' ')?;
     let declared = catalog::work(kernel, language).filter(|work| matches!(work.unit, "products" | "pairs of products" | "weights"))?;

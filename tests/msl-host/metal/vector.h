@@ -45,8 +45,16 @@ struct alignas(packed ? alignof(T) : sizeof(T) * (N == 3 ? 4 : N)) vec : msl::co
         for (int i = 0; i < N; ++i) a.d[i] = T(a.d[i] op b.d[i]); \
         return a; \
     }
-    MSL_OPERATOR(+) MSL_OPERATOR(-) MSL_OPERATOR(*) MSL_OPERATOR(/) MSL_OPERATOR(&) MSL_OPERATOR(|) MSL_OPERATOR(<<) MSL_OPERATOR(>>)
+    MSL_OPERATOR(+) MSL_OPERATOR(-) MSL_OPERATOR(*) MSL_OPERATOR(/) MSL_OPERATOR(&) MSL_OPERATOR(|)
 #undef MSL_OPERATOR
+    // A shift's places may be of another type of integer.
+#define MSL_SHIFT(op) \
+    template <class U> friend MSL_FN vec operator op(vec a, vec<U, N> b) { \
+        for (int i = 0; i < N; ++i) a.d[i] = T(a.d[i] op b.d[i]); \
+        return a; \
+    }
+    MSL_SHIFT(<<) MSL_SHIFT(>>)
+#undef MSL_SHIFT
     friend MSL_FN vec& operator+=(vec& a, vec b) { return a = a + b; }
     friend MSL_FN vec& operator*=(vec& a, vec b) { return a = a * b; }
 };
