@@ -1,6 +1,7 @@
-// Singular vectors from W = Q·R, all [q, q], where the columns of W are orthogonal: R is diagonal but for rounding, and the j-th vector is that of Q
-// with the sign of R[j, j]. Row i of W belongs to row order[i] of the matrix: y[order[i]·y_row + j·y_column] = ±q[i, j]. One thread per element.
-struct Params { length: u32, q: u32, y_row: u32, y_column: u32 }
+// Singular vectors from W = Q·R, where the columns of W [rows, q] are orthogonal but for rounding: R is diagonal but for that, and the j-th vector is that
+// of Q with the sign of R[j, j]. Where they are `ordered`, row i of W belongs to row order[i] of the matrix: y[order[i]·y_row + j·y_column] = ±q[i, j].
+// One thread per element.
+struct Params { length: u32, rows: u32, q: u32, ordered: u32, y_row: u32, y_column: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> vectors: array<f32>;
 @group(0) @binding(1) var<storage, read> r: array<f32>;
@@ -12,9 +13,11 @@ fn svd_signs(group: Group, ids: Ids) {
     let index = flat_thread(group, ids);
     if index >= params.length { return; }
     let q = params.q;
-    let matrix = index / (q * q);
-    let i = order[matrix * q + index / q % q];
+    let matrix = index / (params.rows * q);
+    var i = index / q % params.rows;
+    if params.ordered != 0u { i = order[matrix * q + i]; }
     let j = index % q;
+    let first = matrix * params.rows * q;
     let v = vectors[index];
-    y[matrix * q * q + i * params.y_row + j * params.y_column] = select(v, -v, r[matrix * q * q + j * q + j] < 0.0);
+    y[first + i * params.y_row + j * params.y_column] = select(v, -v, r[first + j * q + j] < 0.0);
 }
