@@ -195,6 +195,16 @@ fn large_matrices() {
     assert!(rest <= share / 10.0 * a.norm() * x.norm(), "{rest}");
 }
 
+/// Rotations by themselves leave vectors of so many less orthogonal, by 4e-6; for 512 × 512 that is more than is promised.
+#[test]
+fn singular_vectors_are_as_orthonormal_as_reflections_make_them() {
+    let n = 192;
+    let Svd { u, vt, .. } = run(&[(&hilbert(n, n), [n, n].into())], |e, a| linear_algebra::svd(e, &a[0])).unwrap();
+    for (what, q) in [("U", matrix(&u)), ("V", matrix(&vt).transposed())] {
+        assert_near(what, &q.transposed().times(&q), &Matrix::identity(n), 2e-6);
+    }
+}
+
 #[test]
 fn the_same_bits_twice() {
     let (context, n) = (context(), 70);
