@@ -261,17 +261,94 @@ fn gradients_of_rows_are_slopes() {
     assert_gradient("rms_norm, gain", &weight, &made.gain, |gain| norm(false, &wide_x, gain, &[0.0; 5]));
 }
 
+/// Those of elementwise ops, where they have a slope: not beside a corner.
+#[test]
+fn gradients_of_elementwise_ops_are_slopes() {
+    type One = (&'static str, fn(f64) -> f64, fn(f32, f32) -> f32);
+    let of_one: [One; 20] = [
+        ("neg", |x| -x, tensor::neg_backward_cpu),
+        ("abs", f64::abs, tensor::abs_backward_cpu),
+        ("square", |x| x * x, tensor::square_backward_cpu),
+        ("exp", f64::exp, tensor::exp_backward_cpu),
+        ("log", f64::ln, tensor::log_backward_cpu),
+        ("sqrt", f64::sqrt, tensor::sqrt_backward_cpu),
+        ("rsqrt", |x| x.sqrt().recip(), tensor::rsqrt_backward_cpu),
+        ("recip", f64::recip, tensor::recip_backward_cpu),
+        ("scale", |x| 1.7 * x, |x, dy| tensor::scale_backward_cpu(x, 1.7, dy)),
+        ("clamp", |x| x.clamp(-1.0, 1.5), |x, dy| tensor::clamp_backward_cpu(x, -1.0, 1.5, dy)),
+        ("relu", |x| x.max(0.0), tensor::relu_backward_cpu),
+        ("leaky_relu", |x| if x > 0.0 { x } else { 0.1 * x }, |x, dy| tensor::leaky_relu_backward_cpu(x, 0.1, dy)),
+        ("relu2", |x| x.max(0.0).powi(2), tensor::relu2_backward_cpu),
+        ("gelu", |x| 0.5 * x * libm::erfc(-x / 2f64.sqrt()), tensor::gelu_backward_cpu),
+        ("gelu_tanh", gelu_tanh, tensor::gelu_tanh_backward_cpu),
+        ("silu", |x| x / (1.0 + (-x).exp()), tensor::silu_backward_cpu),
+        ("sigmoid", |x| 1.0 / (1.0 + (-x).exp()), tensor::sigmoid_backward_cpu),
+        ("tanh", f64::tanh, tensor::tanh_backward_cpu),
+        ("softplus", |x| x.exp().ln_1p(), tensor::softplus_backward_cpu),
+        ("cube", |x| x.powi(3), |x, dy| tensor::pow_backward_cpu(x, 3.0, dy).0),
+    ];
+    type Two = (&'static str, fn(f64, f64) -> f64, fn(f32, f32, f32) -> (f32, f32));
+    let of_two: [Two; 7] = [
+        ("add", |a, b| a + b, tensor::add_backward_cpu),
+        ("sub", |a, b| a - b, tensor::sub_backward_cpu),
+        ("mul", |a, b| a * b, tensor::mul_backward_cpu),
+        ("div", |a, b| a / b, tensor::div_backward_cpu),
+        ("maximum", f64::max, tensor::maximum_backward_cpu),
+        ("minimum", f64::min, tensor::minimum_backward_cpu),
+        ("pow", f64::powf, tensor::pow_backward_cpu),
+    ];
+    let mut rng = rng(69);
+    // Off multiples of a sixteenth, where corners are, and of each other; and not near 0, where quotients bend much.
+    let mut numbers = |off: f32| -> Vec<f32> {
+        let number = |v: &f32| (v * 16.0).round() / 16.0 + off;
+        floats(&mut rng, 40, 2.0).iter().map(number).map(|v| v + 0.25f32.copysign(v)).collect()
+    };
+    for (name, function, backward) in of_one {
+        let positive = ["log", "sqrt", "rsqrt"].contains(&name);
+        for (x, dy) in numbers(1.0 / 32.0).into_iter().zip(numbers(0.0)).filter(|(x, _)| !positive || *x > 0.0) {
+            assert_gradient(name, &[x], &[backward(x, dy)], |x| f64::from(dy) * function(x[0]));
+        }
+    }
+    for (name, function, backward) in of_two {
+        let (x, y) = (numbers(1.0 / 32.0), numbers(3.0 / 64.0));
+        for ((x, y), dy) in x.into_iter().zip(y).zip(numbers(0.0)).filter(|((x, _), _)| name != "pow" || *x > 0.0) {
+            let (dx, dy_of_y) = backward(x, y, dy);
+            assert_gradient(name, &[x, y], &[dx, dy_of_y], |x| f64::from(dy) * function(x[0], x[1]));
+        }
+    }
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+/// Those of ternary products, and of rows that are gathered.
+#[test]
+fn gradients_of_linear_ops_are_slopes() {
+    let mut rng = rng(70);
+    let (packed, x, dy) = (ternary(&mut rng, 5, 7), floats(&mut rng, 7, 1.0), floats(&mut rng, 5, 1.0));
+    let dx = bitnet::bitlinear_backward_cpu(&dy, &packed).unwrap();
+    let dense: Vec<f64> = packed.dequantize().into_iter().map(f64::from).collect();
+    assert_gradient("bitlinear", &x, &dx, |x| weighed(dense.chunks(7).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()), &dy));
+    // Row 2 twice, row 1 never, and one that is not there.
+    let (table, ids, dy) = (floats(&mut rng, 4 * 3, 1.0), [2u32, 0, 2, 3, 9], floats(&mut rng, 5 * 3, 1.0));
+    let there = |id: &u32| (*id as usize) < 4;
+    assert_gradient("gather", &table, &tensor::gather_backward_cpu(&dy, &ids, 4), |table| {
+        ids.iter()
+            .zip(dy.chunks(3))
+            .filter(|(id, _)| there(id))
+            .map(|(&id, dy)| weighed(table[3 * id as usize..][..3].iter().copied(), dy))
+            .sum()
+    });
+}
+
 #[test]
 fn gradients_of_gates_are_slopes() {
     type Gate = (&'static str, fn(f64) -> f64, fn(f32, f32, f32) -> (f32, f32));
     let gates: [Gate; 3] = [
         ("relu2_gate", |x| x.max(0.0).powi(2), bitnet::relu2_gate_backward_cpu),
         ("silu_gate", |x| x / (1.0 + (-x).exp()), bitnet::silu_gate_backward_cpu),
-        (
-            "gelu_tanh_gate",
-            |x| 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
-            bitnet::gelu_tanh_gate_backward_cpu,
-        ),
+        ("gelu_tanh_gate", gelu_tanh, bitnet::gelu_tanh_gate_backward_cpu),
     ];
     let mut rng = rng(68);
     for (name, function, backward) in gates {

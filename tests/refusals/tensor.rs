@@ -53,6 +53,8 @@ fn tensor_ops_refuse_what_does_not_fit() {
     }
     assert_shape(tensor::gather(&mut encoder, &row, &condition));
     assert_shape(tensor::gather_backward(&mut encoder, &x, &condition, 5));
+    assert!(matches!(tensor::gather_cpu(&[1.0f32; 5], 2, &[0]), Err(Error::Length { .. })));
+    assert!(matches!(tensor::relu_dropout_backward_cpu(&[1.0], &[], 0.5, 1), Err(Error::Length { .. })));
     assert!(matches!(tensor::dropout(&mut encoder, &x, 1.0, 0), Err(Error::Invalid { .. })));
     assert!(matches!(tensor::dropout(&mut encoder, &x, f32::NAN, 0), Err(Error::Invalid { .. })));
     assert_shape(tensor::relu_dropout_backward(&mut encoder, &x, &row, 0.5, 0));

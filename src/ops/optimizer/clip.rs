@@ -10,7 +10,12 @@ use crate::{
     },
     ops::{
         frames::{Operand, elementwise, function, map, one_input_of, record_two, two_inputs_of},
-        tensor::{Axes, binary::mul_into, norm::norm, strided::concat},
+        tensor::{
+            Axes,
+            binary::mul_into,
+            norm::{norm, norm_cpu},
+            strided::concat,
+        },
     },
 };
 
@@ -30,10 +35,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&CLIP_FACTOR, &EMA];
 /// # Errors
 /// [`Error::Invalid`] for no gradients, or a limit that is not positive.
 pub fn clip_gradients(encoder: &mut Encoder, gradients: &[&Tensor<f32>], limit: f32) -> Result<Tensor<f32>> {
-    if gradients.is_empty() || limit.is_nan() || limit <= 0.0 {
-        let what = format!("{} gradients, to a norm of {limit}", gradients.len());
-        return Err(Error::Invalid { op: "clip_gradients", what });
-    }
+    check(gradients.len(), limit)?;
     encoder.whole(|encoder| {
         let norms = gradients.iter().map(|gradient| norm(encoder, gradient, Axes::ALL)?.reshape([1])).collect::<Result<Vec<_>>>()?;
         let all = concat(encoder, &norms.iter().collect::<Vec<_>>(), 0)?;
@@ -43,6 +45,27 @@ pub fn clip_gradients(encoder: &mut Encoder, gradients: &[&Tensor<f32>], limit: 
         gradients.iter().try_for_each(|gradient| mul_into(encoder, gradient, &factor, *gradient))?;
         Ok(norm)
     })
+}
+
+fn check(gradients: usize, limit: f32) -> Result<()> {
+    if gradients == 0 || limit.is_nan() || limit <= 0.0 {
+        return Err(Error::Invalid { op: "clip_gradients", what: format!("{gradients} gradients, to a norm of {limit}") });
+    }
+    Ok(())
+}
+
+/// The CPU twin of [`clip_gradients`], which gives the norm before: sums in its order, quotient and root rounded once.
+///
+/// # Errors
+/// As [`clip_gradients`].
+pub fn clip_gradients_cpu(gradients: &mut [&mut [f32]], limit: f32) -> Result<f32> {
+    check(gradients.len(), limit)?;
+    let norm = |x: &[f32]| Ok(norm_cpu(x, [x.len()], Axes::ALL)?[0]);
+    let norms = gradients.iter().map(|gradient| norm(gradient)).collect::<Result<Vec<_>>>()?;
+    let norm = norm(&norms)?;
+    let factor = (limit / (norm + 1e-6)).min(1.0);
+    gradients.iter_mut().flat_map(|gradient| gradient.iter_mut()).for_each(|v| *v *= factor);
+    Ok(norm)
 }
 
 /// Moves `average` towards `weights`: decay·average + (1 - decay)·weights, in place. Its name is short for exponential moving average.

@@ -133,7 +133,29 @@ fn factor(rate: f32) -> f32 {
 /// # Errors
 /// As [`dropout`].
 pub fn dropout_cpu(x: &[f32], rate: f32, seed: u64) -> Result<Vec<f32>> {
+    kept(x.iter().copied(), rate, seed)
+}
+
+/// The CPU twin of [`relu_dropout`]: the same bits.
+///
+/// # Errors
+/// As [`dropout`].
+pub fn relu_dropout_cpu(x: &[f32], rate: f32, seed: u64) -> Result<Vec<f32>> {
+    kept(x.iter().map(|x| x.max(0.0)), rate, seed)
+}
+
+/// The CPU twin of [`relu_dropout_backward`]: the same bits.
+///
+/// # Errors
+/// As [`dropout`]; [`Error::Length`] if `dy` is not as long as `x`.
+pub fn relu_dropout_backward_cpu(x: &[f32], dy: &[f32], rate: f32, seed: u64) -> Result<Vec<f32>> {
+    if dy.len() != x.len() {
+        return Err(Error::Length { shape: [x.len()].into(), found: dy.len() });
+    }
+    kept(x.iter().zip(dy).map(|(x, dy)| if *x > 0.0 { *dy } else { 0.0 }), rate, seed)
+}
+
+fn kept(x: impl Iterator<Item = f32>, rate: f32, seed: u64) -> Result<Vec<f32>> {
     let (threshold, factor) = (threshold(rate)?, factor(rate));
-    let kept = |(i, x): (usize, &f32)| if word(seed, i) >= threshold { factor * x } else { 0.0 };
-    Ok(x.iter().enumerate().map(kept).collect())
+    Ok(x.enumerate().map(|(i, x)| if word(seed, i) >= threshold { factor * x } else { 0.0 }).collect())
 }

@@ -100,6 +100,24 @@ fn with_columns(op: &'static str, ids: &Tensor<u32>, columns: usize) -> Result<S
     Ok(Shape::of(&[ids.shape().dims(), &[columns]].concat()))
 }
 
+/// The CPU twin of [`gather`], of rows of `columns`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn gather_cpu<T: ElementType>(x: &[T], columns: usize, ids: &[u32]) -> Result<Vec<T>> {
+    let rows = x.len() / columns.max(1);
+    if x.len() != rows * columns {
+        return Err(Error::Length { shape: [rows, columns].into(), found: x.len() });
+    }
+    let row = |&id: &u32| (0..columns).map(move |c| if (id as usize) < rows { x[id as usize * columns + c] } else { T::zeroed() });
+    Ok(ids.iter().flat_map(row).collect())
+}
+
+/// The CPU twin of [`one_hot`].
+pub fn one_hot_cpu(ids: &[u32], classes: usize) -> Vec<f32> {
+    ids.iter().flat_map(|&id| (0..classes).map(move |class| if class == id as usize { 1.0 } else { 0.0 })).collect()
+}
+
 /// The CPU twin of [`gather_backward`]: the same bits in `f32`.
 pub fn gather_backward_cpu(dy: &[f32], ids: &[u32], rows: usize) -> Vec<f32> {
     let columns = dy.len() / ids.len().max(1);

@@ -27,8 +27,6 @@ pub const KERNELS: &[&Kernel] = &[
     &MATMUL_LARGE[1],
     &MATMUL_DIRECT[0],
     &MATMUL_DIRECT[1],
-    &MATMUL_DIRECT_QUADS[0],
-    &MATMUL_DIRECT_QUADS[1],
     &MATMUL_UNITS_16[0],
     &MATMUL_UNITS_16[1],
     &MATMUL_UNITS_16_LARGE[0],
@@ -96,9 +94,9 @@ const fn large_units(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([128, 128, 1]).constants(LARGE).workgroup_bytes(28_672)
 }
 
-/// 128 columns of 8 rows a workgroup, four columns a thread.
+/// 128 columns of 16 rows a workgroup, four columns a thread; a turn takes four elements of the depth.
 const fn direct(parts: &'static [Part]) -> Source {
-    Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 8, 1]).work(Work::new(128, "products", 192, 256))
+    Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 16, 1]).work(Work::new(256, "products", 320, 512))
 }
 
 /// 8 columns of 8 rows a workgroup, 32 lanes a column.
@@ -252,30 +250,7 @@ pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms(
 pub static MATMUL_DIRECT: Forms = forms(
     ["matmul_direct", "matmul_direct_finish"],
     "matmul_direct",
-    &[direct(wgsl![
-        "shared/ids",
-        "tensor/matmul_dense",
-        "tensor/matmul_a",
-        "tensor/matmul_b",
-        "tensor/matmul_block",
-        HOLE,
-        "tensor/matmul_direct"
-    ])],
-);
-
-/// The same for whole quads.
-pub static MATMUL_DIRECT_QUADS: Forms = forms(
-    ["matmul_direct_quads", "matmul_direct_quads_finish"],
-    "matmul_direct",
-    &[direct(wgsl![
-        "shared/ids",
-        "tensor/matmul_dense",
-        "tensor/matmul_a_quads",
-        "tensor/matmul_b_quads",
-        "tensor/matmul_block",
-        HOLE,
-        "tensor/matmul_direct"
-    ])],
+    &[direct(wgsl!["shared/ids", "tensor/matmul_dense", "tensor/matmul_block", HOLE, "tensor/matmul_direct"])],
 );
 
 /// A product `[m, k]` by `[k, n]`, `batch` times, and which sides lie in memory in lines along k.
@@ -318,7 +293,7 @@ pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Fo
         (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
         (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
         (false, true) => on_units(product, units).unwrap_or(match direct {
-            true => &MATMUL_DIRECT_QUADS,
+            true => &MATMUL_DIRECT,
             false => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
         }),
         (false, false) => [&MATMUL, &MATMUL_DIRECT][usize::from(direct)],

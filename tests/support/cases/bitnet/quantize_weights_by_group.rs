@@ -1,7 +1,7 @@
 //! `src/ops/bitnet/quantize_weights_by_group.rs`
 
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Float, PackedTernary, Scales, bitnet, f16};
+use bitnet_wgpu::{Element, Float, PackedTernary, Scales, bitnet, f16};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -69,10 +69,20 @@ fn case<T: Float>(w: &[f32], rows: usize, columns: usize, size: Option<usize>) -
     let wanted = vec![Data::U32(packed.words().to_vec()), Data::F32(scales_of(&packed))];
     Case::exact(format!("{rows} × {columns} by {size:?} {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let w = r.upload(&w, [rows, columns])?;
-        let w = match size {
-            Some(size) => bitnet::quantize_weights_by_group(&mut r.encoder, &w, size)?,
-            None => bitnet::quantize_weights_by_row(&mut r.encoder, &w)?,
+        // Halves go into a matrix that has other weights.
+        let other = r.upload(&convert::<T>(&vec![1.0; rows * columns]), [rows, columns])?;
+        let into = T::ELEMENT == Element::F16;
+        let first = if into { &other } else { &w };
+        let made = match size {
+            Some(size) => bitnet::quantize_weights_by_group(&mut r.encoder, first, size)?,
+            None => bitnet::quantize_weights_by_row(&mut r.encoder, first)?,
         };
+        match size {
+            Some(_) if into => bitnet::quantize_weights_by_group_into(&mut r.encoder, &w, &made)?,
+            None if into => bitnet::quantize_weights_by_row_into(&mut r.encoder, &w, &made)?,
+            _ => {}
+        }
+        let w = made;
         let (codes, made) = w.tensors();
         r.watch_all(codes);
         r.watch_all(made);

@@ -148,6 +148,12 @@ fn clip(limit: f32) -> Case {
         let near = |wanted: &Vec<f64>| wanted.iter().map(|&exact| Near { exact, error: 100.0 * U * exact.abs() }).collect::<Vec<_>>();
         wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(near(wanted)))
     };
+    let gradients = (first.clone(), second.clone());
+    let twin = move || {
+        let (mut first, mut second) = gradients.clone();
+        let norm = optimizer::clip_gradients_cpu(&mut [&mut first, &mut second], limit).unwrap();
+        [vec![norm], first, second].map(Data::F32).to_vec()
+    };
     Case::new(
         format!("to {limit}"),
         move |r: &mut Recorder| {
@@ -158,6 +164,7 @@ fn clip(limit: f32) -> Case {
         },
         check,
     )
+    .twin(twin)
 }
 
 fn average() -> Case {

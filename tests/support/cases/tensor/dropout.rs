@@ -15,6 +15,9 @@ fn case<T: Float>(n: usize, rate: f32, seed: u64) -> Case {
     let relu: Vec<f32> = numbers(&x).iter().map(|x| x.max(0.0)).collect();
     let at_positive: Vec<f32> = numbers(&dy).iter().zip(&relu).map(|(dy, x)| if *x > 0.0 { *dy } else { 0.0 }).collect();
     let made = [numbers(&x), relu, at_positive].map(|x| tensor::dropout_cpu(&x, rate, seed).unwrap());
+    let twins =
+        [tensor::relu_dropout_cpu(&numbers(&x), rate, seed), tensor::relu_dropout_backward_cpu(&numbers(&x), &numbers(&dy), rate, seed)];
+    twins.into_iter().zip(&made[1..]).for_each(|(twin, made)| assert_eq!(&twin.unwrap(), made));
     let base = half_floats(&mut rng, n, 9.0);
     let added = made.each_ref().map(|made| sums(&base, made));
     let wanted = made.map(|made| Data::floats(T::ELEMENT, &made));

@@ -24,6 +24,13 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
     let dx = Data::floats(T::ELEMENT, &tensor::gather_backward_cpu(&numbers(&dy), &ids, rows));
     let ones = (0..count * rows).map(|i| f32::from(u8::from(ids[i / rows] as usize == i % rows))).collect::<Vec<f32>>();
     let (dx, ones) = (if count == 0 { Data::floats(T::ELEMENT, &vec![0.0; rows * columns]) } else { dx }, Data::floats(T::ELEMENT, &ones));
+    let twin = {
+        let (x, ids, dx) = (x.clone(), ids.clone(), dx.clone());
+        move || {
+            let y: Vec<f32> = tensor::gather_cpu(&x, columns, &ids).unwrap().into_iter().map(Into::into).collect();
+            vec![Data::floats(T::ELEMENT, &y), dx.clone(), Data::floats(T::ELEMENT, &tensor::one_hot_cpu(&ids, rows))]
+        }
+    };
     Case::exact(format!("{count} of {rows} × {columns} {:?}", T::ELEMENT), vec![y, dx, ones], move |r: &mut Recorder| {
         let (x, ids, dy) = (r.upload(&x, [rows, columns])?, r.upload(&ids, [count])?, r.upload(&dy, [count, columns])?);
         let y = tensor::gather(&mut r.encoder, &x, &ids)?;
@@ -32,6 +39,7 @@ fn case<T: Float>(rows: usize, columns: usize, count: usize) -> Case {
         [&y, &dx, &ones].into_iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     })
+    .twin(twin)
     .of(T::ELEMENT)
 }
 

@@ -1,8 +1,8 @@
 //! `src/ops/tensor/max.rs` and `src/ops/tensor/argmax.rs`
 
 use super::reductions::{Reduced, reductions};
-use crate::{Case, Data, convert, rng};
-use bitnet_wgpu::{Float, f16, tensor};
+use crate::{Case, Data, Recorder, convert, rng};
+use bitnet_wgpu::{Element, Float, Tensor, f16, tensor};
 use rand::RngExt;
 
 pub fn cases() -> Vec<Case> {
@@ -58,7 +58,17 @@ fn values<X: Float>(r: &mut Reduced) -> Case {
     };
     Case::exact(format!("{} {:?}", r.name(), X::ELEMENT), wanted, move |r| {
         let x = r.upload(&x, shape)?;
-        let y = [tensor::max(&mut r.encoder, &x, axes)?, tensor::min(&mut r.encoder, &x, axes)?, tensor::absmax(&mut r.encoder, &x, axes)?];
+        let mut y =
+            [tensor::max(&mut r.encoder, &x, axes)?, tensor::min(&mut r.encoder, &x, axes)?, tensor::absmax(&mut r.encoder, &x, axes)?];
+        // Of halves, into tensors that are there.
+        if X::ELEMENT == Element::F16 {
+            let zeros = |r: &Recorder, y: &Tensor<f32>| Tensor::<f32>::zeros(r.encoder.context(), y.shape());
+            let into = [zeros(r, &y[0])?, zeros(r, &y[1])?, zeros(r, &y[2])?];
+            tensor::max_into(&mut r.encoder, &x, axes, &into[0])?;
+            tensor::min_into(&mut r.encoder, &x, axes, &into[1])?;
+            tensor::absmax_into(&mut r.encoder, &x, axes, &into[2])?;
+            y = into;
+        }
         y.iter().for_each(|y| r.watch_all(y));
         Ok(())
     })
