@@ -21,8 +21,8 @@ use crate::{
 
 /// Threads of a workgroup.
 pub const THREADS: usize = 256;
-/// The same where each has a row alone.
-const ALONE: u32 = 64;
+/// The same where each has a row alone: as many as a software adapter takes together, so that few rows are work for all of its cores.
+const ALONE: u32 = 8;
 /// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a dispatch.
 const TURNS: usize = 32;
 /// Numbers that a thread takes where a row is short: fewer lanes, more rows a workgroup.

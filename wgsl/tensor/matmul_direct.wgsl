@@ -1,11 +1,11 @@
 // y[b, i, j] = Σ left(b, i, l)·right(b, l, j) over l, on top of y if `add` is not 0, for devices that gain nothing by workgroup memory: no thread waits for
-// another, and no load has a condition. A thread makes four columns of TILE_Y rows. All threads of a workgroup have the same rows, so what they load of the left side
-// is the same.
+// another, and no load has a condition. A thread makes four columns of TILE_Y rows. All threads of a workgroup have the same rows, so what they load of
+// the left side is the same.
 @group(0) @binding(0) var<storage, read> a: array<X>;
 @group(0) @binding(1) var<storage, read> b: array<X>;
 
-// From a row or column of a side to the next, and from an element of the depth to the next.
-fn strides(along_k: bool, lines: u32) -> vec2<u32> { return select(vec2<u32>(1u, lines), vec2<u32>(params.k, 1u), along_k); }
+// From one of a side's `count` rows or columns to the next, and from an element of the depth to the next.
+fn strides(along_k: bool, count: u32) -> vec2<u32> { return select(vec2<u32>(1u, count), vec2<u32>(params.k, 1u), along_k); }
 
 // Four elements of a column.
 fn quad(at: u32, step: u32) -> vec4<f32> {
@@ -21,7 +21,7 @@ fn matmul_direct(group: Group, ids: Ids) {
     let batch = group.id.z;
     let of_left = strides(left_along_k(), params.m);
     let of_right = strides(right_along_k(), params.n);
-    // What there is not has a neighbour's place, and is not stored.
+    // A column or row beyond the last has the place of the last, and is not stored.
     let columns = min(vec4<u32>(column) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(params.n - 1u));
     let of_columns = right_start(batch) * right_size().y + columns * of_right.x;
     let of_matrix = left_start(batch) * left_size().y;
