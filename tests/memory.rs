@@ -16,12 +16,13 @@ fn ten_thousand_submissions_take_no_more_memory() {
             submission.wait().unwrap();
         }
     };
-    (0..1000).for_each(|i| step(i % 100 == 99));
+    // Drivers keep more and more in the beginning: NVIDIA's 21 MB in the first ten thousand, and 1 MB in the 190 000 that follow.
+    (0..10_000).for_each(|i| step(i % 100 == 99));
     let (pool, resident) = (context.memory_stats(), resident_bytes());
-    (0..9000).for_each(|i| step(i % 100 == 99));
+    (0..10_000).for_each(|i| step(i % 100 == 99));
     let after = context.memory_stats();
     assert_eq!((after.misses, after.live_bytes, after.cached_bytes), (pool.misses, pool.live_bytes, pool.cached_bytes));
-    assert!(after.hits >= pool.hits + 9000);
+    assert!(after.hits >= pool.hits + 10_000);
     if let (Some(before), Some(after)) = (resident, resident_bytes()) {
         assert!(after < before + (16 << 20), "resident memory grew from {before} to {after} bytes");
     }
