@@ -286,7 +286,7 @@ fn a_penalised_batch_takes_what_was_estimated() {
     context.trim_memory();
     let batch = model.batch(options).unwrap();
     let sampling = Sampling::GREEDY.temperature(1.0).top_k(9).top_p(0.9).frequency_penalty(0.5);
-    // Half of the texts end one after another, then the others: steps of 16 to 9 are kept, which take most. New prompts come beside them.
+    // Half of the texts end one after another, then the others together: steps of 16 to 9 are kept, which take most. New prompts come beside them.
     for _ in 0..2 {
         let tokens = |n: u32| 8 + n.min(8);
         let generate = |n: u32| {

@@ -16,7 +16,7 @@ fn ten_thousand_submissions_take_no_more_memory() {
             submission.wait().unwrap();
         }
     };
-    // Drivers keep more and more in the beginning: NVIDIA's 21 MB in the first ten thousand, and 1 MB in the 190 000 that follow.
+    // Drivers keep more and more in the beginning: NVIDIA's 21 MB in the first 11 000, and 1 MB in the 190 000 that follow.
     (0..10_000).for_each(|i| step(i % 100 == 99));
     let (pool, resident) = (context.memory_stats(), resident_bytes());
     (0..10_000).for_each(|i| step(i % 100 == 99));

@@ -30,7 +30,7 @@ params! { struct RotateParams { groups: u32, q: u32, blocks: u32, round: u32 } }
 params! { struct ConvergedParams { matrices: u32, places: u32, sweep: u32, tolerance: f32 } }
 params! { struct NormsParams { groups: u32, q: u32, count: u32, x_matrix: u32, x_i: u32, x_j: u32 } }
 params! { struct SortParams { length: u32, q: u32 } }
-params! { struct GatherParams { length: u32, q: u32, offset: u32, count: u32 } }
+params! { struct GatherParams { length: u32, q: u32, offset: u32 } }
 params! { struct SignsParams { length: u32, rows: u32, q: u32, ordered: u32, y_row: u32, y_column: u32 } }
 
 /// A source whose workgroups have work of their own, and not a number per thread.
@@ -194,29 +194,28 @@ pub fn svd_in_sweeps(encoder: &mut Encoder, a: &Tensor<f32>, sweeps: usize) -> R
     sweep(encoder, &rows, [count, q], sweeps, &status)?;
     let (s, order) = sort(encoder, &rows, &scale, [count, q, q], [2 * q * q, 2 * q, 1])?;
     let s = s.reshape(a.tensor.shape().without_last().with_last(q))?;
-    let gather = |encoder: &mut Encoder, offset: usize, count: usize| {
-        let y = Tensor::<f32>::uninit(&context, a.shape(count, q))?;
-        let params = GatherParams { length: y.len() as u32, q: q as u32, offset: offset as u32, count: count as u32 };
+    let gather = |encoder: &mut Encoder, offset: usize| {
+        let y = Tensor::<f32>::uninit(&context, a.shape(q, q))?;
+        let params = GatherParams { length: y.len() as u32, q: q as u32, offset: offset as u32 };
         encoder.dispatch(&SVD_GATHER, &params, &[&rows as &dyn Bind, &order, &y], [y.len(), 1, 1])?;
         Ok::<_, Error>(y)
     };
-
-    // Q·X, the left vectors of the tall matrix, and Y, its right ones: orthogonal to rounding, also where a singular value is 0. Where there are many of these,
-    // the rotations that made X have left it less orthogonal.
-    let orthogonal = |encoder: &mut Encoder, of: Matrices<'_>, ordered: bool, [y_row, y_column]: [usize; 2]| {
+    // X and W are as orthogonal as rotations left them, and where a singular value is 0, W is not. Reflections make vectors of them that are so to rounding.
+    let orthogonal = |encoder: &mut Encoder, of: &Tensor<f32>, length: usize, ordered: bool, [y_row, y_column]: [usize; 2]| {
+        let of = Matrices { tensor: of, count, rows: q, columns: q };
         let vectors = Reflections::of(encoder, of)?.columns(encoder, of, q)?;
-        let y = Tensor::<f32>::uninit(&context, a.shape(of.rows, q))?;
-        let [length, rows, q, y_row, y_column] = [y.len(), of.rows, q, y_row, y_column].map(|number| number as u32);
-        let params = SignsParams { length, rows, q, ordered: u32::from(ordered), y_row, y_column };
+        let y = Tensor::<f32>::uninit(&context, a.shape(length, q))?;
+        let [length, rows, q, y_row, y_column] = [y.len(), length, q, y_row, y_column].map(|number| number as u32);
+        let params = SignsParams { length, rows, q, ordered: ordered.into(), y_row, y_column };
         encoder.dispatch(&SVD_SIGNS, &params, &[&vectors as &dyn Bind, of.tensor, &by_norm, &y], [y.len(), 1, 1])?;
         Ok::<_, Error>(y)
     };
-    let (x, w) = (gather(encoder, q, p)?, gather(encoder, 0, q)?);
-    let left = orthogonal(encoder, Matrices { tensor: &x, ..of_tall }, false, [q, 1])?;
+    // Q·X, the left vectors of the tall matrix, and Y, its right ones.
+    let (x, w) = (gather(encoder, q)?, gather(encoder, 0)?);
+    let left = orthogonal(encoder, &x, p, false, [q, 1])?;
     let of_left = Matrices { tensor: &left, ..of_tall };
     reflections.apply(encoder, of_left)?;
-    let of_w = Matrices { tensor: &w, count, rows: q, columns: q };
-    let right = orthogonal(encoder, of_w, true, if wide { [q, 1] } else { [1, q] })?;
+    let right = orthogonal(encoder, &w, q, true, if wide { [q, 1] } else { [1, q] })?;
 
     let (u, vt) = if wide { (right, of_left.copy(encoder, [q, p], true)?) } else { (left, right) };
     status.scan(encoder, &s, false)?;

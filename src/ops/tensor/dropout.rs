@@ -141,7 +141,7 @@ pub fn dropout_cpu(x: &[f32], rate: f32, seed: u64) -> Result<Vec<f32>> {
 /// # Errors
 /// As [`dropout`].
 pub fn relu_dropout_cpu(x: &[f32], rate: f32, seed: u64) -> Result<Vec<f32>> {
-    kept(x.iter().map(|x| x.max(0.0)), rate, seed)
+    kept(x.iter().map(|&x| if x > 0.0 { x } else { 0.0 }), rate, seed)
 }
 
 /// The CPU twin of [`relu_dropout_backward`]: the same bits.
