@@ -292,11 +292,11 @@ pub fn plan(product: Product, units: &[MatrixUnit], direct: bool) -> &'static Fo
     match (few, product.of_quads()) {
         (true, quads) if b_along_k => [&MATMUL_GEMV, &MATMUL_GEMV_QUADS][usize::from(quads)],
         (true, quads) => [&MATMUL_GEMV_COLUMNS, &MATMUL_GEMV_COLUMNS_QUADS][usize::from(quads)],
-        (false, true) => on_units(product, units).unwrap_or(match direct {
-            true => &MATMUL_DIRECT,
-            false => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
+        (false, quads) => on_units(product, units).filter(|_| quads).unwrap_or(match (direct, quads) {
+            (true, _) => &MATMUL_DIRECT,
+            (false, true) => [&MATMUL_QUADS, &MATMUL_LARGE][usize::from(product.is_large())],
+            (false, false) => &MATMUL,
         }),
-        (false, false) => [&MATMUL, &MATMUL_DIRECT][usize::from(direct)],
     }
 }
 
