@@ -1,44 +1,21 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A SIMD-group
 // makes ROWS rows × TILE_Y tokens: each lane takes every 32nd word of the rows. The sixteen products of a word are ±x or 0, so exact. They are added
 // in order, scaled, and added to what the lane has; lanes are added in their order, as in wgsl/bitnet/bitlinear_float_gemv.wgsl: the same bits for any
-// ROWS and TILE_Y. `ALIGNED` is 1 where the rows of a are whole quads, 2 where they are whole words, and 3 where those have their quads by place
-// (wgsl/tensor/quads_by_place.wgsl).
+// ROWS and TILE_Y. `ALIGNED` is 1 where the rows of a are whole quads, 2 where they are whole words.
 struct Params { uint m, n, k, words, groups, group_words, transposed, add, biased, activation; };
 
 // A SIMD-group's sums: of row r and token t, number t·ROWS + r.
 #define SUMS (ROWS * TILE_Y)
 static_assert(SUMS <= 32, "a lane adds up one sum");
 
-// The codes of a word at even or at odd places, four in each of two halves, each half with the bits of 1024. These count its last bits, so with one field
-// of codes left in place, a half is 1024 + code·4^f.
-static inline uint biased(uint codes) { return codes | 0x64006400u; }
-
-// Field f of two such halves as value = code - 1, in exact steps: no conversion, and a shift for eight weights.
-static inline float2 values(uint halves, uint f) {
-    const float2 v = float2(as_type<half2>(halves & (0x64006400u | 0x00030003u << (2u * f))));
-    const float one = as_type<float>((127u - 2u * f) << 23);
-    return fma(v, float2(one), float2(-1024.0f * one - 1.0f));
-}
-
-// Quad f of a word.
-static inline float4 weights(uint even, uint odd, uint f) {
-    const float2 first = values(even, f), second = values(odd, f);
-    return float4(first.x, second.x, first.y, second.y);
-}
-
 // Quad f of word i of a token, 0 where there is none.
 static inline float4 activations(device const X4* a, uint token, uint i, uint f, uint k) {
-    if (ALIGNED == 3) return float4(a[(4u * token + f) * (k / 16u) + i]);
     if (ALIGNED == 2) return float4(a[token * (k / 4u) + 4u * i + f]);
     const uint at = 16u * i + 4u * f;
     if (ALIGNED == 1) return at < k ? float4(a[(token * k + at) / 4u]) : float4(0.0f);
     float4 x = float4(0.0f);
     for (uint j = 0; j < 4; ++j) x[j] = at + j < k ? float(((device const X*)a)[token * k + at + j]) : 0.0f;
     return x;
-}
-
-static inline float dot_in_order(float4 w, float4 x, float sum) {
-    return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
 }
 
 [[max_total_threads_per_threadgroup(THREADS)]]

@@ -1,17 +1,18 @@
-//! Ternary matrices times activations in floats: as [`bitlinear_float_cpu`](crate::bitnet::bitlinear_float_cpu), but that a sum is scaled once for a group
-//! of columns, when all of it has been added.
+//! Ternary matrices times activations in block floating point: the bits of [`bitlinear_rounded_cpu`](crate::bitnet::bitlinear_rounded_cpu).
 //!
-//! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing is added up across a vector. Products are ±x or 0, and so
-//! exact; a token's are added in the order of the columns, whatever other tokens share the weights that are decoded for it.
+//! The sixteen rows of a vector (see [`InterleavedTernary`]) meet the same activation, so nothing is added up across a vector. The sum of a block of
+//! columns is exact; it is scaled, and these are added in the order of the columns.
 
 use super::ternary::by_blocks;
 use crate::{
     error::{Error, Result},
+    ops::bitnet::{round_activations_cpu, rounded_block},
     weights::ternary::{
         interleaved::{InterleavedTernary, LANES, Lanes},
         layout::{CODES_PER_WORD, bit},
     },
 };
+use rayon::prelude::*;
 use std::ops::Range;
 
 /// The rows of `table` `[vocab, columns]` that `tokens` name, as `[tokens, columns]`: the bits of
@@ -39,12 +40,13 @@ type Column = [f32; CODES_PER_WORD];
 /// Tokens that share decoded weights.
 const TOGETHER: usize = 4;
 
-/// `x` `[tokens, columns]` times `w` `[rows, columns]` as `[tokens, rows]`.
-pub fn bitlinear(x: &[f32], w: &InterleavedTernary) -> Result<Vec<f32>> {
+/// `x` `[tokens, columns]`, rounded, times `w` `[rows, columns]` as `[tokens, rows]`.
+pub fn bitlinear(mut x: Vec<f32>, w: &InterleavedTernary) -> Result<Vec<f32>> {
     let columns = w.columns();
     if columns == 0 || !x.len().is_multiple_of(columns) {
         return Err(Error::Length { shape: [x.len() / columns.max(1), columns].into(), found: x.len() });
     }
+    x.par_chunks_mut(columns).try_for_each(|row| round_activations_cpu(row, columns, rounded_block(w.group())))?;
     if x.is_empty() {
         return Ok(Vec::new());
     }
@@ -77,12 +79,16 @@ fn multiply(x: &[Column], w: &InterleavedTernary, blocks: Range<usize>, y: &mut 
 #[inline(always)]
 fn tile<const T: usize>(x: [&[Column]; T], w: &InterleavedTernary, block: usize, y: &mut [f32], width: usize, i: usize) {
     let (words, scales) = w.block(block);
+    let block_words = rounded_block(w.group()) / CODES_PER_WORD;
     let mut all = [[0f32; LANES]; T];
     for (group, scales) in scales.iter().enumerate() {
-        let range = w.group_range(group);
-        let sums = sums::<T>(&words[range.clone()], x.map(|x| &x[range.clone()]));
-        for (all, sums) in all.iter_mut().zip(&sums) {
-            (0..LANES).for_each(|lane| all[lane] += sums[lane] * scales[lane]);
+        let of_group = w.group_range(group);
+        for first in of_group.clone().step_by(block_words) {
+            let range = first..(first + block_words).min(of_group.end);
+            let sums = sums::<T>(&words[range.clone()], x.map(|x| &x[range.clone()]));
+            for (all, sums) in all.iter_mut().zip(&sums) {
+                (0..LANES).for_each(|lane| all[lane] += sums[lane] * scales[lane]);
+            }
         }
     }
     for (t, all) in all.iter().enumerate() {
@@ -115,22 +121,17 @@ fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[f32; LANES]; T]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::ternary::{packed::PackedTernary, scales::Scales};
+    use crate::{
+        ops::bitnet::bitlinear_rounded_cpu,
+        weights::ternary::{packed::PackedTernary, scales::Scales},
+    };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-    /// Sums in the order that is promised, of one token alone.
+    /// What the twins make of one token alone.
     fn plainly(x: &[f32], w: &PackedTernary) -> Vec<u32> {
-        let size = w.group().unwrap_or(w.columns());
-        let scales = w.row_scales();
-        let groups = scales.len() / w.rows();
-        let row = |row: usize| {
-            let group = |group: usize| {
-                let columns = group * size..((group + 1) * size).min(w.columns());
-                columns.fold(0f32, |sum, column| sum + f32::from(w.value(row, column)) * x[column])
-            };
-            (0..groups).fold(0f32, |all, g| all + group(g) * scales[row * groups + g])
-        };
-        (0..w.rows()).map(|r| row(r).to_bits()).collect()
+        let mut x = x.to_vec();
+        round_activations_cpu(&mut x, w.columns(), rounded_block(w.group())).unwrap();
+        bitlinear_rounded_cpu(&x, w).unwrap().into_iter().map(f32::to_bits).collect()
     }
 
     #[test]
@@ -152,13 +153,15 @@ mod tests {
     #[test]
     fn a_token_has_the_same_bits_in_any_company() {
         let mut rng = StdRng::seed_from_u64(3);
-        let shapes: [(usize, usize, usize, Option<usize>); 6] = [
+        let shapes: [(usize, usize, usize, Option<usize>); 8] = [
             (1, 1, 1, None),
             (0, 3, 5, None),
             (3, 20, 300, Some(128)),
             (9, 33, 256, Some(64)),
             (4, 16, 40, Some(16)),
             (6, 70, 129, Some(128)),
+            (5, 18, 520, Some(256)),
+            (2, 17, 400, None),
         ];
         for (m, rows, columns, size) in shapes {
             let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
@@ -171,12 +174,12 @@ mod tests {
             };
             let w = PackedTernary::from_values(rows, columns, &values, scales).unwrap();
             let x: Vec<f32> = (0..m * columns).map(|_| rng.random_range(-3.0..3.0)).collect();
-            let y = bitlinear(&x, &InterleavedTernary::of(&w)).unwrap();
+            let y = bitlinear(x.clone(), &InterleavedTernary::of(&w)).unwrap();
             let y: Vec<Vec<u32>> = y.chunks(rows).map(|y| y.iter().map(|v| v.to_bits()).collect()).collect();
             let wanted: Vec<Vec<u32>> = x.chunks(columns).map(|x| plainly(x, &w)).collect();
             assert!(y == wanted, "{m} × {rows} × {columns} by {size:?}");
             if m > 0 {
-                assert!(bitlinear(&x[1..], &InterleavedTernary::of(&w)).is_err() || columns == 1);
+                assert!(bitlinear(x[1..].to_vec(), &InterleavedTernary::of(&w)).is_err() || columns == 1);
             }
         }
     }

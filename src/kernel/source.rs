@@ -210,6 +210,12 @@ macro_rules! spirv {
             include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16-unfused.spv")),
         ]
     };
+    ($name:literal, of one form) => {
+        &[
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f32.spv")),
+            include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", $name, "-Y_f16.spv")),
+        ]
+    };
 }
 pub(crate) use spirv;
 

@@ -155,7 +155,7 @@ impl CpuModel {
         if !self.config.quantized_activations {
             let mut x = norm.map_or_else(|| Ok(x.to_vec()), |gain| transformer::rms_norm_cpu(x, gain, eps))?;
             self.rotate(&mut x, w.columns())?;
-            return cpu::ternary_float::bitlinear(&x, w);
+            return cpu::ternary_float::bitlinear(x, w);
         }
         let quantized = match norm {
             Some(gain) => bitnet::rms_norm_quantize_cpu(x, tokens, gain, eps)?,
@@ -202,7 +202,7 @@ impl CpuModel {
         scale(&mut normed, self.config.logit_scale);
         match self.ends.head() {
             Table::Dense(head) => cpu::dense::gemv(self.isa, &normed, head),
-            Table::Ternary(head) => cpu::ternary_float::bitlinear(&normed, head),
+            Table::Ternary(head) => cpu::ternary_float::bitlinear(normed, head),
         }
     }
 }

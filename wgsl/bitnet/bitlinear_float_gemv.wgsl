@@ -1,5 +1,5 @@
 // y[t, r] = Σ_k a[t, k]·Wq[r, k]·w_scale[r, group of k], on top of y if `add` is not 0, for few tokens t, whose activations are floats. A workgroup
-// makes TILE_X rows × TILE_Y tokens, 1, 4 or 8, LANES lanes four of the rows: each takes every LANES-th word of them. The sixteen products of a word are
+// makes TILE_X rows × TILE_Y tokens, 1 or 4, LANES lanes four of the rows: each takes every LANES-th word of them. The sixteen products of a word are
 // ±x or 0, so exact. They are added in order, scaled, and added to what the lane has; lanes are added in their order: the same for any number of tokens.
 const LANES: u32 = 4u * THREADS / TILE_X;
 
@@ -24,12 +24,12 @@ fn scaled(v: Block, scale: vec4<f32>, sum: Block) -> Block {
     return Block(fma(v.x, scale, sum.x), fma(v.y, scale, sum.y), fma(v.z, scale, sum.z), fma(v.w, scale, sum.w));
 }
 
-fn leave(token: u32, local: u32, sum: Block) {
-    of_lanes[token * THREADS + local] = sum.x;
+fn leave(local: u32, sum: Block) {
+    of_lanes[local] = sum.x;
     if TILE_Y == 1u { return; }
-    of_lanes[(token + 1u) * THREADS + local] = sum.y;
-    of_lanes[(token + 2u) * THREADS + local] = sum.z;
-    of_lanes[(token + 3u) * THREADS + local] = sum.w;
+    of_lanes[THREADS + local] = sum.y;
+    of_lanes[2u * THREADS + local] = sum.z;
+    of_lanes[3u * THREADS + local] = sum.w;
 }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
@@ -39,7 +39,6 @@ fn bitlinear_float_gemv(group: Group, ids: Ids) {
     let token = group.id.y * TILE_Y;
     // Tokens of four rows each.
     var sum = Block();
-    var more = Block();
     // Rows that do not exist are read as the last one, and not written.
     let last = params.n - 1u;
     let rows = vec4<u32>(min(row, last), min(row + 1u, last), min(row + 2u, last), min(row + 3u, last));
@@ -49,17 +48,13 @@ fn bitlinear_float_gemv(group: Group, ids: Ids) {
         let at = rows * params.groups + vec4<u32>(word / params.group_words);
         let scale = vec4<f32>(w_scale[at.x], w_scale[at.y], w_scale[at.z], w_scale[at.w]);
         var of_word = Block();
-        var more_of_word = Block();
         for (var f = 0u; f < 4u; f += 1u) {
             let quads = Block(weights(w.x, f), weights(w.y, f), weights(w.z, f), weights(w.w, f));
             of_word = of_tokens(quads, token, 16u * word + 4u * f, of_word);
-            if TILE_Y > 4u { more_of_word = of_tokens(quads, token + 4u, 16u * word + 4u * f, more_of_word); }
         }
         sum = scaled(of_word, scale, sum);
-        if TILE_Y > 4u { more = scaled(more_of_word, scale, more); }
     }
-    leave(0u, ids.local, sum);
-    if TILE_Y > 4u { leave(4u, ids.local, more); }
+    leave(ids.local, sum);
     workgroupBarrier();
     // Lane i adds up row i % 4 of token i / 4.
     if lane < 4u * TILE_Y {

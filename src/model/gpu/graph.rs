@@ -16,7 +16,7 @@ use crate::{
         layers::{GpuEnds, GpuLayer, GpuTable},
     },
     ops::{
-        bitnet::{self, Layout, Norm, QuantizedActivations},
+        bitnet::{self, Layout, Norm, QuantizedActivations, RoundedActivations},
         tensor,
         transformer::{self, Draws, KvCache, NewTokens, Penalties, SampleOptions, sample::Searches},
     },
@@ -256,15 +256,15 @@ pub(super) struct Scratch {
 enum Prepared {
     /// Normed and quantised.
     Quantized(QuantizedActivations),
-    /// Of a model that does not quantise its activations, `[rows, columns]` each: normed, and room for the product; the same where there is no norm.
-    Floats { normed: Tensor<f32>, room: Tensor<f32>, rotation: Option<Rotation> },
+    /// Of a model that does not quantise its activations: normed, `[rows, columns]`, where there is a norm, and rounded for the product.
+    Floats { normed: Option<Tensor<f32>>, rounded: RoundedActivations, rotation: Option<Rotation> },
 }
 
 impl Prepared {
     fn tokens(&self) -> usize {
         match self {
             Self::Quantized(x) => x.tokens(),
-            Self::Floats { room, .. } => room.shape().as_matrix().0,
+            Self::Floats { rounded, .. } => rounded.tokens(),
         }
     }
 }
@@ -338,28 +338,36 @@ impl GpuModel {
         let normed = self.layout(c.hidden, |layer| grouped(&layer.qkv) || grouped(&layer.gate_up));
         let attended = self.layout(width, |layer| layer.output.group().is_some());
         let gated = self.layout(c.intermediate, |layer| layer.down.group().is_some());
+        let group = |matrix: fn(&GpuLayer) -> Option<usize>| self.layers.first().and_then(matrix);
+        let of_normed = group(|layer| layer.qkv.matrices().first().and_then(|w| w.group()));
+        let [of_attended, of_gated] = [group(|layer| layer.output.group()), group(|layer| layer.down.group())];
         Ok(Scratch {
             x,
-            normed: self.prepared(rows, c.hidden, normed, |_| true)?,
+            normed: self.prepared([rows, c.hidden], normed, of_normed, |_| true)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
             attended: Tensor::uninit(context, [rows, width])?,
-            attended_q: self.prepared(rows, width, attended, |layer| layer.attention_norm.is_some())?,
+            attended_q: self.prepared([rows, width], attended, of_attended, |layer| layer.attention_norm.is_some())?,
             gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
             hidden: Tensor::uninit(context, [rows, c.intermediate])?,
-            gated: self.prepared(rows, c.intermediate, gated, |layer| layer.gated_norm.is_some())?,
+            gated: self.prepared([rows, c.intermediate], gated, of_gated, |layer| layer.gated_norm.is_some())?,
             added: c.post_norms.then(|| Tensor::uninit(context, [rows, c.hidden])).transpose()?,
         })
     }
 
-    /// Room for what goes into a linear layer, which has a norm before it where `normed` says so.
-    fn prepared(&self, rows: usize, columns: usize, layout: Layout, normed: impl Fn(&GpuLayer) -> bool) -> Result<Prepared> {
+    /// Room for what goes into a linear layer of this layout, or of this group, which has a norm before it where `normed` says so.
+    fn prepared(
+        &self,
+        [rows, columns]: [usize; 2],
+        layout: Layout,
+        group: Option<usize>,
+        normed: impl Fn(&GpuLayer) -> bool,
+    ) -> Result<Prepared> {
         if self.config.quantized_activations {
             return Ok(Prepared::Quantized(QuantizedActivations::uninit(&self.context, rows, columns, layout)?));
         }
-        let floats = || Tensor::uninit(&self.context, [rows, columns]);
-        let room = floats()?;
-        let normed = if self.layers.iter().any(normed) { floats()? } else { room.clone() };
-        Ok(Prepared::Floats { normed, room, rotation: self.rotations.get(&columns).cloned() })
+        let normed = self.layers.iter().any(normed).then(|| Tensor::uninit(&self.context, [rows, columns])).transpose()?;
+        let rounded = RoundedActivations::uninit(&self.context, rows, columns, bitnet::rounded_block(group))?;
+        Ok(Prepared::Floats { normed, rounded, rotation: self.rotations.get(&columns).cloned() })
     }
 
     /// The layout of activations for matrices of which some, or none, are scaled by groups.
@@ -461,8 +469,8 @@ impl GpuModel {
         match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {
-                let logits = Tensor::uninit(&self.context, [rows, head.rows()])?;
-                bitnet::bitlinear_float_by_row_into(encoder, &normed, head, &logits).map(|()| logits)
+                let rounded = bitnet::round_activations(encoder, &normed, bitnet::rounded_block(head.group()))?;
+                bitnet::bitlinear_rounded(encoder, &rounded, head)
             }
         }
     }
@@ -565,14 +573,17 @@ fn linear(
 ) -> Result<()> {
     let xq = match prepared {
         Prepared::Quantized(xq) => xq,
-        Prepared::Floats { normed, room, rotation } => {
-            if let Some((gain, eps)) = norm {
-                transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
-            }
-            let x = if norm.is_some() { normed } else { x };
+        Prepared::Floats { normed, rounded, rotation } => {
+            let x = match (norm, normed) {
+                (Some((gain, eps)), Some(normed)) => {
+                    transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
+                    normed
+                }
+                _ => x,
+            };
             // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
             rotation.as_ref().map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;
-            return bitnet::bitlinear_float_by_row_in(encoder, x, w, room, y);
+            return product_of_floats(encoder, x, w, rounded, y);
         }
     };
     if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
@@ -583,6 +594,23 @@ fn linear(
         None => bitnet::quantize_activations_into(encoder, x, xq)?,
     }
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
+}
+
+/// The product of activations in floats, by way of `rounded` where its blocks are those of the matrix.
+fn product_of_floats(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    w: &TernaryMatrix,
+    rounded: &RoundedActivations,
+    y: Out<'_, f32>,
+) -> Result<()> {
+    let block = bitnet::rounded_block(w.group());
+    if block != rounded.block() {
+        let rounded = bitnet::round_activations(encoder, x, block)?;
+        return bitnet::bitlinear_rounded_into(encoder, &rounded, w, y);
+    }
+    bitnet::round_activations_into(encoder, x, rounded)?;
+    bitnet::bitlinear_rounded_into(encoder, rounded, w, y)
 }
 
 /// Records the choice of the tokens that follow the last ones of `input`, of which there are logits.

@@ -16,7 +16,6 @@ use crate::{
     ops::tensor::{
         epilogue::Epilogue,
         matmul_kernels::{Forms, Product, STORE, large_tile, metal_tile, metal_tile_of_quads, tile},
-        pad_rows::quads_by_place_into,
     },
     params,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
@@ -40,7 +39,6 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BITLINEAR_FLOAT_GEMV_QUADS[1],
     &BITLINEAR_FLOAT_GEMV_ONE[0],
     &BITLINEAR_FLOAT_GEMV_ONE[1],
-    &BITLINEAR_FLOAT_GEMV_BY_PLACE,
 ];
 
 /// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes a quad of each word, or, for one token, whole words.
@@ -145,20 +143,6 @@ static BITLINEAR_FLOAT_GEMV_ONE: Forms = forms(
     &[gemv_of!("bitnet/whole_words", 1), metal(8, 1, &[("ROWS", 8), ("ALIGNED", 2)])],
 );
 
-/// For more tokens, eight at once, of rows that are whole words.
-static BITLINEAR_FLOAT_GEMV_BY_PLACE: Kernel = Kernel::trusted(
-    "bitlinear_float_gemv_by_place",
-    Params::FIELDS,
-    BINDINGS.split_at(4).0,
-    &[
-        gemv_of!("bitnet/words_by_place", 8),
-        // Registers of Apple's GPUs would spill with eight.
-        metal(4, 4, &[("ROWS", 4), ("ALIGNED", 3)]),
-    ],
-)
-.entry("bitlinear_float_gemv")
-.fill(STORE);
-
 /// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.
 const GEMV_TOKENS: usize = 8;
 
@@ -188,8 +172,8 @@ fn are_words(k: usize) -> bool {
     k > 0 && k.is_multiple_of(CODES_PER_WORD)
 }
 
-/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised
-/// (W1.58A16); [`bitlinear`](super::bitlinear()) quantises them, and is faster.
+/// y = x·Wᵀ: `x` `[.., k]` as it is, `w` `[rows, k]` with any scales; gives `[.., rows]`. [`bitlinear_rounded`](super::bitlinear_rounded()), for models
+/// whose activations are not quantised (W1.58A16), is faster, and so is [`bitlinear`](super::bitlinear()), which quantises them.
 ///
 /// Sums are `f32`. Up to eight tokens, sixteen products at a time, which are ±x or 0 and so exact, are added in order and scaled once; of these sums
 /// each of 32 lanes adds up every 32nd, and lanes are added in order. For more tokens, weights are β·Wq, and products are added in the order of k (eight at a time on the
@@ -243,53 +227,6 @@ pub fn bitlinear_float_with_into<'y, X: Float, Y: Float>(
     y: impl Into<Out<'y, Y>>,
 ) -> Result<()> {
     record(encoder, "bitlinear_float", x, w, epilogue, y.into(), true)
-}
-
-/// [`bitlinear_float_into`], by sums in the order of those for few tokens however many there are: what comes of a row of `x` is the same bits in any
-/// company. For models, whose sequences are computed alone and in batches.
-///
-/// # Errors
-/// As [`bitlinear_float_into`].
-pub fn bitlinear_float_by_row_into<'y, X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    w: &TernaryMatrix,
-    y: impl Into<Out<'y, Y>>,
-) -> Result<()> {
-    by_row(encoder, x, w, None, y.into())
-}
-
-/// [`bitlinear_float_by_row_into`] with room of the caller, of the shape of `x`, for what many tokens take: for models, whose layers share it.
-///
-/// # Errors
-/// As [`bitlinear_float_into`].
-#[cfg(feature = "models")]
-pub(crate) fn bitlinear_float_by_row_in<'y>(
-    encoder: &mut Encoder,
-    x: &Tensor<f32>,
-    w: &TernaryMatrix,
-    room: &Tensor<f32>,
-    y: impl Into<Out<'y, f32>>,
-) -> Result<()> {
-    by_row(encoder, x, w, Some(room), y.into())
-}
-
-fn by_row<X: Float, Y: Float>(
-    encoder: &mut Encoder,
-    x: &Tensor<X>,
-    w: &TernaryMatrix,
-    room: Option<&Tensor<X>>,
-    y: Out<'_, Y>,
-) -> Result<()> {
-    let (product, params) = prepare("bitlinear_float_by_row", x, w, &Epilogue::new(), &y, true)?;
-    let Product { m, n, k, .. } = product;
-    let grid = [n, m, 1];
-    if m > GEMV_TOKENS && are_words(k) {
-        let room = room.cloned().map_or_else(|| Tensor::uninit(encoder.context(), [m, k]), Ok)?;
-        quads_by_place_into(encoder, x, k / CODES_PER_WORD, &room)?;
-        return encoder.dispatch(&BITLINEAR_FLOAT_GEMV_BY_PLACE, &params, &[&room, &w.codes, &w.scales, y.tensor()], grid);
-    }
-    encoder.dispatch(&gemv_forms(m, k)[0], &params, &[x, &w.codes, &w.scales, y.tensor()], grid)
 }
 
 /// dx = dy·W: the gradient of a BitLinear for its input, straight through its quantisers. `dy` is `[.., rows]`; gives `[.., k]`. The weights are decoded

@@ -8,6 +8,7 @@ pub(crate) mod bitlinear;
 pub(crate) mod bitlinear_float;
 pub(crate) mod bitlinear_int;
 pub(crate) mod bitlinear_int_quantized;
+pub(crate) mod bitlinear_rounded;
 mod bitlinear_kernels;
 mod decoded;
 pub(crate) mod dequantize;
@@ -33,6 +34,7 @@ pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
+pub(crate) mod round_activations;
 mod row_quantizer;
 
 pub use activations::{HostActivations, Layout, MAX_FEATURES, QuantizedActivations};
@@ -43,6 +45,7 @@ family!(
     bitlinear_float,
     bitlinear_int,
     bitlinear_int_quantized,
+    bitlinear_rounded,
     dequantize,
     dequantize_int,
     fake_quantize_activations,
@@ -63,5 +66,6 @@ family!(
     quantize_weights_by_group,
     quantize_weights_int,
     rms_norm_fake_quantize,
-    rms_norm_quantize
+    rms_norm_quantize,
+    round_activations
 );

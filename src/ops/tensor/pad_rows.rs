@@ -40,21 +40,9 @@ pub(super) const KERNELS: &[&Kernel] = &[&PAD_ROWS, &QUADS_BY_PLACE];
 pub(crate) fn quads_by_place<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, blocks: usize) -> Result<Tensor<T>> {
     let (tokens, columns) = x.shape().as_matrix();
     let y = Tensor::uninit(encoder.context(), [tokens, columns])?;
-    quads_by_place_into(encoder, x, blocks, &y)?;
-    Ok(y)
-}
-
-/// [`quads_by_place`] into a tensor of the caller, of the shape of `x`.
-///
-/// # Errors
-/// [`Error::Shape`] if it has another.
-pub(crate) fn quads_by_place_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, blocks: usize, y: &Tensor<T>) -> Result<()> {
-    let (tokens, columns) = x.shape().as_matrix();
-    if y.shape().as_matrix() != (tokens, columns) {
-        return Err(Error::Shape { op: "quads_by_place", what: "y", expected: x.shape().to_string(), found: y.shape() });
-    }
     let params = QuadsParams { tokens: tokens as u32, blocks: blocks as u32, quads: (columns / 4 / blocks.max(1)) as u32 };
-    encoder.dispatch(&QUADS_BY_PLACE, &params, &[x, y], [tokens * columns / 4, 1, 1])
+    encoder.dispatch(&QUADS_BY_PLACE, &params, &[x, &y], [tokens * columns / 4, 1, 1])?;
+    Ok(y)
 }
 
 /// `x` `[m, k]` with zeros after every row, `[m, columns]`.

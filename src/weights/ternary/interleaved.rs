@@ -62,6 +62,11 @@ impl InterleavedTernary {
         row_words(self.columns)
     }
 
+    /// Columns that share a scale, where not all do.
+    pub fn group(&self) -> Option<usize> {
+        self.group
+    }
+
     /// Scales in a row.
     pub fn groups(&self) -> usize {
         groups(self.columns, self.group)

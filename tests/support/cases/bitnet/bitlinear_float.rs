@@ -31,53 +31,6 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// However many tokens there are: within the bounds of the product, and each the same bits as alone.
-pub fn by_row() -> Vec<Case> {
-    let shapes =
-        [(1, 20, 50, None), (9, 20, 50, Some(16)), (21, 9, 1100, Some(128)), (70, 33, 256, Some(64)), (10, 3, 1, None), (9, 2, 0, None)];
-    let mut cases: Vec<_> = shapes.into_iter().map(|(m, rows, columns, size)| by_row_of::<f32, f32>(m, rows, columns, size)).collect();
-    // Rows of more words than there are lanes, of every rest, in whole quads and not.
-    for (columns, size) in [(513, Some(16)), (528, Some(128)), (1043, None), (1600, Some(48))] {
-        cases.extend([by_row_of::<f32, f32>(35, 67, columns, size), by_row_of::<f16, f32>(35, 67, columns, size)]);
-        cases.extend([by_row_of::<f32, f16>(11, 67, columns, size), by_row_of::<f16, f16>(11, 67, columns, size)]);
-    }
-    cases
-}
-
-fn by_row_of<X: Float, Y: Float>(m: usize, rows: usize, columns: usize, size: Option<usize>) -> Case {
-    let mut rng = rng((rows + columns) as u64);
-    let scales = match size {
-        Some(size) => Scales::Groups { size, scales: floats(&mut rng, rows * columns.div_ceil(size), 1.0) },
-        None => Scales::Tensor(0.7),
-    };
-    let w = ternary_with(&mut rng, rows, columns, scales);
-    let product = Product { shape: [m, rows, columns], dense: w.dequantize(), roundings: 2.0 };
-    let x = convert::<X>(&floats(&mut rng, m * columns, 1.0));
-    let wanted: Vec<Near> = (0..m * rows).map(|i| product.forward(&x, i)).collect();
-    let check = move |got: &[Data], _| {
-        let all = got[0].to_f32();
-        let alone: Vec<f32> = got[1..].iter().flat_map(Data::to_f32).collect();
-        if all.iter().map(|v| v.to_bits()).ne(alone.iter().map(|v| v.to_bits())) {
-            return Err("a row has other bits alone".into());
-        }
-        got[0].check_near(wanted.iter().copied())
-    };
-    let record = move |r: &mut Recorder| {
-        let w = w.upload(r.encoder.context())?;
-        let (all, y) = (r.upload(&x, [m, columns])?, r.output::<Y>([m, rows])?);
-        bitnet::bitlinear_float_by_row_into(&mut r.encoder, &all, &w, &y)?;
-        r.watch_all(&y);
-        for token in 0..m {
-            let (row, y) = (r.upload(&x[token * columns..][..columns], [1, columns])?, r.output::<Y>([1, rows])?);
-            bitnet::bitlinear_float_by_row_into(&mut r.encoder, &row, &w, &y)?;
-            r.watch_all(&y);
-        }
-        Ok(())
-    };
-    let name = format!("{m} × {rows} × {columns} by {size:?}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
-    Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
-}
-
 /// Every kernel that finishes products by every type of float, with every activation and a bias or none.
 pub fn finished() -> Vec<Case> {
     use Activation::*;

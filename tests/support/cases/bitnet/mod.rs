@@ -4,6 +4,7 @@ mod bitlinear;
 mod bitlinear_float;
 mod bitlinear_int;
 mod bitlinear_int_quantized;
+mod bitlinear_rounded;
 mod decoded;
 mod dequantize;
 mod dequantize_int;
@@ -34,7 +35,6 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear", Kernels, bitlinear::cases),
     ("bitnet::bitlinear_add", Kernels, bitlinear::adding),
     ("bitnet::bitlinear_float", KernelsAndTwin, bitlinear_float::cases),
-    ("bitnet::bitlinear_float_by_row", Kernels, bitlinear_float::by_row),
     ("bitnet::bitlinear_float_with", Wgsl, bitlinear_float::finished),
     ("bitnet::bitlinear_groups", KernelsAndTwin, bitlinear::groups),
     ("bitnet::bitlinear_groups_with", Kernels, bitlinear::groups_finished),
@@ -42,6 +42,7 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_int_quantized", KernelsAndTwin, bitlinear_int_quantized::cases),
     ("bitnet::bitlinear_int_quantized_with", Kernels, bitlinear_int_quantized::finished),
     ("bitnet::bitlinear_int_with", Wgsl, bitlinear_int::finished),
+    ("bitnet::bitlinear_rounded", Kernels, bitlinear_rounded::cases),
     ("bitnet::bitlinear_with", Kernels, bitlinear::finished),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),

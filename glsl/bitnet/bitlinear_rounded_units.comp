@@ -1,0 +1,151 @@
+// y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, on a matrix unit for
+// halves; for many tokens t, whose activations are in block floating point (wgsl/bitnet/round_activations.wgsl): pairs of halves, 32 columns of both in turn.
+// A block's sum is exact, whatever the order; it is scaled, which rounds, and these are added in order: the same bits as by any other kernel. codes is
+// [rows, words] words of sixteen codes, y [tokens, rows]. A workgroup computes TILE_X rows × TILE_Y tokens, a subgroup DOWN × ACROSS matrices of SIDE × SIDE
+// of them. 32 columns are in workgroup memory at a time, and those that follow are loaded while these are multiplied.
+// WGSL cannot multiply a matrix by what its rows and columns are scaled by.
+layout(local_size_x = WG_X, local_size_y = WG_Y, local_size_z = WG_Z) in;
+layout(push_constant) uniform Params { uint m; uint n; uint blocks; uint words; uint block_words; uint groups; uint group_blocks; uint lanes; uint add; } params;
+layout(std430, set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(std430, set = 0, binding = 1) readonly buffer Codes { uint codes[]; };
+layout(std430, set = 0, binding = 2) readonly buffer WScale { float w_scale[]; };
+layout(std430, set = 0, binding = 3) readonly buffer Units { float units[]; };
+layout(std430, set = 0, binding = 4) buffer Output { Y y[]; };
+
+// Eight halves are a unit of what is staged. 32 columns of a row, and of both halves of a token, and a unit more, so that eight lines meet no bank twice.
+const int ROW = 4, ROW_PITCH = 5;
+const int TOKEN = 8, TOKEN_PITCH = 9;
+const int TOKENS = TILE_X * ROW_PITCH;
+const int SUBGROUPS_ACROSS = TILE_X / (ACROSS * SIDE);
+// Floats, and sixteen bytes more, from one token to the next of a subgroup's outputs.
+const int OUTPUTS = ACROSS * SIDE + 4;
+const int STAGED = TOKENS + TILE_Y * TOKEN_PITCH;
+const int STORED = THREADS / LANES * SIDE * OUTPUTS / 4;
+
+// Rows, then tokens; in the end each subgroup's outputs.
+shared uvec4 staged[STAGED > STORED ? STAGED : STORED];
+// What a block's sums are multiplied by: of rows, then of tokens.
+shared float scales[TILE_X + TILE_Y];
+
+#define MATRIX(type, use) coopmat<type, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUse##use>
+
+const int WORDS_EACH = TILE_X * 2 / THREADS;
+const int UNITS_EACH = TILE_Y * TOKEN / THREADS;
+const int SCALES_EACH = (TILE_X + TILE_Y) / THREADS;
+
+// Loads a thread's share of the 32 columns of number `step`. Beyond the end of a row codes are whatever they are: activations are zeros there.
+#define LOAD(step) { \
+    [[unroll]] for (int i = 0; i < WORDS_EACH; i++) \
+        next_codes[i] = codes[rows_of[i] + min(2 * (step) + uint(local % 2), params.words - 1)]; \
+    [[unroll]] for (int i = 0; i < UNITS_EACH; i++) next_x[i] = x[tokens_of[i] + min(step, steps - 1) * TOKEN]; \
+}
+
+// Loads a thread's share of what a block is scaled by.
+#define LOAD_SCALES(block) { \
+    uint b = min(block, params.blocks - 1); \
+    [[unroll]] for (int i = 0; i < SCALES_EACH; i++) { \
+        int at = local + i * THREADS; \
+        next_scales[i] = at < TILE_X ? w_scale[min(row0 + at, params.n - 1) * params.groups + b / params.group_blocks] \
+            : 256.0 * units[min(token0 + at - TILE_X, params.m - 1) * params.blocks + b]; \
+    } \
+}
+
+// Two codes, which are in the exponents of halves, as values -1, 0 or 1. Code·2^-14 becomes code, and loses 1.
+uint values(uint halves) { return packFloat2x16(unpackFloat2x16(halves & 0x0c000c00u) * float16_t(16384.0) - float16_t(1.0)); }
+
+void main() {
+    int local = int(gl_LocalInvocationIndex);
+    int row0 = int(gl_WorkGroupID.x) * TILE_X;
+    int token0 = int(gl_WorkGroupID.y) * TILE_Y;
+    int subgroup = int(gl_SubgroupID);
+    int lane = int(gl_SubgroupInvocationID);
+    // The first output of a subgroup in the tile.
+    int right = subgroup % SUBGROUPS_ACROSS * ACROSS * SIDE;
+    int down = subgroup / SUBGROUPS_ACROSS * DOWN * SIDE;
+    // A line is 32 columns of a step.
+    uint block_steps = params.block_words / 2;
+    uint steps = params.blocks * block_steps;
+    // Where the lines of a thread begin: rows and tokens that do not exist are read as the last one, and not written.
+    uint rows_of[WORDS_EACH], tokens_of[UNITS_EACH];
+    [[unroll]] for (int i = 0; i < WORDS_EACH; i++) rows_of[i] = min(row0 + (local + i * THREADS) / 2, params.n - 1) * params.words;
+    [[unroll]] for (int i = 0; i < UNITS_EACH; i++)
+        tokens_of[i] = min(token0 + (local + i * THREADS) / TOKEN, params.m - 1) * steps * TOKEN + local % TOKEN;
+    uint next_codes[WORDS_EACH];
+    uvec4 next_x[UNITS_EACH];
+    float next_scales[SCALES_EACH];
+    LOAD(0)
+    LOAD_SCALES(0)
+    MATRIX(float, Accumulator) sums[DOWN][ACROSS];
+    MATRIX(float, Accumulator) totals[DOWN][ACROSS];
+    [[unroll]] for (int i = 0; i < DOWN; i++)
+        [[unroll]] for (int j = 0; j < ACROSS; j++) {
+            sums[i][j] = MATRIX(float, Accumulator)(0.0);
+            totals[i][j] = MATRIX(float, Accumulator)(0.0);
+        }
+
+    for (uint block = 0; block < params.blocks; block++) {
+        [[unroll]] for (int i = 0; i < SCALES_EACH; i++) scales[local + i * THREADS] = next_scales[i];
+        LOAD_SCALES(block + 1)
+        [[dont_unroll]] for (uint step = block * block_steps; step < (block + 1) * block_steps; step++) {
+            [[unroll]] for (int i = 0; i < WORDS_EACH; i++) {
+                uint w = next_codes[i];
+                int at = (local + i * THREADS) / 2 * ROW_PITCH + local % 2 * 2;
+                staged[at] = uvec4(values(w << 10), values(w << 2), values(w << 8), values(w));
+                staged[at + 1] = uvec4(values(w << 6), values(w >> 2), values(w << 4), values(w >> 4));
+            }
+            [[unroll]] for (int i = 0; i < UNITS_EACH; i++)
+                staged[TOKENS + (local + i * THREADS) / TOKEN * TOKEN_PITCH + local % TOKEN] = next_x[i];
+            barrier();
+            LOAD(step + 1)
+            [[unroll]] for (int k = 0; k < 32; k += SIDE) {
+                MATRIX(float16_t, B) b[ACROSS];
+                [[unroll]] for (int j = 0; j < ACROSS; j++)
+                    coopMatLoad(b[j], staged, (right + j * SIDE) * ROW_PITCH + k / 8, ROW_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+                [[unroll]] for (int i = 0; i < DOWN; i++) {
+                    // The first halves, and the second ones.
+                    [[unroll]] for (int part = 0; part < 8; part += 4) {
+                        MATRIX(float16_t, A) a;
+                        coopMatLoad(a, staged, TOKENS + (down + i * SIDE) * TOKEN_PITCH + part + k / 8, TOKEN_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                        [[unroll]] for (int j = 0; j < ACROSS; j++) sums[i][j] = coopMatMulAdd(a, b[j], sums[i][j]);
+                    }
+                }
+            }
+            barrier();
+        }
+        // Every token's row of matrices has the rows' scales, and every row's column those of tokens.
+        MATRIX(float, Accumulator) of_row[ACROSS];
+        [[unroll]] for (int j = 0; j < ACROSS; j++) coopMatLoad(of_row[j], scales, right + j * SIDE, 0, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (int i = 0; i < DOWN; i++) {
+            MATRIX(float, Accumulator) of_token;
+            coopMatLoad(of_token, scales, TILE_X + down + i * SIDE, 0, gl_CooperativeMatrixLayoutColumnMajor);
+            [[unroll]] for (int j = 0; j < ACROSS; j++) {
+                precise MATRIX(float, Accumulator) product = (sums[i][j] * of_token) * of_row[j];
+                precise MATRIX(float, Accumulator) total = totals[i][j] + product;
+                totals[i][j] = total;
+                sums[i][j] = MATRIX(float, Accumulator)(0.0);
+            }
+        }
+        barrier();
+    }
+
+    // By way of workgroup memory, since lanes do not know which outputs of a matrix they hold: SIDE tokens of a subgroup at a time. Lanes are rows.
+    int start = subgroup * SIDE * OUTPUTS;
+    [[unroll]] for (int i = 0; i < DOWN; i++) {
+        [[unroll]] for (int j = 0; j < ACROSS; j++)
+            coopMatStore(totals[i][j], staged, (start + j * SIDE) / 4, OUTPUTS / 4, gl_CooperativeMatrixLayoutRowMajor);
+        subgroupBarrier();
+        [[unroll]] for (int column = 0; column < ACROSS * SIDE; column += LANES) {
+            uint row = row0 + right + column + lane;
+            [[dont_unroll]] for (int t = 0; t < SIDE; t++) {
+                uint token = token0 + down + i * SIDE + t;
+                if (row < params.n && token < params.m) {
+                    int at = start + t * OUTPUTS + column + lane;
+                    float total = uintBitsToFloat(staged[at / 4][at % 4]);
+                    uint index = token * params.n + row;
+                    if (params.add != 0) y[index] = Y(float(y[index]) + total); else y[index] = Y(total);
+                }
+            }
+        }
+        subgroupBarrier();
+    }
+}

@@ -1,0 +1,192 @@
+//! BitLinear with activations in block floating point, y = x·Wᵀ with W = β·Wq: for models whose activations are floats (W1.58A16).
+
+use super::round_activations::{RoundedActivations, RoundedLayout, rounded_block};
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{encoder::Encoder, out::Out, tensor::{Bind, Tensor}},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        needs::MatrixUnit,
+        params::Params as _,
+        source::{Part, Source, Work, glsl, spirv},
+    },
+    ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    params,
+    weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
+    wgsl,
+};
+
+params! {
+    struct Params { m: u32, n: u32, blocks: u32, words: u32, block_words: u32, groups: u32, group_blocks: u32, lanes: u32, add: u32 }
+}
+
+const BINDINGS: &[Binding] = &[read("x", F32), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
+
+/// Threads of a workgroup of the GEMV.
+const THREADS: u32 = 64;
+
+const fn gemv(parts: &'static [Part], tokens: u32, words: u32) -> Source {
+    let work = Work::new(64 * words * tokens, "products", 16 * words * (1 + 4 * tokens), 128 * words * tokens);
+    Source::wgsl(parts).workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(20 * THREADS * tokens)
+}
+
+/// A [`gemv`] by the part that loads codes, so many words at a time.
+macro_rules! gemv_of {
+    ($name:literal, $codes:literal, $tokens:literal, $words:literal) => {
+        Kernel::trusted(
+            $name,
+            Params::FIELDS,
+            BINDINGS,
+            &[gemv(
+                wgsl!["shared/ids", "tensor/matmul_block", "bitnet/bitlinear_float_word", $codes, "bitnet/bitlinear_rounded_gemv"],
+                $tokens,
+                $words,
+            )],
+        )
+        .entry("bitlinear_rounded_gemv")
+    };
+}
+
+static GEMV: Kernel = gemv_of!("bitlinear_rounded_gemv", "bitnet/rounded_words", 1, 1);
+static GEMV_4: Kernel = gemv_of!("bitlinear_rounded_gemv_4", "bitnet/rounded_words", 4, 1);
+static GEMV_QUADS: Kernel = gemv_of!("bitlinear_rounded_gemv_quads", "bitnet/rounded_quads", 1, 4);
+static GEMV_QUADS_4: Kernel = gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
+
+/// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a turn is 32 columns.
+const fn units(source: Source, unit: MatrixUnit, side: u32, [down, across]: [u32; 2]) -> Source {
+    let subgroups = side * side / (down * across * unit.size * unit.size);
+    let (staged, stored) = (14 * 16 * side, subgroups * unit.size * (across * unit.size + 4) * 4);
+    let most = if staged > stored { staged } else { stored };
+    source.workgroup_size([subgroups * unit.lanes, 1, 1]).tile([side, side, 1]).workgroup_bytes(most + 8 * side)
+}
+
+macro_rules! units_of_spirv {
+    ($name:literal, $unit:expr, $side:literal, [$down:literal, $across:literal]) => {
+        Kernel::trusted(
+            $name,
+            Params::FIELDS,
+            &[read("x", U32), read("codes", U32), read("w_scale", F32), read("units", F32), read_write("y", Float("Y"))],
+            &[units(Source::spirv(UNITS_PARTS, spirv!($name, of one form)), $unit, $side, [$down, $across])
+                .constants(&[("DOWN", $down), ("ACROSS", $across)])],
+        )
+        .entry("bitlinear_rounded_units")
+        .matrix_unit($unit)
+    };
+}
+
+const UNITS_PARTS: &[Part] = glsl!["shared/prelude", "bitnet/bitlinear_rounded_units"];
+
+static UNITS_16: Kernel = units_of_spirv!("bitlinear_rounded_units_16", UNIT_16, 64, [2, 2]);
+static UNITS_16_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_16_large", UNIT_16, 128, [2, 4]);
+/// For tests on software adapters.
+static UNITS_8: Kernel = units_of_spirv!("bitlinear_rounded_units_8", UNIT_8, 32, [2, 2]);
+static UNITS_8_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_8_large", UNIT_8, 64, [2, 4]);
+
+pub(super) const KERNELS: &[&Kernel] =
+    &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
+
+/// From so many tiles of 128 × 128 on, they take less time than four times as many of 64 × 64.
+const LARGE_TILES: usize = 64;
+
+/// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised.
+///
+/// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its group's scale, and these products, each rounded, are added in
+/// the order of the columns. So what comes of a row of `x` is the same bits however many there are, by every kernel and on every device.
+///
+/// # Errors
+/// As [`bitlinear_rounded_into`].
+pub fn bitlinear_rounded(encoder: &mut Encoder, x: &RoundedActivations, w: &TernaryMatrix) -> Result<Tensor<f32>> {
+    let y = Tensor::uninit(encoder.context(), [x.tokens(), w.rows()])?;
+    bitlinear_rounded_into(encoder, x, w, &y)?;
+    Ok(y)
+}
+
+/// [`bitlinear_rounded`] into a tensor of the caller, `[.., rows]`.
+///
+/// # Errors
+/// [`Error::Shape`] if `x` or the output does not fit `w`; [`Error::Invalid`] if the blocks of `x` are not those of `w`
+/// ([`rounded_block`](super::rounded_block)).
+pub fn bitlinear_rounded_into<'y, Y: Float>(
+    encoder: &mut Encoder,
+    x: &RoundedActivations,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'y, Y>>,
+) -> Result<()> {
+    let (op, y) = ("bitlinear_rounded", y.into());
+    let (m, n, k, block) = (x.tokens(), w.rows(), w.columns(), x.block());
+    if x.features() != k {
+        return Err(Error::Shape { op, what: "x", expected: format!("[m, {k}]"), found: [m, x.features()].into() });
+    }
+    if block != rounded_block(w.group()) {
+        let what = format!("blocks of {block} columns, for a matrix of {}", rounded_block(w.group()));
+        return Err(Error::Invalid { op, what });
+    }
+    y.check(op, m, n)?;
+    let blocks = k.div_ceil(block);
+    let lanes = lanes(m, blocks);
+    let params = Params {
+        m: m as u32,
+        n: n as u32,
+        blocks: blocks as u32,
+        words: w.row_words() as u32,
+        block_words: (block / CODES_PER_WORD) as u32,
+        groups: (w.scales.len() / n.max(1)) as u32,
+        group_blocks: w.group().map_or(blocks, |size| size / block).max(1) as u32,
+        lanes,
+        add: y.adds().into(),
+    };
+    let (kernel, extent) = match x.layout {
+        RoundedLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
+        RoundedLayout::ByPlace => (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1]),
+    };
+    let (as_floats, bound): (_, [&dyn Bind; 2]) = (x.values.cast::<f32>(), [&w.codes, &w.scales]);
+    match x.layout {
+        RoundedLayout::Halves => encoder.dispatch(kernel, &params, &[&x.values, bound[0], bound[1], &x.units, y.tensor()], extent),
+        RoundedLayout::ByPlace => encoder.dispatch(kernel, &params, &[&as_floats, bound[0], bound[1], y.tensor()], extent),
+    }
+}
+
+/// Lanes that share a row: as many as there are blocks, but at least four for each token, which each of them adds up for a row.
+fn lanes(tokens: usize, blocks: usize) -> u32 {
+    (blocks.next_power_of_two() as u32).clamp(if tokens == 1 { 4 } else { 16 }, 32)
+}
+
+fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
+    let quads = block.is_multiple_of(4 * CODES_PER_WORD) && k.is_multiple_of(block);
+    match (m <= 1, quads) {
+        (true, false) => &GEMV,
+        (false, false) => &GEMV_4,
+        (true, true) => &GEMV_QUADS,
+        (false, true) => &GEMV_QUADS_4,
+    }
+}
+
+fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
+    let large = m > 64 && n.div_ceil(128).saturating_mul(m.div_ceil(128)) >= LARGE_TILES;
+    match (encoder.context().capabilities().matrix_units.contains(&UNIT_16), large) {
+        (true, false) => &UNITS_16,
+        (true, true) => &UNITS_16_LARGE,
+        (false, false) => &UNITS_8,
+        (false, true) => &UNITS_8_LARGE,
+    }
+}
+
+/// The CPU twin of [`bitlinear_rounded`], of one row as [`round_activations_cpu`](super::round_activations_cpu) gives it: the same bits.
+///
+/// # Errors
+/// [`Error::Length`] if it has another length.
+pub fn bitlinear_rounded_cpu(x: &[f32], w: &PackedTernary) -> Result<Vec<f32>> {
+    if x.len() != w.columns() {
+        return Err(Error::Length { shape: [w.columns()].into(), found: x.len() });
+    }
+    let (scales, block) = (w.row_scales(), rounded_block(w.group()));
+    let groups = scales.len() / w.rows().max(1);
+    let group_blocks = w.group().map_or(usize::MAX, |size| size / block);
+    let of_block = |row: usize, b: usize, x: &[f32]| {
+        let sum = x.iter().enumerate().fold(0.0, |sum: f32, (i, x)| sum + f32::from(w.value(row, b * block + i)) * x);
+        sum * scales[row * groups + b / group_blocks]
+    };
+    Ok((0..w.rows()).map(|row| x.chunks(block).enumerate().fold(0.0, |all: f32, (b, x)| all + of_block(row, b, x))).collect())
+}

@@ -1,0 +1,159 @@
+//! round_activations: activations in block floating point, so that sums of ternary products are exact. Wilkinson 1963, *Rounding Errors in Algebraic
+//! Processes*, section 1.3.
+
+use crate::{
+    element::Float,
+    error::{Error, Result},
+    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{Source, Work},
+    },
+    ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
+    params,
+    weights::ternary::layout::CODES_PER_WORD,
+    wgsl,
+};
+
+params! { struct Params { tokens: u32, features: u32, blocks: u32, quads: u32, order: u32 } }
+
+static ROUND_ACTIVATIONS: Kernel = Kernel::trusted(
+    "round_activations",
+    Params::FIELDS,
+    &[read("x", Float("X")), read_write("y", U32), read_write("units", F32)],
+    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/round_activations"])
+        .workgroup_size([256, 1, 1])
+        .workgroup_bytes(1024)
+        .work(Work::new(4, "elements", 32, 12))],
+)
+.flat();
+
+pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS];
+
+/// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
+const BLOCK: usize = 128;
+/// Up to so many tokens passes of a GEMV cost less than the tiles of a matrix unit. H200: docs/performance.md, "Activations in block floating point".
+const GEMV_TOKENS: usize = 16;
+
+/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or so many of them as groups consist of.
+pub fn rounded_block(group: Option<usize>) -> usize {
+    // The greatest common divisor, of a power of two.
+    group.map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
+}
+
+/// How rounded activations lie in memory: as wgsl/bitnet/round_activations.wgsl numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoundedLayout {
+    /// Floats, a block's quads by place.
+    ByPlace = 1,
+    /// Pairs of halves.
+    Halves = 2,
+}
+
+/// Activations on the GPU in block floating point: blocks of columns with a unit each, and multiples of it of up to 16 bits and a sign.
+#[derive(Clone, Debug)]
+pub struct RoundedActivations {
+    pub(super) layout: RoundedLayout,
+    /// `[tokens, blocks, block]`, as `layout` says.
+    pub(super) values: Tensor<u32>,
+    /// `[tokens, blocks]`
+    pub(super) units: Tensor<f32>,
+    pub(super) block: usize,
+    tokens: usize,
+    features: usize,
+}
+
+impl RoundedActivations {
+    /// Activations that an op will write, and can write again, for matrices of this `block` ([`rounded_block`]).
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`]; [`Error::Invalid`] for a block that is not 16, 32, 64 or 128.
+    pub fn uninit(context: &Context, tokens: usize, features: usize, block: usize) -> Result<Self> {
+        if !(CODES_PER_WORD..=BLOCK).contains(&block) || !block.is_power_of_two() {
+            return Err(Error::Invalid { op: "round_activations", what: format!("blocks of {block} columns, not 16, 32, 64 or 128") });
+        }
+        let blocks = features.div_ceil(block);
+        Ok(Self {
+            layout: layout(tokens, block, context.capabilities()),
+            values: Tensor::uninit(context, [tokens, blocks * block])?,
+            units: Tensor::uninit(context, [tokens, blocks])?,
+            block,
+            tokens,
+            features,
+        })
+    }
+
+    /// Rows.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Columns.
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    /// Columns that share a unit.
+    pub fn block(&self) -> usize {
+        self.block
+    }
+}
+
+/// The layout of what the best kernel for so many tokens takes.
+fn layout(tokens: usize, block: usize, capabilities: &Capabilities) -> RoundedLayout {
+    let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
+    // A turn of the unit's kernel is 32 columns.
+    if on_units && !capabilities.software && tokens > GEMV_TOKENS && block >= 32 { RoundedLayout::Halves } else { RoundedLayout::ByPlace }
+}
+
+/// Every row of `x` `[.., k]` in block floating point: of each `block` of columns, multiples of the power of two of which the largest number has 2^15 to
+/// 2^16, to the nearest, ties to even. So a number is off by at most 2^-16 of the largest of its block; where that is below 2^-95, by at most 2^-111. A block
+/// that holds an infinity or a NaN keeps it, and what is finite there becomes a multiple of 2^113.
+///
+/// # Errors
+/// As [`RoundedActivations::uninit`].
+pub fn round_activations<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: usize) -> Result<RoundedActivations> {
+    let (tokens, features) = x.shape().as_matrix();
+    let rounded = RoundedActivations::uninit(encoder.context(), tokens, features, block)?;
+    round_activations_into(encoder, x, &rounded)?;
+    Ok(rounded)
+}
+
+/// [`round_activations`] into activations of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if they do not fit.
+pub fn round_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rounded: &RoundedActivations) -> Result<()> {
+    let (tokens, features) = x.shape().as_matrix();
+    if (rounded.tokens, rounded.features) != (tokens, features) {
+        let found = [rounded.tokens, rounded.features].into();
+        return Err(Error::Shape { op: "round_activations", what: "the output", expected: format!("[{tokens}, {features}]"), found });
+    }
+    let (blocks, quads) = (features.div_ceil(rounded.block), rounded.block / 4);
+    let order = rounded.layout as u32;
+    let params = Params { tokens: tokens as u32, features: features as u32, blocks: blocks as u32, quads: quads as u32, order };
+    encoder.dispatch(&ROUND_ACTIVATIONS, &params, &[x, &rounded.values, &rounded.units], [tokens * blocks * quads, 1, 1])
+}
+
+/// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is rows of `features`.
+///
+/// # Errors
+/// [`Error::Length`] if it is not whole rows.
+pub fn round_activations_cpu(x: &mut [f32], features: usize, block: usize) -> Result<()> {
+    let features = features.max(1);
+    if !x.len().is_multiple_of(features) {
+        return Err(Error::Length { shape: [x.len() / features, features].into(), found: x.len() });
+    }
+    x.chunks_exact_mut(features).flat_map(|row| row.chunks_mut(block.max(1))).for_each(round_block);
+    Ok(())
+}
+
+/// Plain loops over a slice, so that a compiler makes vectors of them.
+fn round_block(block: &mut [f32]) {
+    let largest = block.iter().fold(0, |largest: u32, v| largest.max(v.to_bits() & 0x7fff_ffff));
+    let exponent = (largest >> 23).max(32);
+    let (unit, inverse) = (f32::from_bits((exponent - 15) << 23), f32::from_bits((269 - exponent) << 23));
+    block.iter_mut().for_each(|v| *v = (*v * inverse).round_ties_even() * unit);
+}

@@ -1,0 +1,138 @@
+//! `src/ops/bitnet/bitlinear_rounded.rs` and `round_activations.rs`
+
+use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
+use bitnet_wgpu::{Capabilities, Element, Float, Out, PackedTernary, Scales, bitnet, f16};
+use rand::RngExt;
+
+/// Tokens, rows, columns, and columns of a group.
+type Shape = (usize, usize, usize, Option<usize>);
+
+/// Few tokens: blocks of each length, whole and cut off, more of them than lanes, and groups of several blocks.
+const FEW: [Shape; 14] = [
+    (0, 3, 5, None),
+    (2, 3, 0, None),
+    (1, 1, 1, None),
+    (1, 21, 1040, Some(48)),
+    (1, 35, 1600, None),
+    (1, 70, 4736, Some(128)),
+    (1, 300, 256, Some(256)),
+    (2, 129, 64, Some(64)),
+    (3, 20, 300, Some(16)),
+    (4, 20, 50, Some(32)),
+    (5, 70, 65, None),
+    (8, 9, 1100, Some(128)),
+    (9, 33, 768, Some(384)),
+    (21, 17, 4352, Some(128)),
+];
+/// As many as matrix units are for: tiles of both sizes, full and not, blocks of one turn and of four, cut off.
+const MANY: [Shape; 8] = [
+    (17, 3, 1, None),
+    (18, 70, 33, Some(32)),
+    (33, 65, 256, Some(64)),
+    (64, 64, 384, Some(128)),
+    (70, 129, 1100, Some(128)),
+    (65, 900, 160, Some(160)),
+    (130, 500, 128, None),
+    (257, 3000, 300, Some(128)),
+];
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for shape in FEW {
+        cases.extend([case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)]);
+    }
+    for (i, shape) in MANY.into_iter().enumerate() {
+        let on = [case::<f32, f32>(shape).on(on_gpus), case::<f16, f16>(shape).on(on_gpus)];
+        cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
+    }
+    cases.extend(adversarial());
+    cases
+}
+
+/// Software adapters have units only for this.
+fn on_gpus(c: &mut Capabilities) {
+    c.software = false;
+}
+
+fn matrix(rng: &mut rand::rngs::StdRng, (_, rows, columns, size): Shape) -> PackedTernary {
+    let scales = match size {
+        Some(size) => Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) },
+        None => Scales::Segments((0..rows).map(|row| (1, 0.5 + row as f32 / 100.0)).collect()),
+    };
+    ternary_with(rng, rows, columns, scales)
+}
+
+/// What the twins make of rows of `x`.
+fn twin(x: &[f32], w: &PackedTernary) -> Vec<f32> {
+    let mut rounded = x.to_vec();
+    bitnet::round_activations_cpu(&mut rounded, w.columns(), bitnet::rounded_block(w.group())).unwrap();
+    rounded.chunks(w.columns().max(1)).flat_map(|row| bitnet::bitlinear_rounded_cpu(row, w).unwrap()).collect()
+}
+
+fn case<X: Float, Y: Float>(shape: Shape) -> Case {
+    let (m, rows, columns, _) = shape;
+    let mut rng = rng((m + rows + columns) as u64);
+    let w = matrix(&mut rng, shape);
+    // Blocks of all magnitudes, and blocks of which one number is far above the rest.
+    let x = activations(&mut rng, m, columns);
+    let x = if X::ELEMENT == Element::F16 { x.iter().map(|x| x.clamp(-6e4, 6e4)).collect() } else { x };
+    of::<X, Y>(format!("{shape:?}"), shape, x, w)
+}
+
+/// The bits of the twins, and on top of what is there.
+fn of<X: Float, Y: Float>(name: String, (m, rows, columns, _): Shape, x: Vec<f32>, w: PackedTernary) -> Case {
+    let mut rng = rng(7);
+    let x = convert::<X>(&x);
+    let wanted = match columns {
+        0 => vec![0.0; m * rows],
+        _ => twin(&x.iter().map(|&x| x.into()).collect::<Vec<f32>>(), &w),
+    };
+    let base = convert::<Y>(&floats(&mut rng, m * rows, 9.0));
+    let added: Vec<Near> = wanted.iter().zip(&base).map(|(&y, &base)| Near::exactly(y).on_top_of(base)).collect();
+    let check = move |got: &[Data], _| {
+        let y = got[0].to_f32();
+        // How a device rounds to halves is its own.
+        if Y::ELEMENT == Element::F32
+            && let Some(i) = (0..y.len()).find(|&i| y[i].to_bits() != wanted[i].to_bits() && !(y[i].is_nan() && wanted[i].is_nan()))
+        {
+            return Err(format!("output {i}: {:e} in place of {:e}", y[i], wanted[i]));
+        }
+        got[0].check_near(wanted.iter().map(|&y| Near::exactly(y)))?;
+        got[1].check_near(added.iter().copied())
+    };
+    let record = move |r: &mut Recorder| {
+        let w = w.upload(r.encoder.context())?;
+        let (x, y) = (r.upload(&x, [m, columns])?, r.output::<Y>([m, rows])?);
+        let added = r.upload(&base, [m, rows])?;
+        let rounded = bitnet::round_activations(&mut r.encoder, &x, bitnet::rounded_block(w.group()))?;
+        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &y)?;
+        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, Out::add(&added))?;
+        [&y, &added].into_iter().for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    Case::new(format!("{name}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT), record, check).of(X::ELEMENT).of(Y::ELEMENT)
+}
+
+/// The largest sums that there can be, of one sign and of both; numbers halfway between two multiples; the smallest floats.
+fn adversarial() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for m in [1, 5, 40] {
+        let shape = (m, 9, 256, Some(128));
+        let mut rng = rng(m as u64);
+        let ones = PackedTernary::from_values(9, 256, &[1; 9 * 256], Scales::Groups { size: 128, scales: floats(&mut rng, 18, 1.0) }).unwrap();
+        let mixed = matrix(&mut rng, shape);
+        let kinds: [(&str, fn(&mut rand::rngs::StdRng) -> f32); 4] = [
+            ("all as large as their unit allows", |_| f32::from_bits(0x3fff_ffff)),
+            ("of seventeen bits, alike", |_| 65_535.0),
+            ("halfway", |rng| rng.random_range(-65_535i32..=65_535) as f32 + 0.5),
+            ("tiny", |rng| f32::from_bits(rng.random_range(0..0x0100_0000))),
+        ];
+        for (name, number) in kinds {
+            let x: Vec<f32> = (0..m * 256).map(|_| number(&mut rng)).collect();
+            for (w, of_w) in [(&ones, "ones"), (&mixed, "mixed")] {
+                cases.push(of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone()).on(on_gpus));
+            }
+        }
+    }
+    cases
+}
