@@ -68,7 +68,7 @@ macro_rules! gemv_of {
 
 /// A SIMD-group makes so many rows of `tokens`; a turn takes a word of each.
 const fn metal(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_gemv"];
+    const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_float_gemv"];
     let (products, bytes) = (16 * rows * tokens, 8 * rows + 64 * tokens);
     let source = Source::msl(PARTS).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).constants(constants);
     source.work(Work::new(products, "products", bytes, 2 * products)).workgroup_bytes(2 * rows * tokens * 33 * 4)

@@ -13,7 +13,7 @@ use crate::{
         source::{Part, Source, Work, glsl, spirv},
     },
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
-    params,
+    msl, params,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
@@ -27,9 +27,9 @@ const BINDINGS: &[Binding] = &[read("x", F32), read("codes", U32), read("w_scale
 /// Threads of a workgroup of the GEMV.
 const THREADS: u32 = 64;
 
-const fn gemv(parts: &'static [Part], tokens: u32, words: u32) -> Source {
+const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
     let work = Work::new(64 * words * tokens, "products", 16 * words * (1 + 4 * tokens), 128 * words * tokens);
-    Source::wgsl(parts).workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(20 * THREADS * tokens)
+    source.workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(20 * THREADS * tokens)
 }
 
 /// A [`gemv`] by the part that loads codes, so many words at a time.
@@ -39,11 +39,25 @@ macro_rules! gemv_of {
             $name,
             Params::FIELDS,
             BINDINGS,
-            &[gemv(
-                wgsl!["shared/ids", "tensor/matmul_block", "bitnet/bitlinear_float_word", $codes, "bitnet/bitlinear_rounded_gemv"],
-                $tokens,
-                $words,
-            )],
+            &[
+                gemv(
+                    Source::wgsl(wgsl![
+                        "shared/ids",
+                        "tensor/matmul_block",
+                        "bitnet/bitlinear_float_word",
+                        $codes,
+                        "bitnet/bitlinear_rounded_gemv"
+                    ]),
+                    $tokens,
+                    $words,
+                ),
+                gemv(
+                    Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemv"]),
+                    $tokens,
+                    $words,
+                )
+                .constants(&[("STEP", $words)]),
+            ],
         )
         .entry("bitlinear_rounded_gemv")
     };
@@ -53,6 +67,33 @@ static GEMV: Kernel = gemv_of!("bitlinear_rounded_gemv", "bitnet/rounded_words",
 static GEMV_4: Kernel = gemv_of!("bitlinear_rounded_gemv_4", "bitnet/rounded_words", 4, 1);
 static GEMV_QUADS: Kernel = gemv_of!("bitlinear_rounded_gemv_quads", "bitnet/rounded_quads", 1, 4);
 static GEMV_QUADS_4: Kernel = gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
+
+/// In Metal, on the matrix units: 64 × 64 outputs; a turn is a word of each row.
+static TILES: Kernel = Kernel::trusted(
+    "bitlinear_rounded_tiles",
+    Params::FIELDS,
+    BINDINGS,
+    &[Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_tiles"])
+        .workgroup_size([128, 1, 1])
+        .tile([64, 64, 1])
+        .workgroup_bytes(10_496)],
+);
+
+/// Bindings of kernels that take the units of blocks.
+const WITH_UNITS: &[Binding] = &[read("x", U32), read("codes", U32), read("w_scale", F32), read("units", F32), read_write("y", Float("Y"))];
+
+/// `rows` of `tokens` a workgroup, four of them by a team of lanes; a turn is a quad of words of each.
+const fn packed(rows: u32, tokens: u32) -> Source {
+    const PARTS: &[Part] = wgsl!["shared/ids", "bitnet/bitlinear_rounded_packed"];
+    let lanes = 4 * 128 / rows;
+    let source = Source::wgsl(PARTS).workgroup_size([128, 1, 1]).tile([rows, tokens, 1]);
+    let source = source.workgroup_bytes(tokens * (16 * 128 + 4 * rows * (lanes / 2 + 1)));
+    source.work(Work::new(256 * tokens, "products", 64 + 192 * tokens, 3 * 2 * 256 * tokens))
+}
+
+static PACKED: Kernel = Kernel::trusted("bitlinear_rounded_packed", Params::FIELDS, WITH_UNITS, &[packed(16, 1)]);
+static PACKED_4: Kernel =
+    Kernel::trusted("bitlinear_rounded_packed_4", Params::FIELDS, WITH_UNITS, &[packed(16, 4)]).entry("bitlinear_rounded_packed");
 
 /// `side` × `side` outputs a workgroup, of which a subgroup makes `down` × `across` matrices; a turn is 32 columns.
 const fn units(source: Source, unit: MatrixUnit, side: u32, [down, across]: [u32; 2]) -> Source {
@@ -67,7 +108,7 @@ macro_rules! units_of_spirv {
         Kernel::trusted(
             $name,
             Params::FIELDS,
-            &[read("x", U32), read("codes", U32), read("w_scale", F32), read("units", F32), read_write("y", Float("Y"))],
+            WITH_UNITS,
             &[units(Source::spirv(UNITS_PARTS, spirv!($name, of one form)), $unit, $side, [$down, $across])
                 .constants(&[("DOWN", $down), ("ACROSS", $across)])],
         )
@@ -85,7 +126,7 @@ static UNITS_8: Kernel = units_of_spirv!("bitlinear_rounded_units_8", UNIT_8, 32
 static UNITS_8_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_8_large", UNIT_8, 64, [2, 4]);
 
 pub(super) const KERNELS: &[&Kernel] =
-    &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
+    &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &TILES, &PACKED, &PACKED_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
 
 /// From so many tiles of 128 × 128 on, they take less time than four times as many of 64 × 64.
 const LARGE_TILES: usize = 64;
@@ -125,7 +166,7 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
     }
     y.check(op, m, n)?;
     let blocks = k.div_ceil(block);
-    let lanes = lanes(m, blocks);
+    let lanes = if x.layout == RoundedLayout::ByPlace { lanes(m, blocks) } else { 0 };
     let params = Params {
         m: m as u32,
         n: n as u32,
@@ -138,14 +179,15 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
         add: y.adds().into(),
     };
     let (kernel, extent) = match x.layout {
-        RoundedLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
+        RoundedLayout::Rows => (&TILES, [n, m, 1]),
         RoundedLayout::ByPlace => (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1]),
+        RoundedLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
+        RoundedLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
     };
-    let (as_floats, bound): (_, [&dyn Bind; 2]) = (x.values.cast::<f32>(), [&w.codes, &w.scales]);
-    match x.layout {
-        RoundedLayout::Halves => encoder.dispatch(kernel, &params, &[&x.values, bound[0], bound[1], &x.units, y.tensor()], extent),
-        RoundedLayout::ByPlace => encoder.dispatch(kernel, &params, &[&as_floats, bound[0], bound[1], y.tensor()], extent),
-    }
+    let floats = x.values.cast::<f32>();
+    let bindings: [&[&dyn Bind]; 2] = [&[&floats, &w.codes, &w.scales, y.tensor()], &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()]];
+    let by_units = matches!(x.layout, RoundedLayout::Halves | RoundedLayout::Bytes);
+    encoder.dispatch(kernel, &params, bindings[usize::from(by_units)], extent)
 }
 
 /// Lanes that share a row: as many as there are blocks, but at least four for each token, which each of them adds up for a row.

@@ -4,13 +4,14 @@
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, tensor::Tensor},
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     kernel::{
-        binding::{Type::*, read, read_write},
+        binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{Source, Work},
+        source::{Part, Source, Work},
     },
+    language::ShaderLanguage,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
     params,
     weights::ternary::layout::CODES_PER_WORD,
@@ -19,18 +20,27 @@ use crate::{
 
 params! { struct Params { tokens: u32, features: u32, blocks: u32, quads: u32, order: u32 } }
 
-static ROUND_ACTIVATIONS: Kernel = Kernel::trusted(
+static ROUND_ACTIVATIONS: Kernel = rounds(
     "round_activations",
-    Params::FIELDS,
     &[read("x", Float("X")), read_write("y", U32), read_write("units", F32)],
-    &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "bitnet/round_activations"])
-        .workgroup_size([256, 1, 1])
-        .workgroup_bytes(1024)
-        .work(Work::new(4, "elements", 32, 12))],
-)
-.flat();
+    &[source(wgsl!["shared/ids", "shared/flat", "bitnet/round_block", "bitnet/round_activations"], 4)],
+);
+static ROUND_ACTIVATIONS_BYTES: Kernel = rounds(
+    "round_activations_bytes",
+    &[read("x", Float("X")), read_write("y", U32), read_write("units", F32)],
+    &[source(wgsl!["shared/ids", "shared/flat", "bitnet/round_block", "bitnet/round_activations_bytes"], 8)],
+);
 
-pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS];
+const fn rounds(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, bindings, sources).flat()
+}
+
+/// With so many bytes of workgroup memory a thread.
+const fn source(parts: &'static [Part], bytes: u32) -> Source {
+    Source::wgsl(parts).workgroup_size([256, 1, 1]).workgroup_bytes(256 * bytes).work(Work::new(4, "elements", 32, 12))
+}
+
+pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS, &ROUND_ACTIVATIONS_BYTES];
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 const BLOCK: usize = 128;
@@ -43,13 +53,17 @@ pub fn rounded_block(group: Option<usize>) -> usize {
     group.map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
 }
 
-/// How rounded activations lie in memory: as wgsl/bitnet/round_activations.wgsl numbers it.
+/// How rounded activations lie in memory: as wgsl/bitnet/round_activations.wgsl numbers it, and wgsl/bitnet/round_activations_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundedLayout {
+    /// Floats in order.
+    Rows = 0,
     /// Floats, a block's quads by place.
     ByPlace = 1,
     /// Pairs of halves.
     Halves = 2,
+    /// Three planes of bytes.
+    Bytes = 3,
 }
 
 /// Activations on the GPU in block floating point: blocks of columns with a unit each, and multiples of it of up to 16 bits and a sign.
@@ -58,7 +72,7 @@ pub struct RoundedActivations {
     pub(super) layout: RoundedLayout,
     /// `[tokens, blocks, block]`, as `layout` says.
     pub(super) values: Tensor<u32>,
-    /// `[tokens, blocks]`
+    /// `[tokens, blocks]` of the unit, for bytes with the sum of the block.
     pub(super) units: Tensor<f32>,
     pub(super) block: usize,
     tokens: usize,
@@ -74,11 +88,12 @@ impl RoundedActivations {
         if !(CODES_PER_WORD..=BLOCK).contains(&block) || !block.is_power_of_two() {
             return Err(Error::Invalid { op: "round_activations", what: format!("blocks of {block} columns, not 16, 32, 64 or 128") });
         }
-        let blocks = features.div_ceil(block);
+        let (blocks, layout) = (features.div_ceil(block), layout(tokens, features, block, context));
+        let (words, numbers) = if layout == RoundedLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
         Ok(Self {
-            layout: layout(tokens, block, context.capabilities()),
-            values: Tensor::uninit(context, [tokens, blocks * block])?,
-            units: Tensor::uninit(context, [tokens, blocks])?,
+            layout,
+            values: Tensor::uninit(context, [tokens, blocks * words])?,
+            units: Tensor::uninit(context, [tokens, blocks * numbers])?,
             block,
             tokens,
             features,
@@ -101,11 +116,18 @@ impl RoundedActivations {
     }
 }
 
-/// The layout of what the best kernel for so many tokens takes.
-fn layout(tokens: usize, block: usize, capabilities: &Capabilities) -> RoundedLayout {
+/// The layout of what the best kernel for so many tokens takes. All of them give the same bits.
+fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> RoundedLayout {
+    let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
-    // A turn of the unit's kernel is 32 columns.
-    if on_units && !capabilities.software && tokens > GEMV_TOKENS && block >= 32 { RoundedLayout::Halves } else { RoundedLayout::ByPlace }
+    match tokens > GEMV_TOKENS {
+        true if context.language() == ShaderLanguage::Msl => RoundedLayout::Rows,
+        // A turn of the unit's kernel is 32 columns.
+        true if on_units && !capabilities.software && block >= 32 => RoundedLayout::Halves,
+        // A lane loads four words of whole ones.
+        _ if capabilities.fast_packed_dot && features > 0 && block == BLOCK && features.is_multiple_of(4 * CODES_PER_WORD) => RoundedLayout::Bytes,
+        _ => RoundedLayout::ByPlace,
+    }
 }
 
 /// Every row of `x` `[.., k]` in block floating point: of each `block` of columns, multiples of the power of two of which the largest number has 2^15 to
@@ -134,7 +156,8 @@ pub fn round_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, ro
     let (blocks, quads) = (features.div_ceil(rounded.block), rounded.block / 4);
     let order = rounded.layout as u32;
     let params = Params { tokens: tokens as u32, features: features as u32, blocks: blocks as u32, quads: quads as u32, order };
-    encoder.dispatch(&ROUND_ACTIVATIONS, &params, &[x, &rounded.values, &rounded.units], [tokens * blocks * quads, 1, 1])
+    let kernel = if rounded.layout == RoundedLayout::Bytes { &ROUND_ACTIVATIONS_BYTES } else { &ROUND_ACTIVATIONS };
+    encoder.dispatch(kernel, &params, &[x, &rounded.values, &rounded.units], [tokens * blocks * quads, 1, 1])
 }
 
 /// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is rows of `features`.

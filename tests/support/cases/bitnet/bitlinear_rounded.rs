@@ -38,11 +38,11 @@ const MANY: [Shape; 8] = [
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for shape in FEW {
-        cases.extend([case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)]);
+    for on in [in_floats, in_bytes] {
+        cases.extend(FEW.into_iter().flat_map(|shape| [case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)].map(|case| case.on(on))));
     }
     for (i, shape) in MANY.into_iter().enumerate() {
-        let on = [case::<f32, f32>(shape).on(on_gpus), case::<f16, f16>(shape).on(on_gpus)];
+        let on = [case::<f32, f32>(shape).on(on_units), case::<f16, f16>(shape).on(on_units)];
         cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
     }
     cases.extend(adversarial());
@@ -50,8 +50,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Software adapters have units only for this.
-fn on_gpus(c: &mut Capabilities) {
+fn on_units(c: &mut Capabilities) {
     c.software = false;
+}
+
+fn in_floats(c: &mut Capabilities) {
+    (c.software, c.fast_packed_dot) = (true, false);
+}
+
+fn in_bytes(c: &mut Capabilities) {
+    (c.software, c.fast_packed_dot) = (true, true);
 }
 
 fn matrix(rng: &mut rand::rngs::StdRng, (_, rows, columns, size): Shape) -> PackedTernary {
@@ -130,7 +138,9 @@ fn adversarial() -> Vec<Case> {
         for (name, number) in kinds {
             let x: Vec<f32> = (0..m * 256).map(|_| number(&mut rng)).collect();
             for (w, of_w) in [(&ones, "ones"), (&mixed, "mixed")] {
-                cases.push(of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone()).on(on_gpus));
+                for on in [in_floats, in_bytes, on_units] {
+                    cases.push(of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone()).on(on));
+                }
             }
         }
     }

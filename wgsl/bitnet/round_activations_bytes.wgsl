@@ -1,0 +1,37 @@
+// What packed products of integers take: y is [tokens, 3, blocks, quads] of four bytes, number / unit = 2^14·first + 2^7·second + third. units is [tokens,
+// blocks] of the unit, and of how many of it the block adds up to.
+@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+@group(0) @binding(2) var<storage, read_write> units: array<vec2<f32>>;
+
+var<workgroup> sums: array<f32, THREADS>;
+
+fn bytes(v: vec4<i32>) -> u32 {
+    let low = bitcast<vec4<u32>>(v) & vec4<u32>(0xffu);
+    return low.x | (low.y << 8u) | (low.z << 16u) | (low.w << 24u);
+}
+
+// The last seven bits, with a sign.
+fn last(v: vec4<i32>) -> vec4<i32> { return (v << vec4<u32>(25u)) >> vec4<u32>(25u); }
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn round_activations_bytes(group: Group, ids: Ids) {
+    let r = rounded_quad(flat_thread(group, ids), ids);
+    // A float holds it.
+    sums[ids.local] = (r.whole.x + r.whole.y) + (r.whole.z + r.whole.w);
+    workgroupBarrier();
+    if r.token >= params.tokens { return; }
+    if r.quad == 0u {
+        var sum = 0.0;
+        for (var i = 0u; i < params.quads; i += 1u) { sum += sums[ids.local + i]; }
+        units[r.token * params.blocks + r.block] = vec2<f32>(r.unit, sum);
+    }
+    let whole = vec4<i32>(r.whole);
+    let third = last(whole);
+    let others = (whole - third) >> vec4<u32>(7u);
+    let second = last(others);
+    let stride = params.blocks * params.quads;
+    let at = 3u * r.token * stride + r.block * params.quads + r.quad;
+    y[at] = bytes((others - second) >> vec4<u32>(7u));
+    y[at + stride] = bytes(second);
+    y[at + 2u * stride] = bytes(third);
+}
