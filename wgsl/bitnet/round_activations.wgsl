@@ -1,29 +1,17 @@
-// What products in floats take. units is [tokens, blocks]. y has, by `order`,
-//     0    floats in order, [tokens, blocks, quads];
-//     1    the same with a block's quads by place, [tokens, quads, blocks], for lanes that have a block each;
-//     2    pairs of halves that add up to number / (256·unit), for matrix units: of 32 columns the first halves, then the second ones; of a quad, number
-//          0, 2, 1, 3, as codes come out of a word in pairs.
-@group(0) @binding(1) var<storage, read_write> y: array<vec2<u32>>;
-@group(0) @binding(2) var<storage, read_write> units: array<f32>;
+// Rows of numbers, which a part before defines, in block floating point: round_block.wgsl. One thread per quad.
+struct Params { tokens: u32, features: u32, blocks: u32, quads: u32, order: u32 }
+var<immediate> params: Params;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn round_activations(group: Group, ids: Ids) {
     let index = flat_thread(group, ids);
-    let r = rounded_quad(index, ids);
-    if r.token >= params.tokens { return; }
-    if r.quad == 0u { units[r.token * params.blocks + r.block] = r.unit; }
-    if params.order < 2u {
-        let floats = bitcast<vec4<u32>>(r.whole * r.unit);
-        let at = 2u * select(index, (r.token * params.quads + r.quad) * params.blocks + r.block, params.order == 1u);
-        y[at] = floats.xy;
-        y[at + 1u] = floats.zw;
-        return;
+    let row_quads = params.blocks * params.quads;
+    let token = index / row_quads;
+    let quad = index % row_quads;
+    var v = vec4<f32>();
+    // Where a row ends in a quad, the rest of it is 0.
+    for (var i = 0u; i < 4u; i += 1u) {
+        if token < params.tokens && 4u * quad + i < params.features { v[i] = number(token, 4u * quad + i); }
     }
-    // However a driver rounds the first half, the second one has the rest.
-    let small = r.whole * 0.00390625;
-    let first = vec2<u32>(pack2x16float(small.xz), pack2x16float(small.yw));
-    let rest = small.xzyw - vec4<f32>(unpack2x16float(first.x), unpack2x16float(first.y));
-    let at = index / 8u * 16u + index % 8u;
-    y[at] = first;
-    y[at + 8u] = vec2<u32>(pack2x16float(rest.xy), pack2x16float(rest.zw));
+    store_rounded(rounded_quad(v, token, quad, ids), token < params.tokens, ids);
 }

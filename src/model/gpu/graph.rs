@@ -256,8 +256,8 @@ pub(super) struct Scratch {
 enum Prepared {
     /// Normed and quantised.
     Quantized(QuantizedActivations),
-    /// Of a model that does not quantise its activations: normed, `[rows, columns]`, where there is a norm, and rounded for the product.
-    Floats { normed: Option<Tensor<f32>>, rounded: RoundedActivations, rotation: Option<Rotation> },
+    /// Of a model that does not quantise its activations: normed, rotated where it is so, and rounded.
+    Floats { rounded: RoundedActivations, rotation: Option<Rotation> },
 }
 
 impl Prepared {
@@ -343,31 +343,24 @@ impl GpuModel {
         let [of_attended, of_gated] = [group(|layer| layer.output.group()), group(|layer| layer.down.group())];
         Ok(Scratch {
             x,
-            normed: self.prepared([rows, c.hidden], normed, of_normed, |_| true)?,
+            normed: self.prepared([rows, c.hidden], normed, of_normed)?,
             qkv: Tensor::uninit(context, [rows, c.attention().row()])?,
             attended: Tensor::uninit(context, [rows, width])?,
-            attended_q: self.prepared([rows, width], attended, of_attended, |layer| layer.attention_norm.is_some())?,
+            attended_q: self.prepared([rows, width], attended, of_attended)?,
             gate_up: Tensor::uninit(context, [rows, 2 * c.intermediate])?,
             hidden: Tensor::uninit(context, [rows, c.intermediate])?,
-            gated: self.prepared([rows, c.intermediate], gated, of_gated, |layer| layer.gated_norm.is_some())?,
+            gated: self.prepared([rows, c.intermediate], gated, of_gated)?,
             added: c.post_norms.then(|| Tensor::uninit(context, [rows, c.hidden])).transpose()?,
         })
     }
 
-    /// Room for what goes into a linear layer of this layout, or of this group, which has a norm before it where `normed` says so.
-    fn prepared(
-        &self,
-        [rows, columns]: [usize; 2],
-        layout: Layout,
-        group: Option<usize>,
-        normed: impl Fn(&GpuLayer) -> bool,
-    ) -> Result<Prepared> {
+    /// Room for what goes into a linear layer: of this layout, or for matrices of this group.
+    fn prepared(&self, [rows, columns]: [usize; 2], layout: Layout, group: Option<usize>) -> Result<Prepared> {
         if self.config.quantized_activations {
             return Ok(Prepared::Quantized(QuantizedActivations::uninit(&self.context, rows, columns, layout)?));
         }
-        let normed = self.layers.iter().any(normed).then(|| Tensor::uninit(&self.context, [rows, columns])).transpose()?;
         let rounded = RoundedActivations::uninit(&self.context, rows, columns, bitnet::rounded_block(group))?;
-        Ok(Prepared::Floats { normed, rounded, rotation: self.rotations.get(&columns).cloned() })
+        Ok(Prepared::Floats { rounded, rotation: self.rotations.get(&columns).cloned() })
     }
 
     /// The layout of activations for matrices of which some, or none, are scaled by groups.
@@ -405,6 +398,10 @@ impl GpuModel {
             Prepared::Quantized(gated) => {
                 bitnet::gate_quantize_into(encoder, &s.gate_up, c.gate(), gated_norm, gated)?;
                 bitnet::bitlinear_quantized_into(encoder, gated, &layer.down, s.given())?;
+            }
+            Prepared::Floats { rounded, rotation: None } if gated_norm.is_none() && fits(rounded, &layer.down) => {
+                bitnet::gate_round_into(encoder, &s.gate_up, c.gate(), rounded)?;
+                bitnet::bitlinear_rounded_into(encoder, rounded, &layer.down, s.given())?;
             }
             Prepared::Floats { .. } => {
                 bitnet::gate_into(encoder, &s.gate_up, c.gate(), &s.hidden)?;
@@ -461,6 +458,11 @@ impl GpuModel {
 
     /// Records the final norm and the head for rows `first..first + rows` of the residual stream.
     fn logits(&self, encoder: &mut Encoder, x: &Tensor<f32>, first: usize, rows: usize) -> Result<Tensor<f32>> {
+        if let (Table::Ternary(head), None, None) = (&self.head()?.1, &self.config.hadamard, &self.logit_scale) {
+            let rounded = RoundedActivations::uninit(&self.context, rows, self.config.hidden, block(head))?;
+            bitnet::rms_norm_round_into(encoder, x, first, &self.head()?.0, self.config.eps, &rounded)?;
+            return bitnet::bitlinear_rounded(encoder, &rounded, head);
+        }
         let normed = self.states(encoder, x, first, rows)?;
         if self.config.hadamard.as_ref().is_some_and(|hadamard| hadamard.head) {
             self.rotations.get(&self.config.hidden).map_or(Ok(()), |rotation| rotation.apply(encoder, &normed))?;
@@ -469,7 +471,7 @@ impl GpuModel {
         match &self.head()?.1 {
             Table::Dense(head) => transformer::dense_gemv(encoder, &normed, head),
             Table::Ternary(head) => {
-                let rounded = bitnet::round_activations(encoder, &normed, bitnet::rounded_block(head.group()))?;
+                let rounded = bitnet::round_activations(encoder, &normed, block(head))?;
                 bitnet::bitlinear_rounded(encoder, &rounded, head)
             }
         }
@@ -573,18 +575,7 @@ fn linear(
 ) -> Result<()> {
     let xq = match prepared {
         Prepared::Quantized(xq) => xq,
-        Prepared::Floats { normed, rounded, rotation } => {
-            let x = match (norm, normed) {
-                (Some((gain, eps)), Some(normed)) => {
-                    transformer::rms_norm_into(encoder, x, 0, gain, eps, normed)?;
-                    normed
-                }
-                _ => x,
-            };
-            // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
-            rotation.as_ref().map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;
-            return product_of_floats(encoder, x, w, rounded, y);
-        }
+        Prepared::Floats { rounded, rotation } => return product_of_floats(encoder, x, norm, w, (rounded, rotation.as_ref()), y),
     };
     if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
         return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);
@@ -596,21 +587,37 @@ fn linear(
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
 }
 
-/// The product of activations in floats, by way of `rounded` where its blocks are those of the matrix.
+/// Norm and product of activations in floats; by way of `rounded`, where its blocks are those of the matrix.
 fn product_of_floats(
     encoder: &mut Encoder,
     x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
-    rounded: &RoundedActivations,
+    (rounded, rotation): (&RoundedActivations, Option<&Rotation>),
     y: Out<'_, f32>,
 ) -> Result<()> {
-    let block = bitnet::rounded_block(w.group());
-    if block != rounded.block() {
-        let rounded = bitnet::round_activations(encoder, x, block)?;
-        return bitnet::bitlinear_rounded_into(encoder, &rounded, w, y);
+    let own = (!fits(rounded, w)).then(|| RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))).transpose()?;
+    let rounded = own.as_ref().unwrap_or(rounded);
+    match (norm, rotation) {
+        (Some((gain, eps)), None) => bitnet::rms_norm_round_into(encoder, x, 0, gain, eps, rounded)?,
+        (norm, rotation) => {
+            let normed = norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
+            let x = normed.as_ref().unwrap_or(x);
+            // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
+            rotation.map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;
+            bitnet::round_activations_into(encoder, x, rounded)?;
+        }
     }
-    bitnet::round_activations_into(encoder, x, rounded)?;
     bitnet::bitlinear_rounded_into(encoder, rounded, w, y)
+}
+
+/// Columns that activations in floats for this matrix are rounded by.
+fn block(w: &TernaryMatrix) -> usize {
+    bitnet::rounded_block(w.group())
+}
+
+fn fits(rounded: &RoundedActivations, w: &TernaryMatrix) -> bool {
+    rounded.block() == block(w)
 }
 
 /// Records the choice of the tokens that follow the last ones of `input`, of which there are logits.

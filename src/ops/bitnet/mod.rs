@@ -17,6 +17,7 @@ pub(crate) mod fake_quantize_activations;
 pub(crate) mod fake_quantize_weights;
 pub(crate) mod gate;
 pub(crate) mod gate_quantize;
+pub(crate) mod gate_round;
 mod group_quantizer;
 pub(crate) mod hadamard;
 pub(crate) mod int4;
@@ -34,6 +35,7 @@ pub(crate) mod quantize_weights_by_group;
 pub(crate) mod quantize_weights_int;
 pub(crate) mod rms_norm_fake_quantize;
 pub(crate) mod rms_norm_quantize;
+pub(crate) mod rms_norm_round;
 pub(crate) mod round_activations;
 mod row_quantizer;
 
@@ -52,6 +54,7 @@ family!(
     fake_quantize_weights,
     gate,
     gate_quantize,
+    gate_round,
     hadamard,
     int4,
     int8,
@@ -67,5 +70,6 @@ family!(
     quantize_weights_int,
     rms_norm_fake_quantize,
     rms_norm_quantize,
+    rms_norm_round,
     round_activations
 );

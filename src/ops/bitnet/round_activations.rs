@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
     kernel::{
-        binding::{Binding, Type::*, read, read_write},
+        binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
         source::{Part, Source, Work},
@@ -15,32 +15,50 @@ use crate::{
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
     params,
     weights::ternary::layout::CODES_PER_WORD,
-    wgsl,
 };
 
-params! { struct Params { tokens: u32, features: u32, blocks: u32, quads: u32, order: u32 } }
+params! { pub(super) struct Params { pub tokens: u32, pub features: u32, pub blocks: u32, pub quads: u32, pub order: u32 } }
 
-static ROUND_ACTIVATIONS: Kernel = rounds(
-    "round_activations",
-    &[read("x", Float("X")), read_write("y", U32), read_write("units", F32)],
-    &[source(wgsl!["shared/ids", "shared/flat", "bitnet/round_block", "bitnet/round_activations"], 4)],
-);
-static ROUND_ACTIVATIONS_BYTES: Kernel = rounds(
-    "round_activations_bytes",
-    &[read("x", Float("X")), read_write("y", U32), read_write("units", F32)],
-    &[source(wgsl!["shared/ids", "shared/flat", "bitnet/round_block", "bitnet/round_activations_bytes"], 8)],
-);
-
-const fn rounds(name: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, bindings, sources).flat()
+/// A kernel that rounds, for products in floats and for products of bytes: what goes out is bound first.
+macro_rules! rounding {
+    ($name:literal, $entry:literal, $params:ty, $inputs:expr, $source:ident [$($part:tt),*]) => {
+        [
+            $crate::kernel::declaration::Kernel::trusted(
+                $name,
+                <$params>::FIELDS,
+                $inputs,
+                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store"], 4)],
+            )
+            .entry($entry)
+            .flat(),
+            $crate::kernel::declaration::Kernel::trusted(
+                concat!($name, "_bytes"),
+                <$params>::FIELDS,
+                $inputs,
+                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store_bytes"], 8)],
+            )
+            .entry($entry)
+            .flat(),
+        ]
+    };
 }
+pub(super) use rounding;
+
+/// In that order.
+pub(super) type Rounding = [Kernel; 2];
 
 /// With so many bytes of workgroup memory a thread.
-const fn source(parts: &'static [Part], bytes: u32) -> Source {
+pub(super) const fn quads(parts: &'static [Part], bytes: u32) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).workgroup_bytes(256 * bytes).work(Work::new(4, "elements", 32, 12))
 }
 
-pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS, &ROUND_ACTIVATIONS_BYTES];
+static ROUND_ACTIVATIONS: Rounding = rounding!(
+    "round_activations", "round_activations", Params,
+    &[read_write("y", U32), read_write("units", F32), read("x", Float("X"))],
+    quads ["shared/ids", "bitnet/round_plain", "bitnet/round_activations"]
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1]];
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 const BLOCK: usize = 128;
@@ -53,7 +71,7 @@ pub fn rounded_block(group: Option<usize>) -> usize {
     group.map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))
 }
 
-/// How rounded activations lie in memory: as wgsl/bitnet/round_activations.wgsl numbers it, and wgsl/bitnet/round_activations_bytes.wgsl.
+/// How rounded activations lie in memory: as wgsl/bitnet/round_store.wgsl numbers it, and wgsl/bitnet/round_store_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundedLayout {
     /// Floats in order.
@@ -98,6 +116,32 @@ impl RoundedActivations {
             tokens,
             features,
         })
+    }
+
+    /// Have they so many tokens and features?
+    pub(super) fn check(&self, op: &'static str, tokens: usize, features: usize) -> Result<()> {
+        if (self.tokens, self.features) == (tokens, features) {
+            return Ok(());
+        }
+        let found = [self.tokens, self.features].into();
+        Err(Error::Shape { op, what: "the output", expected: format!("[{tokens}, {features}]"), found })
+    }
+
+    /// The kernel for this layout.
+    pub(super) fn kernel(&self, rounding: &'static Rounding) -> &'static Kernel {
+        &rounding[usize::from(self.layout == RoundedLayout::Bytes)]
+    }
+
+    /// Blocks of a row, quads of a block, and the number of the layout.
+    pub(super) fn numbers(&self) -> [u32; 3] {
+        [self.features.div_ceil(self.block) as u32, self.block as u32 / 4, self.layout as u32]
+    }
+
+    /// What a kernel of a thread for each quad takes, and how many there are.
+    pub(super) fn by_quads(&self) -> (Params, [usize; 3]) {
+        let [blocks, quads, order] = self.numbers();
+        let params = Params { tokens: self.tokens as u32, features: self.features as u32, blocks, quads, order };
+        (params, [self.tokens * (blocks * quads) as usize, 1, 1])
     }
 
     /// Rows.
@@ -149,15 +193,9 @@ pub fn round_activations<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, block: 
 /// [`Error::Shape`] if they do not fit.
 pub fn round_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, rounded: &RoundedActivations) -> Result<()> {
     let (tokens, features) = x.shape().as_matrix();
-    if (rounded.tokens, rounded.features) != (tokens, features) {
-        let found = [rounded.tokens, rounded.features].into();
-        return Err(Error::Shape { op: "round_activations", what: "the output", expected: format!("[{tokens}, {features}]"), found });
-    }
-    let (blocks, quads) = (features.div_ceil(rounded.block), rounded.block / 4);
-    let order = rounded.layout as u32;
-    let params = Params { tokens: tokens as u32, features: features as u32, blocks: blocks as u32, quads: quads as u32, order };
-    let kernel = if rounded.layout == RoundedLayout::Bytes { &ROUND_ACTIVATIONS_BYTES } else { &ROUND_ACTIVATIONS };
-    encoder.dispatch(kernel, &params, &[x, &rounded.values, &rounded.units], [tokens * blocks * quads, 1, 1])
+    rounded.check("round_activations", tokens, features)?;
+    let (params, extent) = rounded.by_quads();
+    encoder.dispatch(rounded.kernel(&ROUND_ACTIVATIONS), &params, &[&rounded.values, &rounded.units, x], extent)
 }
 
 /// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is rows of `features`.

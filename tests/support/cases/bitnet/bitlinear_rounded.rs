@@ -1,7 +1,11 @@
 //! `src/ops/bitnet/bitlinear_rounded.rs` and `round_activations.rs`
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
-use bitnet_wgpu::{Capabilities, Element, Float, Out, PackedTernary, Scales, bitnet, f16};
+use bitnet_wgpu::{
+    Capabilities, Element, Float, Out, PackedTernary, Result, Scales, Tensor,
+    bitnet::{self, Gate, RoundedActivations},
+    f16,
+};
 use rand::RngExt;
 
 /// Tokens, rows, columns, and columns of a group.
@@ -145,4 +149,99 @@ fn adversarial() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Norm or gate, and rounding: the bits that come of the twins, through a product. Rows that threads hold, and longer ones.
+pub fn fused() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let shapes: [Shape; 6] =
+        [(1, 9, 130, Some(128)), (3, 5, 2048, Some(128)), (2, 3, 3200, None), (2, 4, 4100, Some(64)), (17, 6, 384, Some(128)), (0, 3, 64, None)];
+    for shape in shapes {
+        for on in [in_floats, in_bytes, on_units] {
+            cases.extend([normed(shape).on(on), gated(shape, Gate::Relu2).on(on)]);
+        }
+    }
+    cases
+}
+
+fn normed(shape: Shape) -> Case {
+    let (m, rows, columns, _) = shape;
+    let mut rng = rng((m + columns) as u64);
+    let w = matrix(&mut rng, shape);
+    let (x, gain) = (activations(&mut rng, m + 2, columns), floats(&mut rng, columns, 2.0));
+    let x: Vec<f32> = x.iter().map(|x| x.clamp(-1e4, 1e4)).collect();
+    let block = bitnet::rounded_block(w.group());
+    let rounded = bitnet::rms_norm_round_cpu(&x[2 * columns..], &gain, 1e-6, block).unwrap();
+    let wanted: Vec<f32> = rounded.chunks(columns).flat_map(|row| bitnet::bitlinear_rounded_cpu(row, &w).unwrap()).collect();
+    exactly(format!("norm of {shape:?}"), [m, rows], wanted, move |r, y| {
+        let (w, x, gain) = (w.upload(r.encoder.context())?, r.upload(&x, [m + 2, columns])?, r.upload(&gain, [columns])?);
+        let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, block)?;
+        bitnet::rms_norm_round_into(&mut r.encoder, &x, 2, &gain, 1e-6, &rounded)?;
+        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, y)
+    })
+}
+
+fn gated(shape: Shape, gate: Gate) -> Case {
+    let (m, rows, columns, _) = shape;
+    let mut rng = rng((m + columns) as u64);
+    let w = matrix(&mut rng, shape);
+    let x = floats(&mut rng, 2 * m * columns, 3.0);
+    let wanted = twin(&bitnet::relu2_gate_cpu(&x, columns).unwrap(), &w);
+    exactly(format!("{gate:?} of {shape:?}"), [m, rows], wanted, move |r, y| {
+        let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
+        let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, bitnet::rounded_block(w.group()))?;
+        bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
+        bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, y)
+    })
+}
+
+/// These bits.
+fn exactly(
+    name: String,
+    shape: [usize; 2],
+    wanted: Vec<f32>,
+    record: impl Fn(&mut Recorder, &Tensor<f32>) -> Result<()> + Send + Sync + 'static,
+) -> Case {
+    let check = move |got: &[Data], _| {
+        let y = got[0].to_f32();
+        match (0..y.len()).find(|&i| y[i].to_bits() != wanted[i].to_bits()) {
+            Some(i) => Err(format!("output {i}: {:e} in place of {:e}", y[i], wanted[i])),
+            None => Ok(()),
+        }
+    };
+    let record = move |r: &mut Recorder| {
+        let y = r.output::<f32>(shape)?;
+        record(r, &y)?;
+        r.watch_all(&y);
+        Ok(())
+    };
+    Case::new(name, record, check)
+}
+
+/// SiLU and GELU, whose last bits are a device's own, beside the gate and the rounding one after the other on the same device: equal bits.
+pub fn gates() -> Vec<Case> {
+    let shape = (3, 20, 640, Some(128));
+    let (m, rows, columns, _) = shape;
+    let make = |gate: Gate, on: fn(&mut Capabilities)| {
+        let mut rng = rng(9);
+        let (w, x) = (matrix(&mut rng, shape), floats(&mut rng, 2 * m * columns, 3.0));
+        let check = |got: &[Data], _| match got[0].bytes() == got[1].bytes() && got[0].to_f32().iter().any(|&v| v != 0.0) {
+            true => Ok(()),
+            false => Err("gated and rounded at once are other bits".to_owned()),
+        };
+        let record = move |r: &mut Recorder| {
+            let (w, x) = (w.upload(r.encoder.context())?, r.upload(&x, [m, 2 * columns])?);
+            let [at_once, apart] = [r.output::<f32>([m, rows])?, r.output::<f32>([m, rows])?];
+            let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, 128)?;
+            bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
+            bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &at_once)?;
+            let gated = if gate == Gate::Silu { bitnet::silu_gate(&mut r.encoder, &x)? } else { bitnet::gelu_tanh_gate(&mut r.encoder, &x)? };
+            let rounded = bitnet::round_activations(&mut r.encoder, &gated, 128)?;
+            bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &apart)?;
+            [&at_once, &apart].into_iter().for_each(|y| r.watch_all(y));
+            Ok(())
+        };
+        Case::new(format!("{gate:?}"), record, check).on(on)
+    };
+    [Gate::Silu, Gate::GeluTanh].into_iter().flat_map(|gate| [make(gate, in_floats), make(gate, in_bytes)]).collect()
 }

@@ -43,6 +43,8 @@ pub const OPS: Family = &[
     ("bitnet::bitlinear_int_quantized_with", Kernels, bitlinear_int_quantized::finished),
     ("bitnet::bitlinear_int_with", Wgsl, bitlinear_int::finished),
     ("bitnet::bitlinear_rounded", Kernels, bitlinear_rounded::cases),
+    ("bitnet::bitlinear_rounded_fused", Kernels, bitlinear_rounded::fused),
+    ("bitnet::bitlinear_rounded_gates", Kernels, bitlinear_rounded::gates),
     ("bitnet::bitlinear_with", Kernels, bitlinear::finished),
     ("bitnet::dequantize_activations", Kernels, dequantize::activations),
     ("bitnet::dequantize_int", Wgsl, dequantize_int::cases),

@@ -1,0 +1,69 @@
+//! RMSNorm and [`round_activations`](super::round_activations()) in one dispatch.
+
+use super::round_activations::{RoundedActivations, Rounding, round_activations_cpu, rounding};
+use crate::{
+    error::{Error, Result},
+    gpu::{encoder::Encoder, tensor::Tensor},
+    kernel::{
+        binding::{Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{CELLS, EXACT, Part, REDUCE, Source, Work},
+    },
+    ops::transformer::rms_norm_cpu,
+    params,
+};
+
+params! { struct Params { tokens: u32, features: u32, first: u32, blocks: u32, quads: u32, order: u32, eps: f32 } }
+
+/// A workgroup for a row, with so many bytes of workgroup memory a thread for its blocks.
+const fn row(parts: &'static [Part], bytes: u32) -> Source {
+    let source = Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 3)]);
+    source.workgroup_bytes(1056 + 256 * bytes).work(Work::new(4, "elements", 48, 28))
+}
+
+static RMS_NORM_ROUND: Rounding = rounding!(
+    "rms_norm_round", "rms_norm_round", Params,
+    &[read_write("y", U32), read_write("units", F32), read("x", F32), read("gain", F32)],
+    row [
+        REDUCE, CELLS, EXACT, "shared/row_of_group", "shared/row", "shared/row_numbers", "shared/rms", "shared/rms_row", "bitnet/rms_norm_round"
+    ]
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM_ROUND[0], &RMS_NORM_ROUND[1]];
+
+/// Rows `first..` of `x` `[m, k]`, as many as `rounded` has, as [`rms_norm`](crate::transformer::rms_norm()) makes them, rounded.
+///
+/// # Errors
+/// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other columns.
+pub fn rms_norm_round_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    first: usize,
+    gain: &Tensor<f32>,
+    eps: f32,
+    rounded: &RoundedActivations,
+) -> Result<()> {
+    let op = "rms_norm_round";
+    let ((m, features), tokens) = (x.shape().as_matrix(), rounded.tokens());
+    if gain.shape().dims() != [features] {
+        return Err(Error::Shape { op, what: "gain", expected: format!("[{features}]"), found: gain.shape() });
+    }
+    if first > m || tokens > m - first || rounded.features() != features {
+        let (expected, found) = (format!("[≤ {}, {features}]", m.saturating_sub(first)), [tokens, rounded.features()].into());
+        return Err(Error::Shape { op, what: "the output", expected, found });
+    }
+    let [blocks, quads, order] = rounded.numbers();
+    let params = Params { tokens: tokens as u32, features: features as u32, first: first as u32, blocks, quads, order, eps };
+    encoder.dispatch(rounded.kernel(&RMS_NORM_ROUND), &params, &[&rounded.values, &rounded.units, x, gain], [tokens, 1, 1])
+}
+
+/// The CPU twin on whole rows: the same bits.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows.
+pub fn rms_norm_round_cpu(x: &[f32], gain: &[f32], eps: f32, block: usize) -> Result<Vec<f32>> {
+    let mut normed = rms_norm_cpu(x, gain, eps)?;
+    round_activations_cpu(&mut normed, gain.len(), block)?;
+    Ok(normed)
+}

@@ -1,0 +1,29 @@
+// What products in floats take. units is [tokens, blocks]. y has, by `params.order`,
+//     0    floats in order, [tokens, blocks, quads];
+//     1    the same with a block's quads by place, [tokens, quads, blocks], for lanes that have a block each;
+//     2    pairs of halves that add up to number / (256·unit), for matrix units: of 32 columns the first halves, then the second ones; of a quad, number
+//          0, 2, 1, 3, as codes come out of a word in pairs.
+@group(0) @binding(0) var<storage, read_write> y: array<vec2<u32>>;
+@group(0) @binding(1) var<storage, read_write> units: array<f32>;
+
+// Stores a quad where there is one.
+fn store_rounded(r: Rounded, there: bool, ids: Ids) {
+    if !there { return; }
+    let block = r.token * params.blocks + r.block;
+    let index = block * params.quads + r.quad;
+    if r.quad == 0u { units[block] = r.unit; }
+    if params.order < 2u {
+        let floats = bitcast<vec4<u32>>(r.whole * r.unit);
+        let at = 2u * select(index, (r.token * params.quads + r.quad) * params.blocks + r.block, params.order == 1u);
+        y[at] = floats.xy;
+        y[at + 1u] = floats.zw;
+        return;
+    }
+    // However a driver rounds the first half, the second one has the rest.
+    let small = r.whole * 0.00390625;
+    let first = vec2<u32>(pack2x16float(small.xz), pack2x16float(small.yw));
+    let rest = small.xzyw - vec4<f32>(unpack2x16float(first.x), unpack2x16float(first.y));
+    let at = index / 8u * 16u + index % 8u;
+    y[at] = first;
+    y[at + 8u] = vec2<u32>(pack2x16float(rest.xy), pack2x16float(rest.zw));
+}
