@@ -3,9 +3,6 @@
 // time, 1 or 4.
 struct Params { uint m, n, blocks, words, block_words, groups, group_blocks, lanes, add; };
 
-// Lanes are at least four, and a place more separates those of one team from the next.
-#define PLACES (THREADS + THREADS / 4)
-
 static inline uint4 load_codes(device const uint* codes, uint words, uint row, uint word) {
     if (STEP == 4) return *(device const uint4*)(codes + row * words + word);
     return uint4(codes[row * words + min(word, words - 1u)], 0u, 0u, 0u);
@@ -21,7 +18,7 @@ kernel void bitlinear_rounded_gemv(
     uint3 group   [[threadgroup_position_in_grid]],
     uint local    [[thread_index_in_threadgroup]])
 {
-    // What blocks give to four rows, by token.
+    // What blocks give to four rows, by token. A place separates the lanes of one team, at least four, from the next.
     threadgroup float4 products[TILE_Y * PLACES];
     const uint lane = local % params.lanes, team = local / params.lanes, teams = THREADS / params.lanes;
     const uint row0 = group.x * 4u * teams;

@@ -84,17 +84,19 @@ fn rotated_weights_give_the_logits_of_transformers() {
         let wanted = wanted.floats(&format!("prompt{prompt}.last_logits"));
         for engine in [None, Some(context())] {
             let off = off(&logits(&file, engine, prompt), &wanted);
-            assert!(off < 2e-4, "prompt {prompt}, GPU {}: {off}", engine.is_some());
+            let largest = wanted.iter().fold(0f32, |largest, v| largest.max(v.abs()));
+            // Activations are rounded to 2^-16 of the largest of a block.
+            assert!(off < 1e-4 * largest, "prompt {prompt}, GPU {}: {off} of {largest}", engine.is_some());
         }
     }
     // Without the keys it is the model as it was, and with signs that are all 1 yet another.
     let (plain, golden) = (open_bytes(&plain().bytes()).unwrap(), golden("qwen3").floats("prompt2.last_logits"));
-    assert!(plain.config().hadamard.is_none() && off(&logits(&plain, None, 2), &golden) < 2e-4);
+    assert!(plain.config().hadamard.is_none() && off(&logits(&plain, None, 2), &golden) < 5e-3);
     let identity = keyed().text("prism.hadamard.sign_mode", "identity");
     let identity = open_bytes(&identity.bytes()).unwrap();
     assert_eq!(identity.config().hadamard.as_ref().unwrap().signs, BTreeMap::new());
     let [ours, ones] = [None, Some(context())].map(|engine| logits(&identity, engine, 2));
-    assert!(off(&ours, &ones) < 2e-4 && off(&ours, &golden) > 1.0 && off(&ours, &wanted.floats("prompt2.last_logits")) > 1.0);
+    assert!(off(&ours, &ones) < 5e-3 && off(&ours, &golden) > 1.0 && off(&ours, &wanted.floats("prompt2.last_logits")) > 1.0);
 }
 
 /// What a native container keeps of it.

@@ -9,9 +9,7 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> w_scale: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<Y>;
 
-// Lanes are at least four, and a place more separates those of one team from the next.
-const PLACES: u32 = THREADS + THREADS / 4u;
-// What blocks give to four rows, by token.
+// What blocks give to four rows, by token. A place separates the lanes of one team, at least four, from the next.
 var<workgroup> products: array<vec4<f32>, TILE_Y * PLACES>;
 
 fn activations(token: u32, quad: u32, block: u32) -> vec4<f32> {

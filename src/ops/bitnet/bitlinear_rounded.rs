@@ -24,12 +24,13 @@ params! {
 
 const BINDINGS: &[Binding] = &[read("x", F32), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y"))];
 
-/// Threads of a workgroup of the GEMV.
+/// Threads of a workgroup of the GEMV, and places for what they leave to each other: one more after every four.
 const THREADS: u32 = 64;
+const PLACES: u32 = THREADS + THREADS / 4;
 
 const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
     let work = Work::new(64 * words * tokens, "products", 16 * words * (1 + 4 * tokens), 128 * words * tokens);
-    source.workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(20 * THREADS * tokens)
+    source.workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(16 * PLACES * tokens)
 }
 
 /// A [`gemv`] by the part that loads codes, so many words at a time.
@@ -50,13 +51,14 @@ macro_rules! gemv_of {
                     ]),
                     $tokens,
                     $words,
-                ),
+                )
+                .constants(&[("PLACES", PLACES)]),
                 gemv(
                     Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemv"]),
                     $tokens,
                     $words,
                 )
-                .constants(&[("STEP", $words)]),
+                .constants(&[("PLACES", PLACES), ("STEP", $words)]),
             ],
         )
         .entry("bitlinear_rounded_gemv")

@@ -17,16 +17,16 @@ use crate::{
 const BINDINGS: &[Binding] = &[read_write("y", U32), read_write("units", F32), read("x", F32)];
 
 static RELU2: Rounding = rounding!(
-    "gate_round_relu2", "round_activations", Params, BINDINGS,
-    quads ["shared/ids", "tensor/relu2", "bitnet/gate", "bitnet/round_gated", "bitnet/round_activations"]
+    "gate_round_relu2", "round_activations" in "bitnet/round_activations", Params, BINDINGS,
+    quads ["shared/ids", "tensor/relu2", "bitnet/gate", "bitnet/round_gated"]
 );
 static SILU: Rounding = rounding!(
-    "gate_round_silu", "round_activations", Params, BINDINGS,
-    quads ["shared/ids", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/round_gated", "bitnet/round_activations"]
+    "gate_round_silu", "round_activations" in "bitnet/round_activations", Params, BINDINGS,
+    quads ["shared/ids", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/round_gated"]
 );
 static GELU: Rounding = rounding!(
-    "gate_round_gelu_tanh", "round_activations", Params, BINDINGS,
-    quads ["shared/ids", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/round_gated", "bitnet/round_activations"]
+    "gate_round_gelu_tanh", "round_activations" in "bitnet/round_activations", Params, BINDINGS,
+    quads ["shared/ids", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/round_gated"]
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];

@@ -18,15 +18,15 @@ params! { struct Params { tokens: u32, features: u32, first: u32, blocks: u32, q
 
 /// A workgroup for a row, with so many bytes of workgroup memory a thread for its blocks.
 const fn row(parts: &'static [Part], bytes: u32) -> Source {
-    let source = Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 3)]);
+    let source = Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 4)]);
     source.workgroup_bytes(1056 + 256 * bytes).work(Work::new(4, "elements", 48, 28))
 }
 
 static RMS_NORM_ROUND: Rounding = rounding!(
-    "rms_norm_round", "rms_norm_round", Params,
+    "rms_norm_round", "rms_norm_round" in "bitnet/rms_norm_round", Params,
     &[read_write("y", U32), read_write("units", F32), read("x", F32), read("gain", F32)],
     row [
-        REDUCE, CELLS, EXACT, "shared/row_of_group", "shared/row", "shared/row_numbers", "shared/rms", "shared/rms_row", "bitnet/rms_norm_round"
+        REDUCE, CELLS, EXACT, "shared/row_of_group", "shared/row", "shared/row_numbers", "shared/rms", "shared/rms_row"
     ]
 );
 

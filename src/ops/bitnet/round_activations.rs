@@ -19,15 +19,15 @@ use crate::{
 
 params! { pub(super) struct Params { pub tokens: u32, pub features: u32, pub blocks: u32, pub quads: u32, pub order: u32 } }
 
-/// A kernel that rounds, for products in floats and for products of bytes: what goes out is bound first.
+/// A kernel that rounds, for products in floats and for products of bytes: what goes out is bound first. The last part is named by its file.
 macro_rules! rounding {
-    ($name:literal, $entry:literal, $params:ty, $inputs:expr, $source:ident [$($part:tt),*]) => {
+    ($name:literal, $entry:literal in $last:literal, $params:ty, $inputs:expr, $source:ident [$($part:tt),*]) => {
         [
             $crate::kernel::declaration::Kernel::trusted(
                 $name,
                 <$params>::FIELDS,
                 $inputs,
-                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store"], 4)],
+                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store", $last], 4)],
             )
             .entry($entry)
             .flat(),
@@ -35,7 +35,7 @@ macro_rules! rounding {
                 concat!($name, "_bytes"),
                 <$params>::FIELDS,
                 $inputs,
-                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store_bytes"], 8)],
+                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store_bytes", $last], 8)],
             )
             .entry($entry)
             .flat(),
@@ -53,9 +53,9 @@ pub(super) const fn quads(parts: &'static [Part], bytes: u32) -> Source {
 }
 
 static ROUND_ACTIVATIONS: Rounding = rounding!(
-    "round_activations", "round_activations", Params,
+    "round_activations", "round_activations" in "bitnet/round_activations", Params,
     &[read_write("y", U32), read_write("units", F32), read("x", Float("X"))],
-    quads ["shared/ids", "bitnet/round_plain", "bitnet/round_activations"]
+    quads ["shared/ids", "bitnet/round_plain"]
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1]];
