@@ -596,7 +596,8 @@ fn product_of_floats(
     (rounded, rotation): (&RoundedActivations, Option<&Rotation>),
     y: Out<'_, f32>,
 ) -> Result<()> {
-    let own = (!fits(rounded, w)).then(|| RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))).transpose()?;
+    let own =
+        (!fits(rounded, w)).then(|| RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))).transpose()?;
     let rounded = own.as_ref().unwrap_or(rounded);
     match (norm, rotation) {
         (Some((gain, eps)), None) => bitnet::rms_norm_round_into(encoder, x, 0, gain, eps, rounded)?,

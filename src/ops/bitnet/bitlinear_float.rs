@@ -41,15 +41,15 @@ pub(super) const KERNELS: &[&Kernel] = &[
     &BITLINEAR_FLOAT_GEMV_ONE[1],
 ];
 
-/// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes a quad of each word, or, for one token, whole words.
-const fn gemv(parts: &'static [Part], tokens: u32) -> Source {
-    let work = if tokens == 1 { Work::new(64, "products", 96, 128) } else { Work::new(16 * tokens, "products", 16 * tokens, 32 * tokens) };
+/// 8 rows × so many tokens a workgroup, 32 lanes four rows; a turn takes so many quads of each.
+const fn gemv(parts: &'static [Part], tokens: u32, quads: u32) -> Source {
+    let work = Work::new(16 * quads * tokens, "products", 8 * quads + 16 * quads * tokens, 32 * quads * tokens);
     Source::wgsl(parts).workgroup_size([64, 1, 1]).tile([8, tokens, 1]).work(work).workgroup_bytes(1024 * tokens)
 }
 
 /// A [`gemv`] with the part that loads activations.
 macro_rules! gemv_of {
-    ($activations:literal, $tokens:literal) => {
+    ($activations:literal, $tokens:literal, $quads:literal) => {
         gemv(
             wgsl![
                 "shared/ids",
@@ -62,6 +62,7 @@ macro_rules! gemv_of {
                 "bitnet/bitlinear_float_gemv"
             ],
             $tokens,
+            $quads,
         )
     };
 }
@@ -127,20 +128,20 @@ static MATMUL_TERNARY_LARGE: Forms = forms(
 static BITLINEAR_FLOAT_GEMV: Forms = forms(
     ["bitlinear_float_gemv", "bitlinear_float_gemv_finish"],
     "bitlinear_float_gemv",
-    &[gemv_of!("tensor/matmul_a", 4), metal(4, 4, &[("ROWS", 4), ("ALIGNED", 0)])],
+    &[gemv_of!("tensor/matmul_a", 4, 1), metal(4, 4, &[("ROWS", 4), ("ALIGNED", 0)])],
 );
 
 static BITLINEAR_FLOAT_GEMV_QUADS: Forms = forms(
     ["bitlinear_float_gemv_quads", "bitlinear_float_gemv_quads_finish"],
     "bitlinear_float_gemv",
-    &[gemv_of!("tensor/matmul_a_quads", 4), metal(4, 4, &[("ROWS", 4), ("ALIGNED", 1)])],
+    &[gemv_of!("tensor/matmul_a_quads", 4, 4), metal(4, 4, &[("ROWS", 4), ("ALIGNED", 1)])],
 );
 
 /// For one token, of rows that are whole words: what decoding is made of.
 static BITLINEAR_FLOAT_GEMV_ONE: Forms = forms(
     ["bitlinear_float_gemv_one", "bitlinear_float_gemv_one_finish"],
     "bitlinear_float_gemv",
-    &[gemv_of!("bitnet/whole_words", 1), metal(8, 1, &[("ROWS", 8), ("ALIGNED", 2)])],
+    &[gemv_of!("bitnet/whole_words", 1, 4), metal(8, 1, &[("ROWS", 8), ("ALIGNED", 2)])],
 );
 
 /// Up to so many tokens the weights' bytes are the cost, which a GEMV reads for four tokens at once.

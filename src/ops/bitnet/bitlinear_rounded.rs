@@ -4,7 +4,11 @@ use super::round_activations::{RoundedActivations, RoundedLayout, rounded_block}
 use crate::{
     element::Float,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::{Bind, Tensor}},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        tensor::{Bind, Tensor},
+    },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -12,8 +16,9 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work, glsl, spirv},
     },
+    msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
-    msl, params,
+    params,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
@@ -28,6 +33,7 @@ const BINDINGS: &[Binding] = &[read("x", F32), read("codes", U32), read("w_scale
 const THREADS: u32 = 64;
 const PLACES: u32 = THREADS + THREADS / 4;
 
+/// Four rows of `tokens` for each lane; a turn is so many words of each.
 const fn gemv(source: Source, tokens: u32, words: u32) -> Source {
     let work = Work::new(64 * words * tokens, "products", 16 * words * (1 + 4 * tokens), 128 * words * tokens);
     source.workgroup_size([THREADS, 1, 1]).tile([1, tokens, 1]).work(work).workgroup_bytes(16 * PLACES * tokens)
@@ -50,15 +56,11 @@ macro_rules! gemv_of {
                         "bitnet/bitlinear_rounded_gemv"
                     ]),
                     $tokens,
-                    $words,
+                    1,
                 )
                 .constants(&[("PLACES", PLACES)]),
-                gemv(
-                    Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemv"]),
-                    $tokens,
-                    $words,
-                )
-                .constants(&[("PLACES", PLACES), ("STEP", $words)]),
+                gemv(Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemv"]), $tokens, $words)
+                    .constants(&[("PLACES", PLACES), ("STEP", $words)]),
             ],
         )
         .entry("bitlinear_rounded_gemv")
@@ -90,7 +92,8 @@ const fn packed(rows: u32, tokens: u32) -> Source {
     let lanes = 4 * 128 / rows;
     let source = Source::wgsl(PARTS).workgroup_size([128, 1, 1]).tile([rows, tokens, 1]);
     let source = source.workgroup_bytes(tokens * (16 * 128 + 4 * rows * (lanes / 2 + 1)));
-    source.work(Work::new(256 * tokens, "products", 64 + 192 * tokens, 3 * 2 * 256 * tokens))
+    // Of a token, in three planes.
+    source.work(Work::new(3 * 256, "products", 64 + 192, 3 * 2 * 256))
 }
 
 static PACKED: Kernel = Kernel::trusted("bitlinear_rounded_packed", Params::FIELDS, WITH_UNITS, &[packed(16, 1)]);
@@ -187,7 +190,8 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
         RoundedLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),
     };
     let floats = x.values.cast::<f32>();
-    let bindings: [&[&dyn Bind]; 2] = [&[&floats, &w.codes, &w.scales, y.tensor()], &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()]];
+    let bindings: [&[&dyn Bind]; 2] =
+        [&[&floats, &w.codes, &w.scales, y.tensor()], &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()]];
     let by_units = matches!(x.layout, RoundedLayout::Halves | RoundedLayout::Bytes);
     encoder.dispatch(kernel, &params, bindings[usize::from(by_units)], extent)
 }

@@ -169,7 +169,9 @@ fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> Ro
         // A turn of the unit's kernel is 32 columns.
         true if on_units && !capabilities.software && block >= 32 => RoundedLayout::Halves,
         // A lane loads four words of whole ones.
-        _ if capabilities.fast_packed_dot && features > 0 && block == BLOCK && features.is_multiple_of(4 * CODES_PER_WORD) => RoundedLayout::Bytes,
+        _ if capabilities.fast_packed_dot && features > 0 && block == BLOCK && features.is_multiple_of(4 * CODES_PER_WORD) => {
+            RoundedLayout::Bytes
+        }
         _ => RoundedLayout::ByPlace,
     }
 }

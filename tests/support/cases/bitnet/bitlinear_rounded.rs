@@ -43,7 +43,10 @@ const MANY: [Shape; 8] = [
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for on in [in_floats, in_bytes] {
-        cases.extend(FEW.into_iter().flat_map(|shape| [case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)].map(|case| case.on(on))));
+        cases.extend(
+            FEW.into_iter()
+                .flat_map(|shape| [case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)].map(|case| case.on(on))),
+        );
     }
     for (i, shape) in MANY.into_iter().enumerate() {
         let on = [case::<f32, f32>(shape).on(on_units), case::<f16, f16>(shape).on(on_units)];
@@ -131,7 +134,8 @@ fn adversarial() -> Vec<Case> {
     for m in [1, 5, 40] {
         let shape = (m, 9, 256, Some(128));
         let mut rng = rng(m as u64);
-        let ones = PackedTernary::from_values(9, 256, &[1; 9 * 256], Scales::Groups { size: 128, scales: floats(&mut rng, 18, 1.0) }).unwrap();
+        let ones =
+            PackedTernary::from_values(9, 256, &[1; 9 * 256], Scales::Groups { size: 128, scales: floats(&mut rng, 18, 1.0) }).unwrap();
         let mixed = matrix(&mut rng, shape);
         let kinds: [(&str, fn(&mut rand::rngs::StdRng) -> f32); 4] = [
             ("all as large as their unit allows", |_| f32::from_bits(0x3fff_ffff)),
@@ -154,8 +158,14 @@ fn adversarial() -> Vec<Case> {
 /// Norm or gate, and rounding: the bits that come of the twins, through a product. Rows that threads hold, and longer ones.
 pub fn fused() -> Vec<Case> {
     let mut cases = Vec::new();
-    let shapes: [Shape; 6] =
-        [(1, 9, 130, Some(128)), (3, 5, 2048, Some(128)), (2, 3, 3200, None), (2, 4, 4100, Some(64)), (17, 6, 384, Some(128)), (0, 3, 64, None)];
+    let shapes: [Shape; 6] = [
+        (1, 9, 130, Some(128)),
+        (3, 5, 2048, Some(128)),
+        (2, 3, 3200, None),
+        (2, 4, 4100, Some(64)),
+        (17, 6, 384, Some(128)),
+        (0, 3, 64, None),
+    ];
     for shape in shapes {
         for on in [in_floats, in_bytes, on_units] {
             cases.extend([normed(shape).on(on), gated(shape, Gate::Relu2).on(on)]);
@@ -235,7 +245,8 @@ pub fn gates() -> Vec<Case> {
             let rounded = RoundedActivations::uninit(r.encoder.context(), m, columns, 128)?;
             bitnet::gate_round_into(&mut r.encoder, &x, gate, &rounded)?;
             bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &at_once)?;
-            let gated = if gate == Gate::Silu { bitnet::silu_gate(&mut r.encoder, &x)? } else { bitnet::gelu_tanh_gate(&mut r.encoder, &x)? };
+            let gated =
+                if gate == Gate::Silu { bitnet::silu_gate(&mut r.encoder, &x)? } else { bitnet::gelu_tanh_gate(&mut r.encoder, &x)? };
             let rounded = bitnet::round_activations(&mut r.encoder, &gated, 128)?;
             bitnet::bitlinear_rounded_into(&mut r.encoder, &rounded, &w, &apart)?;
             [&at_once, &apart].into_iter().for_each(|y| r.watch_all(y));
