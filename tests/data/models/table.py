@@ -596,7 +596,7 @@ def document(rows):
         f"are {largest[0]:.0f} to {largest[-1]:.0f}. *Tokens* counts the greedy tokens, {STEPS} after each prompt, that are those of the reference.",
         "All tokens agree because prompts were drawn until every token led the next by 0.25 or more and no activation lay near a boundary of its"
         " 8-bit code. Only there are correct implementations sure to agree. Elsewhere a flipped code can move a logit by a few tenths, and after"
-        " a near tie another token may follow. (`qwen3` and TriLM have no such codes: their activations are floats, in the reference too.)",
+        " a near tie another token may follow. (`qwen3` and TriLM have no such codes: their activations are floats in the reference, and here multiples of 2^-16 of the largest of 128.)",
         GUESSED,
         "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
         " ternary (MLX's words, the types of Ternary-Bonsai) is kept as it is packed, with the same numbers: Ternary-Bonsai-1.7B takes 0.09 GB for it, 0.6 in 16"

@@ -6,8 +6,10 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, RoundedActivations},
     f16,
 };
-use rand::RngExt;
+use rand::{RngExt, rngs::StdRng};
 
+/// Draws a number.
+type Draw = fn(&mut StdRng) -> f32;
 /// Tokens, rows, columns, and columns of a group.
 type Shape = (usize, usize, usize, Option<usize>);
 
@@ -69,7 +71,7 @@ fn in_bytes(c: &mut Capabilities) {
     (c.software, c.fast_packed_dot) = (true, true);
 }
 
-fn matrix(rng: &mut rand::rngs::StdRng, (_, rows, columns, size): Shape) -> PackedTernary {
+fn matrix(rng: &mut StdRng, (_, rows, columns, size): Shape) -> PackedTernary {
     let scales = match size {
         Some(size) => Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) },
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 + row as f32 / 100.0)).collect()),
@@ -137,7 +139,7 @@ fn adversarial() -> Vec<Case> {
         let ones =
             PackedTernary::from_values(9, 256, &[1; 9 * 256], Scales::Groups { size: 128, scales: floats(&mut rng, 18, 1.0) }).unwrap();
         let mixed = matrix(&mut rng, shape);
-        let kinds: [(&str, fn(&mut rand::rngs::StdRng) -> f32); 4] = [
+        let kinds: [(&str, Draw); 4] = [
             ("all as large as their unit allows", |_| f32::from_bits(0x3fff_ffff)),
             ("of seventeen bits, alike", |_| 65_535.0),
             ("halfway", |rng| rng.random_range(-65_535i32..=65_535) as f32 + 0.5),
