@@ -28,7 +28,7 @@ params! { struct QuadsParams { tokens: u32, blocks: u32, quads: u32 } }
 static QUADS_BY_PLACE: Kernel = Kernel::trusted(
     "quads_by_place",
     QuadsParams::FIELDS,
-    &[read("x", Float("X")), read_write("y", Float("X"))],
+    &[read("x", F32), read_write("y", F32)],
     &[Source::wgsl(wgsl!["shared/ids", "shared/flat", "tensor/quads_by_place"])],
 )
 .flat();
@@ -37,7 +37,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&PAD_ROWS, &QUADS_BY_PLACE];
 
 /// `x` `[tokens, k]`, k being whole quads in each of so many blocks, as kernels for several tokens have it: quads of equal places in their blocks lie
 /// side by side.
-pub(crate) fn quads_by_place<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, blocks: usize) -> Result<Tensor<T>> {
+pub(crate) fn quads_by_place(encoder: &mut Encoder, x: &Tensor<f32>, blocks: usize) -> Result<Tensor<f32>> {
     let (tokens, columns) = x.shape().as_matrix();
     let y = Tensor::uninit(encoder.context(), [tokens, columns])?;
     let params = QuadsParams { tokens: tokens as u32, blocks: blocks as u32, quads: (columns / 4 / blocks.max(1)) as u32 };
