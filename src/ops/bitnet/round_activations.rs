@@ -218,5 +218,6 @@ fn round_block(block: &mut [f32]) {
     let largest = block.iter().fold(0, |largest: u32, v| largest.max(v.to_bits() & 0x7fff_ffff));
     let exponent = (largest >> 23).max(32);
     let (unit, inverse) = (f32::from_bits((exponent - 15) << 23), f32::from_bits((269 - exponent) << 23));
-    block.iter_mut().for_each(|v| *v = (*v * inverse).round_ties_even() * unit);
+    // 1.5·2^23 leaves no bits for fractions: as `round_ties_even`, which is a call where a processor's oldest instructions are compiled for.
+    block.iter_mut().for_each(|v| *v = (*v * inverse + 12_582_912.0 - 12_582_912.0) * unit);
 }
