@@ -69,10 +69,10 @@ kernel void bitlinear_rounded_tiles(
             for (uint j = 0; j < 4; ++j) {
                 simdgroup_store(sums[j][i], matrices + subgroup * 64u, 8);
                 simdgroup_barrier(mem_flags::mem_threadgroup);
-                for (uint half = 0; half < 2; ++half) {
+                for (uint part = 0; part < 2; ++part) {
                     // `lanes` is 0 here, which no compiler knows: so none makes one rounding of two.
-                    const float product = matrices[subgroup * 64u + 32u * half + lane] * scale;
-                    totals[j][i][half] += as_type<float>(as_type<uint>(product) ^ params.lanes);
+                    const float product = matrices[subgroup * 64u + 32u * part + lane] * scale;
+                    totals[j][i][part] += as_type<float>(as_type<uint>(product) ^ params.lanes);
                 }
                 simdgroup_barrier(mem_flags::mem_threadgroup);
                 sums[j][i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -82,12 +82,12 @@ kernel void bitlinear_rounded_tiles(
 
     for (uint j = 0; j < 4; ++j) {
         for (uint i = 0; i < 4; ++i) {
-            for (uint half = 0; half < 2; ++half) {
-                const uint token = token0 + down + 8 * j + 4 * half + lane / 8u;
+            for (uint part = 0; part < 2; ++part) {
+                const uint token = token0 + down + 8 * j + 4 * part + lane / 8u;
                 const uint of = row0 + right + 8 * i + lane % 8u;
                 if (token >= params.m || of >= params.n) continue;
                 const uint at = token * params.n + of;
-                y[at] = Y(params.add != 0 ? float(y[at]) + totals[j][i][half] : totals[j][i][half]);
+                y[at] = Y(params.add != 0 ? float(y[at]) + totals[j][i][part] : totals[j][i][part]);
             }
         }
     }
