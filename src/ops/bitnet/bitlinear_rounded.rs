@@ -72,17 +72,6 @@ static GEMV_4: Kernel = gemv_of!("bitlinear_rounded_gemv_4", "bitnet/rounded_wor
 static GEMV_QUADS: Kernel = gemv_of!("bitlinear_rounded_gemv_quads", "bitnet/rounded_quads", 1, 4);
 static GEMV_QUADS_4: Kernel = gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
 
-/// In Metal, on the matrix units: 64 × 64 outputs; a turn is a word of each row.
-static TILES: Kernel = Kernel::trusted(
-    "bitlinear_rounded_tiles",
-    Params::FIELDS,
-    BINDINGS,
-    &[Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_tiles"])
-        .workgroup_size([128, 1, 1])
-        .tile([64, 64, 1])
-        .workgroup_bytes(10_496)],
-);
-
 /// Bindings of kernels that take the units of blocks.
 const WITH_UNITS: &[Binding] = &[read("x", U32), read("codes", U32), read("w_scale", F32), read("units", F32), read_write("y", Float("Y"))];
 
@@ -131,7 +120,7 @@ static UNITS_8: Kernel = units_of_spirv!("bitlinear_rounded_units_8", UNIT_8, 32
 static UNITS_8_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_8_large", UNIT_8, 64, [2, 4]);
 
 pub(super) const KERNELS: &[&Kernel] =
-    &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &TILES, &PACKED, &PACKED_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
+    &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &PACKED, &PACKED_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
 
 /// From so many tiles of 128 × 128 on, they take less time than four times as many of 64 × 64.
 const LARGE_TILES: usize = 64;
@@ -184,7 +173,6 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
         add: y.adds().into(),
     };
     let (kernel, extent) = match x.layout {
-        RoundedLayout::Rows => (&TILES, [n, m, 1]),
         RoundedLayout::ByPlace => (plan_gemv(m, k, block), [n.div_ceil((4 * THREADS / lanes) as usize), m, 1]),
         RoundedLayout::Halves => (on_units(encoder, m, n), [n, m, 1]),
         RoundedLayout::Bytes => (if m <= 1 { &PACKED } else { &PACKED_4 }, [n, m, 1]),

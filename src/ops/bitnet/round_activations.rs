@@ -11,7 +11,6 @@ use crate::{
         params::Params as _,
         source::{Part, Source, Work},
     },
-    language::ShaderLanguage,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
     params,
     weights::ternary::layout::CODES_PER_WORD,
@@ -74,8 +73,6 @@ pub fn rounded_block(group: Option<usize>) -> usize {
 /// How rounded activations lie in memory: as wgsl/bitnet/round_store.wgsl numbers it, and wgsl/bitnet/round_store_bytes.wgsl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundedLayout {
-    /// Floats in order.
-    Rows = 0,
     /// Floats, a block's quads by place.
     ByPlace = 1,
     /// Pairs of halves.
@@ -165,7 +162,6 @@ fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> Ro
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
     match tokens > GEMV_TOKENS {
-        true if context.language() == ShaderLanguage::Msl => RoundedLayout::Rows,
         // A turn of the unit's kernel is 32 columns.
         true if on_units && !capabilities.software && block >= 32 => RoundedLayout::Halves,
         // A lane loads four words of whole ones.
