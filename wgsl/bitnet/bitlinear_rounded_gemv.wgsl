@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
-// activations are in block floating point (round_activations.wgsl), their quads by place. A block's sum is exact; it is scaled, which rounds, and these are
+// activations are in block floating point (round_store.wgsl), their quads by place. A block's sum is exact; it is scaled, which rounds, and these are
 // added in order: the same bits in every kernel and on every device. A workgroup makes four rows of TILE_Y tokens by `lanes` lanes each, which take every
 // `lanes`-th block. By way of workgroup memory, a product and the sum that it goes to are never fused.
 // A part before loads STEP words of codes at once (rounded_words.wgsl, rounded_quads.wgsl).

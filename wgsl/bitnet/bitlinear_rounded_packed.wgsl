@@ -1,5 +1,5 @@
 // y[t, r] = Σ over blocks b of (Σ x[t, k]·Wq[r, k] over the columns k of b)·w_scale[r, group of b], on top of y if `add` is not 0, for few tokens t, whose
-// activations are in block floating point as three planes of bytes (round_activations_bytes.wgsl), by packed products of integers: the bits of
+// activations are in block floating point as three planes of bytes (round_store_bytes.wgsl), by packed products of integers: the bits of
 // bitlinear_rounded_gemv.wgsl. Blocks are of eight words, and rows are whole quads of words. A workgroup makes TILE_X rows of TILE_Y tokens; a team of LANES
 // makes four of the rows, of which a lane takes every LANES-th quad of words. What both quads of a block give is added up and scaled, and these products
 // are added in order: by way of workgroup memory, so that a product and the sum that it goes to are never fused.
@@ -63,7 +63,7 @@ fn of_token(rows: Rows, token: u32, quad: u32) -> vec4<i32> {
 // The unit of a block, and of how many units it consists.
 fn unit_of(token: u32, block: u32) -> vec2<f32> { return units[min(token, params.m - 1u) * params.blocks + block]; }
 
-// What a block of a turn gives to a row of a team, for the next token: the sum of its products, less that of its activations, which a float holds.
+// What a block of a turn gives to a row of a team, for a token: the sum of its products, less that of its activations, which a float holds.
 fn leave(token: u32, team: u32, row: u32, block: u32, unit: vec2<f32>, scale: f32) {
     let at = token * THREADS + team * LANES + 2u * block;
     let sum = of_quads[at][row] + of_quads[at + 1u][row];

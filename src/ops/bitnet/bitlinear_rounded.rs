@@ -122,13 +122,14 @@ static UNITS_8_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_8_large"
 pub(super) const KERNELS: &[&Kernel] =
     &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &PACKED, &PACKED_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
 
-/// From so many tiles of 128 × 128 on, they take less time than four times as many of 64 × 64.
+/// From so many tiles of 128 × 128 on, they are made in place of four times as many of 64 × 64: as on a unit for int8, where it was measured.
 const LARGE_TILES: usize = 64;
 
 /// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised.
 ///
 /// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its group's scale, and these products, each rounded, are added in
-/// the order of the columns. So what comes of a row of `x` is the same bits however many there are, by every kernel and on every device.
+/// the order of the columns. So what comes of a row of `x` is the same bits however many there are, by every kernel and on every device,
+/// where no number is above 2^119, so that no sum of a block is infinite on its way.
 ///
 /// # Errors
 /// As [`bitlinear_rounded_into`].

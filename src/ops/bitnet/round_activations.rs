@@ -1,5 +1,5 @@
-//! round_activations: activations in block floating point, so that sums of ternary products are exact. Wilkinson 1963, *Rounding Errors in Algebraic
-//! Processes*, section 1.3.
+//! round_activations: activations in block floating point, so that sums of ternary products are exact. (Wilkinson 1963, *Rounding Errors in
+//! Algebraic Processes*, has block floating point.)
 
 use crate::{
     element::Float,
@@ -89,7 +89,7 @@ pub struct RoundedActivations {
     pub(super) values: Tensor<u32>,
     /// `[tokens, blocks]` of the unit, for bytes with the sum of the block.
     pub(super) units: Tensor<f32>,
-    pub(super) block: usize,
+    block: usize,
     tokens: usize,
     features: usize,
 }
