@@ -1,0 +1,145 @@
+//! Linear layers: what enters them is normed, rotated, quantised or rounded, in one dispatch with the product where that is better.
+
+use crate::{
+    error::Result,
+    formats::{Hadamard, config::ModelConfig, tensors::Stack},
+    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    ops::{
+        bitnet::{self, Norm, QuantizedActivations, RoundedActivations},
+        tensor, transformer,
+    },
+    weights::ternary::matrix::TernaryMatrix,
+};
+use std::collections::BTreeMap;
+
+pub(super) type GpuStack = Stack<TernaryMatrix, Tensor<f32>>;
+
+/// How activations are rotated that meet rotated weights; see [`Hadamard`](crate::formats::Hadamard).
+#[derive(Clone)]
+pub(super) struct Rotation {
+    block: usize,
+    signs: Option<Tensor<f32>>,
+}
+
+impl Rotation {
+    /// Records it for rows, where they are.
+    pub fn apply(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
+        if let Some(signs) = &self.signs {
+            tensor::mul_into(encoder, x, signs, x)?;
+        }
+        bitnet::hadamard_into(encoder, x, self.block, x)
+    }
+
+    /// Records the way back.
+    pub fn undo(&self, encoder: &mut Encoder, x: &Tensor<f32>) -> Result<()> {
+        bitnet::hadamard_into(encoder, x, self.block, x)?;
+        self.signs.as_ref().map_or(Ok(()), |signs| tensor::mul_into(encoder, x, signs, x))
+    }
+}
+
+/// Where the input of a linear layer is prepared.
+pub(super) enum Prepared {
+    /// Normed and quantised.
+    Quantized(QuantizedActivations),
+    /// Of a model that does not quantise its activations: normed, rotated where it is so, and rounded.
+    Floats { rounded: RoundedActivations, rotation: Option<Rotation> },
+}
+
+impl Prepared {
+    pub fn tokens(&self) -> usize {
+        match self {
+            Self::Quantized(x) => x.tokens(),
+            Self::Floats { rounded, .. } => rounded.tokens(),
+        }
+    }
+}
+
+/// How what enters linear layers is rotated, by its width.
+pub(super) fn rotations(context: &Context, c: &ModelConfig) -> Result<BTreeMap<usize, Rotation>> {
+    let Some(Hadamard { block, signs, .. }) = &c.hadamard else { return Ok(BTreeMap::new()) };
+    let rotation = |width: usize| {
+        let signs = signs.get(&width).map(|signs| context.upload(signs, [width])).transpose()?;
+        Ok((width, Rotation { block: *block, signs }))
+    };
+    [c.hidden, c.heads * c.head_dim, c.intermediate].into_iter().map(rotation).collect()
+}
+
+/// Products of linear layers of one input, which is normed, side by side in `y`.
+pub(super) fn side_by_side(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    (gain, eps): (&Tensor<f32>, f32),
+    stack: &GpuStack,
+    prepared: &Prepared,
+    y: &Tensor<f32>,
+) -> Result<()> {
+    let parts = match stack {
+        Stack::One(w) => return linear(encoder, x, Some((gain, eps)), w, prepared, Out::set(y)),
+        Stack::Normed(parts) => parts,
+    };
+    let normed = transformer::rms_norm(encoder, x, gain, eps)?;
+    let mut products = Vec::new();
+    for (own, w) in parts {
+        let product = Tensor::uninit(encoder.context(), [prepared.tokens(), w.rows()])?;
+        linear(encoder, &normed, Some((own, eps)), w, prepared, Out::set(&product))?;
+        products.push(product);
+    }
+    tensor::concat_into(encoder, &products.iter().collect::<Vec<_>>(), 1, y)
+}
+
+/// Norm, quantiser where the model has them, and product: in one dispatch where that is better, else by way of `prepared`.
+pub(super) fn linear(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    prepared: &Prepared,
+    y: Out<'_, f32>,
+) -> Result<()> {
+    let xq = match prepared {
+        Prepared::Quantized(xq) => xq,
+        Prepared::Floats { rounded, rotation } => return product_of_floats(encoder, x, norm, w, (rounded, rotation.as_ref()), y),
+    };
+    if bitnet::norm_bitlinear_fuses(encoder.context(), xq.tokens(), w) {
+        return bitnet::norm_bitlinear_into(encoder, x, norm, w, y);
+    }
+    match norm {
+        Some((gain, eps)) => bitnet::rms_norm_quantize_into(encoder, x, gain, eps, xq)?,
+        None => bitnet::quantize_activations_into(encoder, x, xq)?,
+    }
+    bitnet::bitlinear_quantized_into(encoder, xq, w, y)
+}
+
+/// Norm and product of activations in floats; by way of `rounded`, where its blocks are those of the matrix.
+fn product_of_floats(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    (rounded, rotation): (&RoundedActivations, Option<&Rotation>),
+    y: Out<'_, f32>,
+) -> Result<()> {
+    let own =
+        (!fits(rounded, w)).then(|| RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))).transpose()?;
+    let rounded = own.as_ref().unwrap_or(rounded);
+    match (norm, rotation) {
+        (Some((gain, eps)), None) => bitnet::rms_norm_round_into(encoder, x, 0, gain, eps, rounded)?,
+        (norm, rotation) => {
+            let normed = norm.map(|(gain, eps)| transformer::rms_norm(encoder, x, gain, eps)).transpose()?;
+            let x = normed.as_ref().unwrap_or(x);
+            // Nobody needs it as it was: it is normed, or attended, or gated, for this product.
+            rotation.map_or(Ok(()), |rotation| rotation.apply(encoder, x))?;
+            bitnet::round_activations_into(encoder, x, rounded)?;
+        }
+    }
+    bitnet::bitlinear_rounded_into(encoder, rounded, w, y)
+}
+
+/// Columns that activations in floats for this matrix are rounded by.
+pub(super) fn block(w: &TernaryMatrix) -> usize {
+    bitnet::rounded_block(w.group())
+}
+
+pub(super) fn fits(rounded: &RoundedActivations, w: &TernaryMatrix) -> bool {
+    rounded.block() == block(w)
+}
