@@ -121,7 +121,7 @@ fn reductions(criterion: &mut Criterion) {
     tensor::argmax(&mut encoder, &x, [1]).expect("it compares");
     bench(&mut group, "argmax", "rows", &encoder.finish(), 1, 4 * side * side);
     let mut encoder = context.encoder("prefix_sum");
-    tensor::prefix_sum(&mut encoder, &x.reshape([side * side]).expect("as many"), Prefix::Inclusive).expect("it sums");
+    tensor::prefix_sum(&mut encoder, &x.reshape([side * side]).expect("as many"), 0, Prefix::Inclusive).expect("it sums");
     bench(&mut group, "prefix_sum", "all", &encoder.finish(), 1, 8 * side * side);
 }
 

@@ -82,6 +82,10 @@ table! {
     Int8UnitTokens = "int8_unit_tokens" in 0..=TOKENS; 16, 16, 16;
     /// From so many tiles of 128 × 128 on, those of a unit for int8 take less time than four times as many of 64 × 64. H200: there.
     Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
+    /// [`Choice::UnitTokens`] of a unit for activations in block floating point. H200: "Activations in block floating point".
+    RoundedUnitTokens = "rounded_unit_tokens" in 0..=TOKENS; 16, 16, 16;
+    /// [`Choice::Int8UnitLargeTiles`] of such a unit: its number, not measured for it.
+    RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
     /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256 columns at a time in place of 128. H200, which has 132
     /// cores: there.
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;

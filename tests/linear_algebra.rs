@@ -305,7 +305,35 @@ fn what_does_not_fit_is_refused() {
     refused(linear_algebra::qr(&mut encoder, &vector));
     refused(linear_algebra::qr_full(&mut encoder, &vector));
     refused(linear_algebra::svd(&mut encoder, &vector));
+    fn no_gradient<T>(result: Result<T>) {
+        assert!(matches!(result.map(|_| ()), Err(Error::Shape { .. })));
+    }
+    let column = Tensor::<f32>::uninit(context(), [3, 1]).unwrap();
+    no_gradient(linear_algebra::triangular_solve_backward(&mut encoder, &square, &wide, &column, Triangle::UPPER));
+    no_gradient(linear_algebra::triangular_solve_backward(&mut encoder, &wide, &column, &column, Triangle::UPPER));
+    no_gradient(linear_algebra::solve_backward(&mut encoder, &wide, &column, &column));
+    no_gradient(linear_algebra::solve_backward(&mut encoder, &square, &batch, &column));
+    no_gradient(linear_algebra::least_squares_backward(&mut encoder, &wide, &column, &column, &column));
+    no_gradient(linear_algebra::least_squares_backward(&mut encoder, &square, &column, &square, &column));
+    no_gradient(linear_algebra::least_squares_backward(&mut encoder, &square, &column, &column, &square));
+    no_gradient(linear_algebra::cholesky_backward(&mut encoder, &wide, &wide));
+    no_gradient(linear_algebra::cholesky_backward(&mut encoder, &square, &wide));
+    let qr = |q: &Tensor<f32>, r: &Tensor<f32>| Qr { q: q.clone(), r: r.clone() };
+    no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&wide, &square), &qr(&wide, &square)));
+    no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&square, &wide), &qr(&square, &wide)));
+    no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&square, &square), &qr(&square, &wide)));
+    let svd = |u: &Tensor<f32>, s: &Tensor<f32>, vt: &Tensor<f32>| Svd { u: u.clone(), s: s.clone(), vt: vt.clone() };
+    let three = Tensor::<f32>::uninit(context(), [3]).unwrap();
+    let sound = svd(&square, &three, &square);
+    no_gradient(linear_algebra::svd_backward(&mut encoder, &svd(&square, &vector, &square), &sound));
+    no_gradient(linear_algebra::svd_backward(&mut encoder, &svd(&wide, &vector, &square), &sound));
+    no_gradient(linear_algebra::svd_backward(&mut encoder, &sound, &svd(&square, &three, &wide)));
     assert!(encoder.is_empty());
+    assert!(matches!(
+        linear_algebra::least_squares_backward_cpu(&[0.0; 2], &[0.0], &[0.0; 2], &[0.0; 2], 1, 2),
+        Err(Error::Invalid { .. })
+    ));
+    assert!(matches!(linear_algebra::solve_backward_cpu(&[1.0], &[0.0], &[0.0; 2], 1), Err(Error::Length { .. })));
     assert!(matches!(linear_algebra::cholesky_cpu(&[0.0; 3], 2), Err(Error::Length { .. })));
     assert!(matches!(linear_algebra::triangular_solve_cpu(&[0.0; 4], &[0.0; 3], 2, Triangle::LOWER), Err(Error::Length { .. })));
     assert!(matches!(linear_algebra::solve_cpu(&[0.0; 4], &[0.0; 3], 2), Err(Error::Length { .. })));

@@ -1,26 +1,11 @@
 // Products on the matrix units. A threadgroup of four SIMD-groups makes 64 × 64 outputs, each SIMD-group a quarter of 32 × 32. DEPTH of the products are
 // in threadgroup memory at a time, the left side in rows, the right one in rows of l. A kernel brings its parameters, of which `m`, `n`, `k` and `add` are
-// used here, and its right side, from which `right_quad` loads four neighbours of a line. `ALIGNED` says that lines of floats are whole quads. The order
-// in which eight products are added is the device's.
+// used here, and its right side, from which `right_quad` loads four neighbours of a line. The order in which eight
+// products are added is the device's.
 
 // The distances of rows in threadgroup memory: DEPTH and 64 elements, and four more so that neighbouring rows start in different banks.
 #define A_PITCH 20
 #define B_PITCH 68
-
-// A side of floats: its lines, the elements of a line, its first line, and whether lines run along k.
-struct Floats { device const X* from; uint lines, length, start; bool along_k; };
-
-// Elements at .. at + 4 of a line are 0 where there is none.
-static inline X4 quad(Floats side, uint line, uint at) {
-    X4 v = X4(X(0.0f));
-    if (line >= side.lines || at >= side.length) return v;
-    const uint first = (side.start + line) * side.length + at;
-    if (ALIGNED != 0) return *(device const X4*)(side.from + first);
-    for (uint i = 0; i < 4; ++i) {
-        if (at + i < side.length) v[i] = side.from[first + i];
-    }
-    return v;
-}
 
 // Makes the tile of a threadgroup, with tiles of T.
 template <typename T, typename Problem, typename Right>

@@ -38,6 +38,24 @@ fn tensor_ops_refuse_what_does_not_fit() {
     invalid(tensor::concat(&mut encoder, &[&x], 2));
     invalid(tensor::pad(&mut encoder, &x, &[(1, 1)], 0.0));
     assert!(tensor::pad(&mut encoder, &x, &[(1, usize::MAX), (0, 0)], 0.0).is_err());
+    // The twins refuse the same, and shapes of another length.
+    let of = [0f32; 6];
+    assert_invalid(tensor::permute_cpu(&of, [2, 3], &[1, 1]));
+    assert_invalid(tensor::slice_cpu(&of, [2, 3], 1, 1..4));
+    assert_invalid(tensor::concat_cpu(&[(&of[..], [2, 3].into())], 2));
+    assert_shape(tensor::concat_cpu(&[(&of[..], [2, 3].into()), (&of[..], [3, 2].into())], 0));
+    assert_invalid(tensor::pad_cpu(&of, [2, 3], &[(1, 1)], 0.0));
+    let too_long = [
+        tensor::permute_cpu(&of, [2, 2], &[1, 0]),
+        tensor::slice_cpu(&of, [usize::MAX, 2], 0, 0..1),
+        tensor::concat_cpu(&[(&of[..], [2, 2].into())], 0),
+        tensor::pad_cpu(&of, [2, 2], &[(0, 0), (0, 0)], 0.0),
+        tensor::pad_cpu(&of, [2, 3], &[(1, usize::MAX), (0, 0)], 0.0),
+    ];
+    too_long.into_iter().for_each(|refused| assert!(matches!(refused, Err(Error::Length { .. })), "{refused:?}"));
+    // Nothing, however many times.
+    assert!(tensor::permute_cpu::<f32>(&[], [usize::MAX, 0], &[1, 0]).unwrap().is_empty());
+    assert!(tensor::concat_cpu::<f32>(&[(&[], [usize::MAX, 0].into())], 1).unwrap().is_empty());
     assert!(matches!(tensor::cast::<u32, i32>(&mut encoder, &condition), Err(Error::Invalid { .. })));
     let bytes = Tensor::<i8>::uninit(context, [2, 3]).unwrap();
     assert!(matches!(tensor::transpose(&mut encoder, &bytes), Err(Error::ElementType { .. })));
@@ -80,9 +98,11 @@ fn reductions_refuse_what_does_not_fit() {
     assert_shape(tensor::norm_backward(&mut encoder, &x, [0], &row, &x));
     assert_shape(tensor::norm_backward_into(&mut encoder, &x, [0], &row, &row, &row));
     assert_shape(tensor::max_backward::<f32>(&mut encoder, &words, &row, [1], [2, 3]));
-    assert_shape(tensor::prefix_sum_into(&mut encoder, &x, Prefix::Inclusive, &row));
+    assert_shape(tensor::prefix_sum_into(&mut encoder, &x, 1, Prefix::Inclusive, &row));
     assert!(matches!(tensor::sum_cpu(&[0f32; 3], [2, 2], [0]), Err(Error::Length { .. })));
-    assert!(matches!(tensor::prefix_sum_cpu(&[0f32; 3], 2, Prefix::Inclusive), Err(Error::Length { .. })));
+    assert_invalid(tensor::prefix_sum(&mut encoder, &x, 2, Prefix::Inclusive));
+    assert_invalid(tensor::prefix_sum_cpu(&[0f32; 4], [2, 2], 2, Prefix::Inclusive));
+    assert!(matches!(tensor::prefix_sum_cpu(&[0f32; 3], [2, 2], 1, Prefix::Inclusive), Err(Error::Length { .. })));
     assert!(encoder.is_empty());
     // Both forms of the result's shape are taken, and sums of one are sums of both.
     tensor::sum_into(&mut encoder, &x, [1], &unwritten(context, [2])).unwrap();

@@ -2,10 +2,10 @@
 
 use crate::golden::{Case, Out};
 use bitnet_wgpu::{
-    Bits, Encoder, Float, IntMatrix, Result, Tensor,
-    bitnet::{self, Layout, QuantizedActivations, QuantizedInt8, Scheme},
+    Bits, Encoder, Float, IntMatrix, Result, Tensor, TernaryMatrix,
+    bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
-    linear_algebra::{self as la, Triangle},
+    linear_algebra::{self as la, Qr, Svd, Triangle},
     optimizer::{self, AdamW, AdamWState, Lion, Sgd},
     tensor::{self, Activation, Axes, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
     transformer::{self, AttentionShape, FlashAttentionOptions, Qkv},
@@ -136,8 +136,8 @@ where
 fn prefix_sum(c: &mut Case, prefix: Prefix, other: Prefix) -> Result<Vec<Out>> {
     let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
     let all = tensor::sum(e, &dy, [1])?.reshape([x.shape().dims()[0], 1])?;
-    let before = tensor::prefix_sum(e, &dy, other)?;
-    Ok(vec![tensor::prefix_sum(e, &x, prefix)?.into(), tensor::sub(e, &all, &before)?.into()])
+    let before = tensor::prefix_sum(e, &dy, 1, other)?;
+    Ok(vec![tensor::prefix_sum(e, &x, 1, prefix)?.into(), tensor::sub(e, &all, &before)?.into()])
 }
 
 type QuantizeWeights = fn(&mut Encoder, &Tensor<f32>) -> Result<IntMatrix>;
@@ -157,6 +157,12 @@ fn int_weights(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     Ok(vec![bitnet::dequantize_int::<f32>(e, &w)?.into()])
 }
 
+fn ternary_weights(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+    let (w, e) = (c.x(0), &mut c.encoder);
+    let w = quantize(e, &w)?;
+    Ok(vec![bitnet::dequantize_weights::<f32>(e, &w)?.into()])
+}
+
 /// Activations that are not quantised.
 fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
@@ -166,13 +172,13 @@ fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
 }
 
 /// Weights with a scale for 32 columns, and activations of 8 bits.
-fn bitlinear_int_quantized(c: &mut Case, bits: Bits) -> Result<Vec<Out>> {
+fn bitlinear_int_quantized(c: &mut Case, bits: Bits, epilogue: &Epilogue<'_, f32>) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
     let w = bitnet::quantize_weights_int(e, &w, bits, Some(32), Scheme::Asymmetric)?;
     let (tokens, features) = x.shape().as_matrix();
     let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
     bitnet::quantize_activations_into(e, &x, &quantized)?;
-    Ok(vec![bitnet::bitlinear_int_quantized::<f32>(e, &quantized, &w)?.into()])
+    Ok(vec![bitnet::bitlinear_int_quantized_with(e, &quantized, &w, epilogue)?.into()])
 }
 
 /// What the codes of activations stand for, scales, and zero points if there are any.
@@ -182,6 +188,18 @@ fn int8(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<Quantiz
     let zeros = made.zero_points.as_ref().map(|zeros| tensor::cast::<i32, f32>(e, zeros)).transpose()?;
     let values = bitnet::dequantize_int8::<f32>(e, &made)?;
     Ok([values, made.scales].into_iter().chain(zeros).map(Out::from).collect())
+}
+
+fn triangular_solve(c: &mut Case, triangle: Triangle) -> Result<Vec<Out>> {
+    let (a, b, dy) = (c.x(0), c.x(1), c.dy());
+    let x = c.sound(|e| la::triangular_solve(e, &a, &b, triangle))?;
+    let of = la::triangular_solve_backward(&mut c.encoder, &a, &x, &dy, triangle)?;
+    Ok(vec![x.into(), of.a.into(), of.b.into()])
+}
+
+fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
+    let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i));
+    Ok(vec![la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into()])
 }
 
 /// By the names of the golden.
@@ -404,9 +422,9 @@ pub const CASES: &[(&str, Run)] = &[
     ("bitlinear_int2", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Two))),
     ("bitlinear_int4", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Four))),
     ("bitlinear_int8", |c| bitlinear_int(c, |e, w| int_rows(e, w, Bits::Eight))),
-    ("bitlinear_int2_quantized", |c| bitlinear_int_quantized(c, Bits::Two)),
-    ("bitlinear_int4_quantized", |c| bitlinear_int_quantized(c, Bits::Four)),
-    ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight)),
+    ("bitlinear_int2_quantized", |c| bitlinear_int_quantized(c, Bits::Two, &Epilogue::new())),
+    ("bitlinear_int4_quantized", |c| bitlinear_int_quantized(c, Bits::Four, &Epilogue::new())),
+    ("bitlinear_int8_quantized", |c| bitlinear_int_quantized(c, Bits::Eight, &Epilogue::new())),
     ("quantize_activations", |c| {
         let (x, e) = (c.x(0), &mut c.encoder);
         let made = bitnet::quantize_activations(e, &x)?;
@@ -420,6 +438,82 @@ pub const CASES: &[(&str, Run)] = &[
     ("quantize_activations_by_tensor", |c| int8(c, bitnet::quantize_activations_by_tensor)),
     ("quantize_activations_static", |c| int8(c, |e, x| bitnet::quantize_activations_static(e, x, (-0.7, 1.6)))),
     ("quantize_activations_with_zero_point", |c| int8(c, bitnet::quantize_activations_with_zero_point)),
+    ("quantize_weights_by_row", |c| ternary_weights(c, bitnet::quantize_weights_by_row)),
+    ("quantize_weights_by_group", |c| ternary_weights(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
+    ("quantize_weights_by_matrix", |c| ternary_weights(c, bitnet::quantize_weights_by_matrix)),
+    ("quantize_weights_binary_by_matrix", |c| int_weights(c, bitnet::quantize_weights_binary_by_matrix)),
+    ("fake_quantize_weights_by_matrix", |c| {
+        let w = c.x(0);
+        Ok(vec![bitnet::fake_quantize_weights_by_matrix(&mut c.encoder, &w, 1.0)?.values.into()])
+    }),
+    ("quantization_error", |c| {
+        let (w, quantized) = (c.x(0), c.x(1));
+        Ok(vec![bitnet::quantization_error(&mut c.encoder, &w, &quantized)?.into()])
+    }),
+    ("matmul_int8", |c| {
+        let (a, b, e) = (c.x(0), c.x(1), &mut c.encoder);
+        let (a, b) = (tensor::cast(e, &a)?, tensor::cast(e, &b)?);
+        let y = tensor::matmul_int8(e, &a, &b)?;
+        Ok(vec![tensor::cast::<i32, f32>(e, &y)?.into()])
+    }),
+    ("embed_ternary", |c| {
+        let (w, ids, e) = (c.x(0), c.ids(1), &mut c.encoder);
+        let table = bitnet::quantize_weights(e, &w)?;
+        Ok(vec![transformer::embed_ternary(e, &ids, &table)?.into()])
+    }),
+    ("top_k", |c| {
+        let x = c.x(0);
+        let top = transformer::top_k(&mut c.encoder, &x, 4)?;
+        Ok(vec![top.logits.into(), top.ids.into()])
+    }),
+    ("rms_norm_quantize", |c| {
+        let (x, gain, e) = (c.x(0), c.x(1), &mut c.encoder);
+        let quantized = bitnet::rms_norm_quantize(e, &x, &gain, 1e-5)?;
+        Ok(vec![bitnet::dequantize_activations::<f32>(e, &quantized)?.into()])
+    }),
+    ("gate_quantize", |c| {
+        let (x, e) = (c.x(0), &mut c.encoder);
+        let quantized = bitnet::gate_quantize(e, &x, Gate::Relu2, None)?;
+        Ok(vec![bitnet::dequantize_activations::<f32>(e, &quantized)?.into()])
+    }),
+    ("bitlinear_with", |c| {
+        let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
+        let w = bitnet::quantize_weights(e, &w)?;
+        Ok(vec![bitnet::bitlinear_with(e, &x, &w, &Epilogue::new().bias(&bias).activation(Activation::Silu))?.into()])
+    }),
+    ("bitlinear_float_with", |c| {
+        let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
+        let w = bitnet::quantize_weights(e, &w)?;
+        Ok(vec![bitnet::bitlinear_float_with(e, &x, &w, &Epilogue::new().bias(&bias).activation(Activation::Gelu))?.into()])
+    }),
+    ("bitlinear_int_with", |c| {
+        let (x, w, bias, e) = (c.x(0), c.x(1), c.x(2), &mut c.encoder);
+        let w = int_rows(e, &w, Bits::Four)?;
+        Ok(vec![bitnet::bitlinear_int_with(e, &x, &w, &Epilogue::new().bias(&bias).activation(Activation::Relu))?.into()])
+    }),
+    ("bitlinear_int_quantized_with", |c| {
+        let bias = c.x(2);
+        bitlinear_int_quantized(c, Bits::Four, &Epilogue::new().bias(&bias).activation(Activation::Relu))
+    }),
+    ("bitlinear_rounded", |c| {
+        let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
+        let w = bitnet::quantize_weights(e, &w)?;
+        let rounded = bitnet::round_activations(e, &x, bitnet::rounded_block(None))?;
+        Ok(vec![bitnet::bitlinear_rounded(e, &rounded, &w)?.into()])
+    }),
+    ("finish", |c| {
+        let (x, bias) = (c.x(0), c.x(1));
+        Ok(vec![tensor::finish(&mut c.encoder, &x, &Epilogue::new().bias(&bias).activation(Activation::Gelu))?.into()])
+    }),
+    ("sum_to", |c| {
+        let x = c.x(0);
+        Ok(vec![tensor::sum_to(&mut c.encoder, &x, [7, 1])?.into()])
+    }),
+    ("qr_full", |c| {
+        let a = c.x(0);
+        let r = c.sound(|e| la::qr_full(e, &a))?.r;
+        Ok(vec![tensor::abs(&mut c.encoder, &r)?.into()])
+    }),
     ("silu_f16", |c| one_input(c, tensor::silu::<f16>, tensor::silu_backward)),
     ("mul_f16", |c| {
         let (a, b, dy, e) = (c.floats::<f16>("in0"), c.floats("in1"), c.floats("dy"), &mut c.encoder);
@@ -453,25 +547,36 @@ pub const CASES: &[(&str, Run)] = &[
         Ok(vec![norm.into(), a.into(), b.into()])
     }),
     ("cholesky", |c| {
-        let a = c.x(0);
-        Ok(vec![c.sound(|e| la::cholesky(e, &a))?.into()])
+        let (a, dy) = (c.x(0), c.dy());
+        let l = c.sound(|e| la::cholesky(e, &a))?;
+        let da = la::cholesky_backward(&mut c.encoder, &l, &dy)?;
+        Ok(vec![l.into(), da.into()])
     }),
-    ("triangular_solve", |c| {
-        let (a, b) = (c.x(0), c.x(1));
-        Ok(vec![c.sound(|e| la::triangular_solve(e, &a, &b, Triangle::LOWER))?.into()])
-    }),
+    ("triangular_solve", |c| triangular_solve(c, Triangle::LOWER)),
+    ("triangular_solve_transposed", |c| triangular_solve(c, Triangle::LOWER.transposed())),
     ("solve", |c| {
-        let (a, b) = (c.x(0), c.x(1));
-        Ok(vec![c.sound(|e| la::solve(e, &a, &b))?.into()])
+        let (a, b, dy) = (c.x(0), c.x(1), c.dy());
+        let x = c.sound(|e| la::solve(e, &a, &b))?;
+        let of = la::solve_backward(&mut c.encoder, &a, &x, &dy)?;
+        Ok(vec![x.into(), of.a.into(), of.b.into()])
     }),
     ("svd", |c| {
         let a = c.x(0);
         Ok(vec![c.sound(|e| la::svd(e, &a))?.s.into()])
     }),
     ("least_squares", |c| {
-        let (a, b) = (c.x(0), c.x(1));
-        Ok(vec![c.sound(|e| la::least_squares(e, &a, &b))?.into()])
+        let (a, b, dy) = (c.x(0), c.x(1), c.dy());
+        let x = c.sound(|e| la::least_squares(e, &a, &b))?;
+        let of = la::least_squares_backward(&mut c.encoder, &a, &b, &x, &dy)?;
+        Ok(vec![x.into(), of.a.into(), of.b.into()])
     }),
+    ("qr_backward", |c| {
+        let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| c.x(i));
+        Ok(vec![la::qr_backward(&mut c.encoder, &Qr { q, r }, &Qr { q: dq, r: dr })?.into()])
+    }),
+    ("svd_backward_tall", svd_backward),
+    ("svd_backward_wide", svd_backward),
+    ("svd_backward_square", svd_backward),
     // Signs of rows are a matter of taste.
     ("qr", |c| {
         let a = c.x(0);

@@ -89,7 +89,7 @@ const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static 
     [plain.entry(entry).fill(STORE), finish.entry(entry).fill(FINISH)]
 }
 
-const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_tiles", "bitnet/matmul"];
+const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "tensor/matmul_tiles", "bitnet/matmul"];
 
 static MATMUL_TERNARY: Forms = forms(
     ["matmul_ternary", "matmul_ternary_finish"],

@@ -2,6 +2,7 @@
 
 use super::round_activations::{RoundedActivations, RoundedLayout, rounded_block};
 use crate::{
+    choices::Choice,
     element::Float,
     error::{Error, Result},
     gpu::{
@@ -122,9 +123,6 @@ static UNITS_8_LARGE: Kernel = units_of_spirv!("bitlinear_rounded_units_8_large"
 pub(super) const KERNELS: &[&Kernel] =
     &[&GEMV, &GEMV_4, &GEMV_QUADS, &GEMV_QUADS_4, &PACKED, &PACKED_4, &UNITS_16, &UNITS_16_LARGE, &UNITS_8, &UNITS_8_LARGE];
 
-/// From so many tiles of 128 × 128 on, they are made in place of four times as many of 64 × 64: as on a unit for int8, where it was measured.
-const LARGE_TILES: usize = 64;
-
 /// y = x·Wᵀ: `x` `[.., k]` in block floating point, `w` `[rows, k]` with any scales; gives `[.., rows]`. For models whose activations are not quantised.
 ///
 /// The products of a block, which are ±x or 0, are added exactly. The sum is multiplied by its group's scale, and these products, each rounded, are added in
@@ -201,8 +199,10 @@ fn plan_gemv(m: usize, k: usize, block: usize) -> &'static Kernel {
 }
 
 fn on_units(encoder: &Encoder, m: usize, n: usize) -> &'static Kernel {
-    let large = m > 64 && n.div_ceil(128).saturating_mul(m.div_ceil(128)) >= LARGE_TILES;
-    match (encoder.context().capabilities().matrix_units.contains(&UNIT_16), large) {
+    let capabilities = encoder.context().capabilities();
+    let tiles = n.div_ceil(128).saturating_mul(m.div_ceil(128));
+    let large = m > 64 && tiles >= capabilities.choice(Choice::RoundedUnitLargeTiles);
+    match (capabilities.matrix_units.contains(&UNIT_16), large) {
         (true, false) => &UNITS_16,
         (true, true) => &UNITS_16_LARGE,
         (false, false) => &UNITS_8,

@@ -2,6 +2,7 @@
 //! Algebraic Processes*, has block floating point.)
 
 use crate::{
+    choices::Choice,
     element::Float,
     error::{Error, Result},
     gpu::{context::Context, encoder::Encoder, tensor::Tensor},
@@ -61,8 +62,6 @@ pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIO
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 const BLOCK: usize = 128;
-/// Up to so many tokens passes of a GEMV cost less than the tiles of a matrix unit. H200: docs/performance.md, "Activations in block floating point".
-const GEMV_TOKENS: usize = 16;
 
 /// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or so many of them as groups consist of.
 pub fn rounded_block(group: Option<usize>) -> usize {
@@ -161,7 +160,7 @@ impl RoundedActivations {
 fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> RoundedLayout {
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
-    match tokens > GEMV_TOKENS {
+    match tokens > capabilities.choice(Choice::RoundedUnitTokens) {
         // A turn of the unit's kernel is 32 columns.
         true if on_units && !capabilities.software && block >= 32 => RoundedLayout::Halves,
         // A lane loads four words of whole ones.

@@ -91,7 +91,7 @@ pub fn cholesky(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Tensor
 /// # Errors
 /// [`Error::Length`](crate::Error::Length) if `a` is not `n × n`; else as [`cholesky`].
 pub fn cholesky_cpu(a: &[f32], n: usize) -> Result<Vec<f32>> {
-    let (a, mut l) = (HostMatrix::new(a, n, n)?, HostMatrix { columns: n, numbers: vec![0.0; n * n] });
+    let (a, mut l) = (HostMatrix::new(a, n, n)?, HostMatrix::from_fn([n, n], |_, _| 0.0));
     for j in 0..n {
         for i in j..n {
             let rest = a[(i, j)] - (0..j).map(|k| l[(i, k)] * l[(j, k)]).sum::<f64>();

@@ -136,7 +136,7 @@ pub fn reflect_cpu(a: &mut HostMatrix, m: usize, c: &mut HostMatrix) -> Vec<(Vec
 
 /// C := (I - τ·v·vᵀ)·C on columns from `column0`; v ends in C's last row.
 pub fn apply_cpu(v: &[f64], tau: f64, c: &mut HostMatrix, column0: usize) {
-    let first = c.rows().saturating_sub(v.len());
+    let first = c.rows.saturating_sub(v.len());
     for column in column0..c.columns {
         let step = tau * v.iter().enumerate().map(|(i, v)| v * c[(first + i, column)]).sum::<f64>();
         v.iter().enumerate().for_each(|(i, v)| c[(first + i, column)] -= step * v);

@@ -103,6 +103,7 @@ impl<'a> Matrices<'a> {
 /// For CPU twins: a row-major matrix in `f64`.
 #[derive(Clone)]
 pub struct HostMatrix {
+    pub rows: usize,
     pub columns: usize,
     pub numbers: Vec<f64>,
 }
@@ -114,17 +115,33 @@ impl HostMatrix {
         if rows.checked_mul(columns) != Some(numbers.len()) {
             return Err(Error::Length { shape: [rows, columns].into(), found: numbers.len() });
         }
-        Ok(Self { columns, numbers: numbers.iter().map(|&v| v.into()).collect() })
+        Ok(Self { rows, columns, numbers: numbers.iter().map(|&v| v.into()).collect() })
+    }
+
+    /// Of what a function gives for row and column.
+    pub fn from_fn([rows, columns]: [usize; 2], f: impl Fn(usize, usize) -> f64) -> Self {
+        Self { rows, columns, numbers: (0..rows * columns).map(|at| f(at / columns, at % columns)).collect() }
     }
 
     /// Ones on the diagonal, zeros elsewhere.
     pub fn identity(rows: usize, columns: usize) -> Self {
-        let numbers = (0..rows * columns).map(|at| if at / columns == at % columns { 1.0 } else { 0.0 }).collect();
-        Self { columns, numbers }
+        Self::from_fn([rows, columns], |i, j| if i == j { 1.0 } else { 0.0 })
     }
 
-    pub fn rows(&self) -> usize {
-        self.numbers.len() / self.columns.max(1)
+    pub fn transposed(&self) -> Self {
+        Self::from_fn([self.columns, self.rows], |i, j| self[(j, i)])
+    }
+
+    pub fn times(&self, other: &Self) -> Self {
+        Self::from_fn([self.rows, other.columns], |i, j| (0..self.columns).map(|l| self[(i, l)] * other[(l, j)]).sum())
+    }
+
+    pub fn plus(&self, other: &Self) -> Self {
+        Self::from_fn([self.rows, self.columns], |i, j| self[(i, j)] + other[(i, j)])
+    }
+
+    pub fn minus(&self, other: &Self) -> Self {
+        Self::from_fn([self.rows, self.columns], |i, j| self[(i, j)] - other[(i, j)])
     }
 
     /// The upper left corner, in `f32`.

@@ -8,6 +8,8 @@
 //! | have an orthonormal basis of the columns | [`qr`] |
 //! | have singular values and vectors | [`svd`] |
 //!
+//! Each has a gradient: [`solve_backward`], [`cholesky_backward`] and so on.
+//!
 //! A matrix may have no such factors. Its status says so when the work has run: see [`Outcome`]. Sums are added in a fixed order, so the same device
 //! gives the same bits every time; devices differ from each other by rounding. Numbers below 2^-126 may be taken for 0.
 
@@ -15,6 +17,7 @@ mod householder;
 mod matrices;
 
 pub(crate) mod cholesky;
+pub(crate) mod gradients;
 pub(crate) mod least_squares;
 pub(crate) mod outcome;
 pub(crate) mod qr;
@@ -22,4 +25,4 @@ pub(crate) mod solve;
 pub(crate) mod svd;
 pub(crate) mod triangular_solve;
 
-family!(outcome, cholesky, triangular_solve, qr, solve, least_squares, svd);
+family!(outcome, cholesky, triangular_solve, qr, solve, least_squares, svd, gradients);

@@ -282,12 +282,12 @@ pub fn svd_cpu(a: &[f32], m: usize, n: usize) -> Result<Svd<Vec<f32>>> {
     if s.iter().any(|v| !v.is_finite()) {
         return Err(Error::NotFinite { op, matrix: 0 });
     }
-    let mut r = HostMatrix { columns: q, numbers: (0..p * q).map(|at| rows[at % q][at / q]).collect() };
+    let mut r = HostMatrix::from_fn([p, q], |i, j| rows[j][i]);
     let mut left = HostMatrix::identity(p, q);
     let reflections = reflect_cpu(&mut r, p, &mut HostMatrix::identity(0, 0));
     reflections.iter().rev().for_each(|(v, tau)| apply_cpu(v, *tau, &mut left, 0));
     (0..p * q).filter(|at| r[(at % q, at % q)] < 0.0).for_each(|at| left.numbers[at] *= -1.0);
-    let right = HostMatrix { columns: q, numbers: rows.iter().flat_map(|row| &row[p..]).copied().collect() };
+    let right = HostMatrix::from_fn([q, q], |i, j| rows[i][p + j]);
     let transposed =
         |x: &HostMatrix, rows: usize, columns: usize| (0..rows * columns).map(|at| x[(at % columns, at / columns)] as f32).collect();
     Ok(match wide {

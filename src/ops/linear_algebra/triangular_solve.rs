@@ -72,6 +72,18 @@ impl Triangle {
     pub const fn unit_diagonal(self) -> Self {
         Self { unit: true, ..self }
     }
+
+    pub(super) fn is_upper(self) -> bool {
+        self.upper
+    }
+
+    pub(super) fn is_transposed(self) -> bool {
+        self.transposed
+    }
+
+    pub(super) fn has_unit_diagonal(self) -> bool {
+        self.unit
+    }
 }
 
 /// x `[.., n, r]` with A·x = b for r right-hand sides b `[.., n, r]` and triangular A `[.., n, n]`.

@@ -79,7 +79,7 @@ pub const fn metal_tile_of_quads(parts: &'static [Part]) -> Source {
     metal_tile(parts).constants(&[("DEPTH", 16), ("ALIGNED", 1)])
 }
 
-const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_tiles", "tensor/matmul"];
+const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "tensor/matmul_tiles", "tensor/matmul"];
 const METAL: Source = metal_tile(METAL_PARTS);
 const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
 
@@ -99,15 +99,30 @@ const fn direct(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([32, 1, 1]).tile([128, 16, 1]).work(Work::new(256, "products", 320, 512))
 }
 
-/// 8 columns of 8 rows a workgroup, 32 lanes a column.
+/// 8 columns of 8 rows a workgroup, 32 lanes a column; a turn is two quads of all rows, or in Metal one.
 const fn gemv(parts: &'static [Part]) -> Source {
     Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([8, 8, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 160, 128))
 }
 
-/// 32 columns of 4 rows a workgroup, 32 threads for four columns.
-const fn gemv_columns(parts: &'static [Part]) -> Source {
-    Source::wgsl(parts).workgroup_size([256, 1, 1]).tile([32, 4, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 128, 128))
+const fn metal_gemv(aligned: &'static [(&'static str, u32)]) -> Source {
+    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "tensor/matmul_gemv"];
+    let source = Source::msl(PARTS).workgroup_size([256, 1, 1]).tile([8, 8, 1]);
+    source.constants(aligned).work(Work::new(32, "products", 144, 64))
 }
+
+/// 32 columns of 4 rows a workgroup, 32 threads for four columns.
+const fn gemv_columns(source: Source) -> Source {
+    source.workgroup_size([256, 1, 1]).tile([32, 4, 1]).workgroup_bytes(4096).work(Work::new(64, "products", 128, 128))
+}
+
+const fn metal_gemv_columns(aligned: &'static [(&'static str, u32)]) -> Source {
+    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "shared/add_quads", "shared/lanes", "tensor/matmul_gemv_columns"];
+    gemv_columns(Source::msl(PARTS)).constants(aligned)
+}
+
+/// Whether lines are whole quads, for Metal.
+const ANY: &[(&str, u32)] = &[("ALIGNED", 0)];
+const ALIGNED: &[(&str, u32)] = &[("ALIGNED", 1)];
 
 /// A product as it is: all bindings but the bias, which is the last.
 const fn plain(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
@@ -184,66 +199,78 @@ pub static MATMUL_UNITS_8_LARGE: Forms = forms_on(UNIT_8, ["matmul_units_8_large
 pub static MATMUL_GEMV: Forms = forms(
     ["matmul_gemv", "matmul_gemv_finish"],
     "matmul_gemv",
-    &[gemv(wgsl![
-        "shared/ids",
-        "tensor/matmul_dense",
-        "tensor/matmul_a",
-        "tensor/matmul_b",
-        "shared/add_quads",
-        "shared/lanes",
-        HOLE,
-        "tensor/matmul_gemv"
-    ])],
+    &[
+        gemv(wgsl![
+            "shared/ids",
+            "tensor/matmul_dense",
+            "tensor/matmul_a",
+            "tensor/matmul_b",
+            "shared/add_quads",
+            "shared/lanes",
+            HOLE,
+            "tensor/matmul_gemv"
+        ]),
+        metal_gemv(ANY),
+    ],
 );
 
 /// The same for whole quads.
 pub static MATMUL_GEMV_QUADS: Forms = forms(
     ["matmul_gemv_quads", "matmul_gemv_quads_finish"],
     "matmul_gemv",
-    &[gemv(wgsl![
-        "shared/ids",
-        "tensor/matmul_dense",
-        "tensor/matmul_a_quads",
-        "tensor/matmul_b_quads",
-        "shared/add_quads",
-        "shared/lanes",
-        HOLE,
-        "tensor/matmul_gemv"
-    ])],
+    &[
+        gemv(wgsl![
+            "shared/ids",
+            "tensor/matmul_dense",
+            "tensor/matmul_a_quads",
+            "tensor/matmul_b_quads",
+            "shared/add_quads",
+            "shared/lanes",
+            HOLE,
+            "tensor/matmul_gemv"
+        ]),
+        metal_gemv(ALIGNED),
+    ],
 );
 
 /// Few rows, the right side in lines of columns.
 pub static MATMUL_GEMV_COLUMNS: Forms = forms(
     ["matmul_gemv_columns", "matmul_gemv_columns_finish"],
     "matmul_gemv_columns",
-    &[gemv_columns(wgsl![
-        "shared/ids",
-        "tensor/matmul_dense",
-        "tensor/matmul_a",
-        "tensor/matmul_b",
-        "tensor/matmul_block",
-        "shared/add_quads",
-        "shared/lanes",
-        HOLE,
-        "tensor/matmul_gemv_columns"
-    ])],
+    &[
+        gemv_columns(Source::wgsl(wgsl![
+            "shared/ids",
+            "tensor/matmul_dense",
+            "tensor/matmul_a",
+            "tensor/matmul_b",
+            "tensor/matmul_block",
+            "shared/add_quads",
+            "shared/lanes",
+            HOLE,
+            "tensor/matmul_gemv_columns"
+        ])),
+        metal_gemv_columns(ANY),
+    ],
 );
 
 /// The same for whole quads.
 pub static MATMUL_GEMV_COLUMNS_QUADS: Forms = forms(
     ["matmul_gemv_columns_quads", "matmul_gemv_columns_quads_finish"],
     "matmul_gemv_columns",
-    &[gemv_columns(wgsl![
-        "shared/ids",
-        "tensor/matmul_dense",
-        "tensor/matmul_a_quads",
-        "tensor/matmul_b_quads",
-        "tensor/matmul_block",
-        "shared/add_quads",
-        "shared/lanes",
-        HOLE,
-        "tensor/matmul_gemv_columns"
-    ])],
+    &[
+        gemv_columns(Source::wgsl(wgsl![
+            "shared/ids",
+            "tensor/matmul_dense",
+            "tensor/matmul_a_quads",
+            "tensor/matmul_b_quads",
+            "tensor/matmul_block",
+            "shared/add_quads",
+            "shared/lanes",
+            HOLE,
+            "tensor/matmul_gemv_columns"
+        ])),
+        metal_gemv_columns(ALIGNED),
+    ],
 );
 
 /// Sides of any shape, without workgroup memory.

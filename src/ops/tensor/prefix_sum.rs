@@ -1,6 +1,6 @@
-//! prefix_sum: y_i = Σ_{j ≤ i} x_j along rows, or Σ_{j < i}.
+//! prefix_sum: y_i = Σ_{j ≤ i} x_j along a dimension, or Σ_{j < i}.
 //!
-//! Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do
+//! Along another dimension than the last, it goes there and back. Rows are cut into chunks. Where there are several, the sums of chunks come first, then their prefix sums, by the same kernels. One pass would do
 //! if workgroups waited for those before them, but WebGPU does not promise that those run.
 
 use crate::{
@@ -13,7 +13,10 @@ use crate::{
         params::Params as _,
         source::Source,
     },
-    params, wgsl,
+    ops::tensor::strided::{permute, permute_cpu, permute_into},
+    params,
+    shape::Shape,
+    wgsl,
 };
 
 params! { struct ChunksParams { rows: u32, columns: u32, chunks: u32 } }
@@ -123,30 +126,47 @@ impl PrefixSum for i32 {
     }
 }
 
-/// The sums of what is before each element of a row (the last dimension), with itself or without. Floats are added in an order that follows from the
-/// shape: 8 neighbours, then 256 of those sums in 8 steps, then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
+/// The sums of what is before each element along a dimension, with itself or without. Floats are added in an order that follows from the shape: 8
+/// neighbours, then 256 of those sums in 8 steps, then chunks of 2048 in the same way, so |error| < 24·2^-24·Σ|x| for every such level.
 ///
 /// The gradient of an inclusive sum is Σ dy less the exclusive prefix sums of dy; of an exclusive one, less the inclusive.
 ///
 /// # Errors
-/// What [`Encoder::dispatch`] reports.
-pub fn prefix_sum<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix) -> Result<Tensor<T>> {
+/// [`Error::Invalid`] for a dimension that `x` has not.
+pub fn prefix_sum<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, prefix: Prefix) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
-    prefix_sum_into(encoder, x, prefix, &y)?;
+    prefix_sum_into(encoder, x, axis, prefix, &y)?;
     Ok(y)
 }
 
 /// [`prefix_sum`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if it has another shape.
-pub fn prefix_sum_into<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y: &Tensor<T>) -> Result<()> {
+/// As [`prefix_sum`]; [`Error::Shape`] if it has another shape.
+pub fn prefix_sum_into<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, axis: usize, prefix: Prefix, y: &Tensor<T>) -> Result<()> {
     if y.shape() != x.shape() {
         return Err(Error::Shape { op: "prefix_sum", what: "the output", expected: x.shape().to_string(), found: y.shape() });
     }
-    record(encoder, &x.cast::<T::Bound>(), prefix, &y.cast())
+    let (x, y) = (x.cast::<T::Bound>(), y.cast::<T::Bound>());
+    let Some([there, back]) = turns(x.shape(), axis)? else { return record(encoder, &x, prefix, &y) };
+    let x = permute(encoder, &x, &there)?;
+    let sums = Tensor::uninit(encoder.context(), x.shape())?;
+    record(encoder, &x, prefix, &sums)?;
+    permute_into(encoder, &sums, &back, &y)
 }
 
+/// The permutations that make a dimension the last one and take it back, unless it is the last.
+fn turns(shape: Shape, axis: usize) -> Result<Option<[Vec<usize>; 2]>> {
+    let rank = shape.rank();
+    if axis >= rank {
+        return Err(Error::Invalid { op: "prefix_sum", what: format!("there is no dimension {axis} in {shape}") });
+    }
+    let there = (0..rank).filter(|&i| i != axis).chain([axis]).collect();
+    let back = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
+    Ok((axis + 1 < rank).then_some([there, back]))
+}
+
+/// Of the last dimension.
 fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y: &Tensor<T>) -> Result<()> {
     let [chunks_kernel, sums_kernel] = T::kernels();
     let (rows, columns) = x.shape().as_matrix();
@@ -168,15 +188,20 @@ fn record<T: PrefixSum>(encoder: &mut Encoder, x: &Tensor<T>, prefix: Prefix, y:
     encoder.dispatch(sums_kernel, &params, &[x, &before, y], [groups, 1, 1])
 }
 
-/// The CPU twin, for rows of `columns`: integers are equal, floats are summed in `f64`.
+/// The CPU twin of [`prefix_sum`]: integers are equal, floats are summed in `f64`.
 ///
 /// # Errors
-/// [`Error::Length`] if `x` is not whole rows.
-pub fn prefix_sum_cpu<T: PrefixSum>(x: &[T], columns: usize, prefix: Prefix) -> Result<Vec<T>> {
-    let columns = columns.max(1);
-    if !x.len().is_multiple_of(columns) {
-        return Err(Error::Length { shape: [x.len() / columns, columns].into(), found: x.len() });
-    }
+/// As [`prefix_sum`]; [`Error::Length`] if `x` has not as many numbers as the shape.
+pub fn prefix_sum_cpu<T: PrefixSum>(x: &[T], shape: impl Into<Shape>, axis: usize, prefix: Prefix) -> Result<Vec<T>> {
+    let shape = shape.into();
     let first = usize::from(prefix == Prefix::Inclusive);
-    Ok(x.chunks_exact(columns).flat_map(|row| T::running(row)[first..][..columns].to_vec()).collect())
+    let sums = |x: &[T], columns: usize| -> Vec<T> {
+        x.chunks_exact(columns.max(1)).flat_map(|row| T::running(row)[first..][..columns].to_vec()).collect()
+    };
+    if shape.checked_len() != Some(x.len()) {
+        return Err(Error::Length { shape, found: x.len() });
+    }
+    let Some([there, back]) = turns(shape, axis)? else { return Ok(sums(x, shape.as_matrix().1)) };
+    let turned = Shape::of(&there.iter().map(|&i| shape.dims()[i]).collect::<Vec<_>>());
+    permute_cpu(&sums(&permute_cpu(x, shape, &there)?, shape.dims()[axis]), turned, &back)
 }

@@ -107,6 +107,16 @@ pub fn permute_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axes: 
     copy(encoder, &lengths, (x, 0, &of_x), (y, 0, &strides(Shape::of(&lengths))))
 }
 
+/// The CPU twin of [`permute`].
+///
+/// # Errors
+/// As [`permute`]; [`Error::Length`] if `x` has not as many elements as the shape.
+pub fn permute_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, axes: &[usize]) -> Result<Vec<T>> {
+    let shape = held(x, shape.into())?;
+    let (result, own) = (permuted("permute", shape, axes)?, strides(shape));
+    Ok(places(result, &axes.iter().map(|&axis| own[axis]).collect::<Vec<_>>()).into_iter().map(|at| x[at]).collect())
+}
+
 /// `x` with its last two dimensions swapped: [`permute`].
 ///
 /// # Errors
@@ -141,13 +151,23 @@ pub fn slice_into<T: ElementType>(encoder: &mut Encoder, x: &Tensor<T>, axis: us
     copy(encoder, shape.dims(), (x, range.start * of_x[axis], &of_x), (y, 0, &strides(shape)))
 }
 
+/// The CPU twin of [`slice()`].
+///
+/// # Errors
+/// As [`slice()`]; [`Error::Length`] if `x` has not as many elements as the shape.
+pub fn slice_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, axis: usize, range: Range<usize>) -> Result<Vec<T>> {
+    let shape = held(x, shape.into())?;
+    let (result, own) = (sliced(shape, axis, &range)?, strides(shape));
+    Ok(places(result, &own).into_iter().map(|at| x[at + range.start * own[axis]]).collect())
+}
+
 /// Tensors one after another along a dimension; the others must agree. Its gradient for each is the [`slice()`] of dy that it became.
 ///
 /// # Errors
 /// [`Error::Invalid`] for no tensor, or for a dimension that they have not; [`Error::Shape`] for one that does not fit the first; [`Error::ElementType`]
 /// for `i8`.
 pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize) -> Result<Tensor<T>> {
-    let y = Tensor::uninit(encoder.context(), joined(tensors, axis)?)?;
+    let y = Tensor::uninit(encoder.context(), joined(&shapes(tensors), axis)?)?;
     concat_into(encoder, tensors, axis, &y)?;
     Ok(y)
 }
@@ -157,7 +177,7 @@ pub fn concat<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axi
 /// # Errors
 /// As [`concat()`]; [`Error::Shape`] if the output does not fit.
 pub fn concat_into<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>], axis: usize, y: &Tensor<T>) -> Result<()> {
-    check("concat", y, joined(tensors, axis)?)?;
+    check("concat", y, joined(&shapes(tensors), axis)?)?;
     let of_y = strides(y.shape());
     encoder.whole(|encoder| {
         let mut start = 0;
@@ -169,20 +189,37 @@ pub fn concat_into<T: ElementType>(encoder: &mut Encoder, tensors: &[&Tensor<T>]
     })
 }
 
+/// The CPU twin of [`concat()`], of elements and their shapes.
+///
+/// # Errors
+/// As [`concat()`]; [`Error::Length`] for elements that are not as many as their shape has.
+pub fn concat_cpu<T: Copy>(parts: &[(&[T], Shape)], axis: usize) -> Result<Vec<T>> {
+    parts.iter().try_for_each(|&(x, shape)| held(x, shape).map(|_| ()))?;
+    let shapes: Vec<Shape> = parts.iter().map(|(_, shape)| *shape).collect();
+    let result = joined(&shapes, axis)?;
+    // Before the dimension, parts take turns, each with a run of what is from there on.
+    let run = |shape: &Shape| shape.dims()[axis..].iter().product::<usize>();
+    let turns = if result.dims().contains(&0) { 0 } else { result.dims()[..axis].iter().product() };
+    Ok((0..turns).flat_map(|turn| parts.iter().flat_map(move |(x, shape)| &x[turn * run(shape)..][..run(shape)])).copied().collect())
+}
+
+fn shapes<T: ElementType>(tensors: &[&Tensor<T>]) -> Vec<Shape> {
+    tensors.iter().map(|tensor| tensor.shape()).collect()
+}
+
 /// The shape of tensors one after another.
-fn joined<T: ElementType>(tensors: &[&Tensor<T>], axis: usize) -> Result<Shape> {
+fn joined(shapes: &[Shape], axis: usize) -> Result<Shape> {
     let invalid = |what: String| Error::Invalid { op: "concat", what };
-    let first = tensors.first().ok_or_else(|| invalid("there is no tensor".into()))?.shape();
-    let others = |shape: Shape| shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>();
+    let first = *shapes.first().ok_or_else(|| invalid("there is no tensor".into()))?;
+    let others = |shape: &Shape| shape.dims().iter().copied().enumerate().filter(|(i, _)| *i != axis).collect::<Vec<_>>();
     if axis >= first.rank() {
         return Err(invalid(format!("there is no dimension {axis} in {first}")));
     }
-    if let Some(odd) = tensors.iter().find(|t| t.shape().rank() != first.rank() || others(t.shape()) != others(first)) {
-        let expected = format!("{first} but for dimension {axis}");
-        return Err(Error::Shape { op: "concat", what: "a tensor", expected, found: odd.shape() });
+    if let Some(&found) = shapes.iter().find(|shape| shape.rank() != first.rank() || others(shape) != others(&first)) {
+        return Err(Error::Shape { op: "concat", what: "a tensor", expected: format!("{first} but for dimension {axis}"), found });
     }
     let mut dims = first.dims().to_vec();
-    dims[axis] = tensors.iter().map(|t| t.shape().dims()[axis]).sum();
+    dims[axis] = shapes.iter().map(|shape| shape.dims()[axis]).fold(0, usize::saturating_add);
     Ok(Shape::of(&dims))
 }
 
@@ -191,18 +228,38 @@ fn joined<T: ElementType>(tensors: &[&Tensor<T>], axis: usize) -> Result<Shape> 
 /// # Errors
 /// [`Error::Invalid`] unless there is one pair for each dimension; [`Error::TooLarge`] if the result is.
 pub fn pad<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, around: &[(usize, usize)], value: f32) -> Result<Tensor<T>> {
-    if around.len() != x.shape().rank() {
-        let what = format!("{} pairs for the {} dimensions of {}", around.len(), x.shape().rank(), x.shape());
-        return Err(Error::Invalid { op: "pad", what });
-    }
-    let dims: Vec<usize> =
-        x.shape().dims().iter().zip(around).map(|(dim, (before, after))| dim.saturating_add(*before).saturating_add(*after)).collect();
-    let y = Tensor::uninit(encoder.context(), Shape::of(&dims))?;
+    let y = Tensor::uninit(encoder.context(), padded(x.shape(), around)?)?;
     fill(encoder, &y, value)?;
     let of_y = strides(y.shape());
-    let offset = around.iter().zip(&of_y).map(|((before, _), stride)| before * stride).sum();
-    copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (&y, offset, &of_y))?;
+    copy(encoder, x.shape().dims(), (x, 0, &strides(x.shape())), (&y, corner(around, &of_y), &of_y))?;
     Ok(y)
+}
+
+/// The CPU twin of [`pad`].
+///
+/// # Errors
+/// As [`pad`]; [`Error::Length`] if `x` has not as many elements as the shape.
+pub fn pad_cpu<T: Copy>(x: &[T], shape: impl Into<Shape>, around: &[(usize, usize)], value: T) -> Result<Vec<T>> {
+    let shape = held(x, shape.into())?;
+    let result = padded(shape, around)?;
+    let mut y = vec![value; result.checked_len().ok_or(Error::Length { shape: result, found: x.len() })?];
+    let of_y = strides(result);
+    places(shape, &of_y).into_iter().zip(x).for_each(|(at, &x)| y[corner(around, &of_y) + at] = x);
+    Ok(y)
+}
+
+/// What [`pad`] makes of a shape.
+fn padded(shape: Shape, around: &[(usize, usize)]) -> Result<Shape> {
+    if around.len() != shape.rank() {
+        return Err(Error::Invalid { op: "pad", what: format!("{} pairs for the {} dimensions of {shape}", around.len(), shape.rank()) });
+    }
+    let wide = |(dim, (before, after)): (&usize, &(usize, usize))| dim.saturating_add(*before).saturating_add(*after);
+    Ok(Shape::of(&shape.dims().iter().zip(around).map(wide).collect::<Vec<_>>()))
+}
+
+/// Where the first element goes.
+fn corner(around: &[(usize, usize)], strides: &[usize]) -> usize {
+    around.iter().zip(strides).map(|((before, _), stride)| before * stride).sum()
 }
 
 /// What [`permute`] makes of a shape.
@@ -233,11 +290,27 @@ fn check<T: ElementType>(op: &'static str, y: &Tensor<T>, shape: Shape) -> Resul
 
 /// Elements from one of a dimension to the next, outermost first.
 fn strides(shape: Shape) -> Vec<usize> {
-    let mut strides = vec![1; shape.rank()];
+    let mut strides = vec![1usize; shape.rank()];
     for i in (1..shape.rank()).rev() {
-        strides[i - 1] = strides[i] * shape.dims()[i];
+        strides[i - 1] = strides[i].saturating_mul(shape.dims()[i]);
     }
     strides
+}
+
+/// For twins: a shape of which there are as many elements.
+fn held<T>(x: &[T], shape: Shape) -> Result<Shape> {
+    if shape.checked_len() == Some(x.len()) { Ok(shape) } else { Err(Error::Length { shape, found: x.len() }) }
+}
+
+/// For twins: where elements of a shape are, in their order, with other strides.
+fn places(shape: Shape, strides: &[usize]) -> Vec<usize> {
+    if shape.dims().contains(&0) {
+        return Vec::new();
+    }
+    let of_dim = |outer: Vec<usize>, (&dim, &stride): (&usize, &usize)| {
+        outer.into_iter().flat_map(|at| (0..dim).map(move |i| at + i * stride)).collect()
+    };
+    shape.dims().iter().zip(strides).fold(vec![0], of_dim)
 }
 
 /// A tensor, the place of its first element, and strides.

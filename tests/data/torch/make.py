@@ -59,9 +59,29 @@ def straight_through(x, quantized):
     return x + (quantized - x).detach()
 
 
-def ternary(w):
-    scale = 1 / w.abs().mean().clamp(min=1e-5)
+def ternary(w, **over):
+    """With a scale for all, or one over these dimensions."""
+    scale = 1 / w.abs().mean(**over).clamp(min=1e-5)
     return straight_through(w, (w * scale).round().clamp(-1, 1) / scale)
+
+
+def ternary_rows(w):
+    return ternary(w, dim=-1, keepdim=True)
+
+
+def ternary_groups(w):
+    """Sixteen columns each."""
+    return ternary_rows(w.unflatten(-1, (-1, 16))).flatten(-2)
+
+
+def ternary_matrices(w):
+    return ternary(w, dim=(-2, -1), keepdim=True).flatten(0, 1)
+
+
+def block_floats(x):
+    """Multiples of 2^(e - 15), where the largest magnitude of a row is from 2^e to 2^(e + 1): rows are one block."""
+    unit = 2 ** (x.detach().abs().amax(-1, keepdim=True).log2().floor() - 15)
+    return straight_through(x, (x / unit).round() * unit)
 
 
 def rms_norm(x, gain):
@@ -260,6 +280,32 @@ case("quantize_activations_static", lambda x: codes_of_a_range(x, torch.tensor(-
 case("quantize_activations_with_zero_point", lambda x: codes_of_a_range(x, x.amin(1).clamp(max=0), x.amax(1).clamp(min=0)),
      positive("zero_point", (2, 37)) - np.float32(1), gradients=False)
 
+def errors(w, q):
+    return torch.stack([(w - q).square().mean(), (w - q).abs().max(), F.cosine_similarity(w.flatten(), q.flatten(), dim=0), (q == 0).double().mean()])
+
+
+case("quantize_weights_by_row", ternary_rows, (3, 37), gradients=False)
+case("quantize_weights_by_group", ternary_groups, (3, 48), gradients=False)
+case("quantize_weights_by_matrix", ternary_matrices, (2, 3, 12), gradients=False)
+case("quantize_weights_binary_by_matrix", lambda w: signs(w, (-2, -1)).flatten(0, 1), (2, 3, 12), gradients=False)
+case("fake_quantize_weights_by_matrix", lambda w: ternary(w, dim=(-2, -1), keepdim=True), (2, 3, 12), gradients=False)
+case("quantization_error", errors, (5, 9), rng("errors").integers(-1, 2, (5, 9)).astype(np.float32), gradients=False)
+small = [rng(f"small{i}").integers(-128, 128, shape).astype(np.float32) for i, shape in enumerate([(5, 24), (7, 24)])]
+case("matmul_int8", lambda a, b: a @ b.T, *small, gradients=False)
+case("embed_ternary", lambda w, i: ternary(w)[i], (6, 37), ids("embed_ternary", 5, 6), gradients=False)
+case("top_k", lambda x: tuple(x.topk(4)), (3, 50), gradients=False)
+case("rms_norm_quantize", lambda x, gain: fake_quantized_activations(rms_norm(x, gain)), (4, 19), (19,), gradients=False)
+case("gate_quantize", lambda x: fake_quantized_activations(F.relu(x[:, :14]) ** 2 * x[:, 14:]), (4, 28), gradients=False)
+case("bitlinear_with", lambda x, w, b: F.silu(fake_quantized_activations(x) @ ternary(w).T + b), (4, 37), (5, 37), (5,), gradients=False)
+case("bitlinear_float_with", lambda x, w, b: F.gelu(x @ ternary(w).T + b), (4, 37), (5, 37), (5,), gradients=False)
+case("bitlinear_int_with", lambda x, w, b: F.relu(x @ integers(w, 4).T + b), (3, 21), (4, 21), (4,), gradients=False)
+case("bitlinear_int_quantized_with", lambda x, w, b: F.relu(fake_quantized_activations(x) @ integers(w, 4, 32).T + b), (4, 64), (3, 64), (3,),
+     gradients=False)
+case("bitlinear_rounded", lambda x, w: block_floats(x) @ ternary(w).T, (4, 100), (5, 100), gradients=False)
+case("finish", lambda x, b: F.gelu(x + b), (4, 6), (6,), gradients=False)
+case("sum_to", lambda x: x.sum((0, 2), keepdim=True)[0], BOX, gradients=False)
+case("qr_full", lambda a: torch.linalg.qr(a, mode="complete")[1].abs(), (8, 5), gradients=False)
+
 case("silu_f16", F.silu, SHAPE)
 case("mul_f16", torch.mul, (3, 1, 5), (4, 1))
 case("softmax_f16", lambda x: x.softmax(-1), SHAPE)
@@ -280,12 +326,33 @@ case("lion", lion, (6, 5), *gradients, gradients=False)
 case("ema", lambda average, w: torch.optim.swa_utils.get_ema_avg_fn(0.9)(average, w, 0), (6, 5), (6, 5), gradients=False)
 case("clip_gradients", lambda *g: clipped(1.5, *g), (6, 5), (7,), gradients=False)
 
+
+
+def of_factors(name, factorise, a):
+    """Gradients of all factors; inputs are the factors and their gradients."""
+    a = torch.from_numpy(a.astype(np.float32).astype(np.float64)).requires_grad_()
+    factors, random = factorise(a), rng(name)
+    given = [np.asarray(factor.detach().numpy(), np.float32, order="C") for factor in factors]
+    given += [random.uniform(-2, 2, factor.shape).astype(np.float32) for factor in factors]
+    (da,) = torch.autograd.grad(factors, a, [torch.from_numpy(dy.astype(np.float64)) for dy in given[len(factors):]])
+    GOLDEN.update({f"{name}/in{i}": array for i, array in enumerate(given)})
+    GOLDEN[f"{name}/out0"] = np.asarray(da.numpy(), np.float32, order="C")
+
+
+def near_diagonal(name, rows, columns, diagonal):
+    return (rng(name).uniform(-1, 1, (rows, columns)) + np.eye(rows, columns) * diagonal).astype(np.float32)
+
+
 spd = rng("cholesky").uniform(-1, 1, (2, 6, 6))
-case("cholesky", torch.linalg.cholesky, (spd @ spd.transpose(0, 2, 1) + 6 * np.eye(6)).astype(np.float32), gradients=False)
-case("triangular_solve", lambda a, b: torch.linalg.solve_triangular(a, b, upper=False), (rng("tri").uniform(-1, 1, (6, 6)) + 4 * np.eye(6)).astype(np.float32), (6, 3), gradients=False)
-case("solve", torch.linalg.solve, (rng("solve").uniform(-1, 1, (6, 6)) + 3 * np.eye(6)).astype(np.float32), (6, 3), gradients=False)
+case("cholesky", torch.linalg.cholesky, (spd @ spd.transpose(0, 2, 1) + 6 * np.eye(6)).astype(np.float32))
+case("triangular_solve", lambda a, b: torch.linalg.solve_triangular(a, b, upper=False), near_diagonal("tri", 6, 6, 4), (6, 3))
+case("triangular_solve_transposed", lambda a, b: torch.linalg.solve_triangular(a.mT, b, upper=True), near_diagonal("tri", 6, 6, 4), (6, 3))
+case("solve", torch.linalg.solve, near_diagonal("solve", 6, 6, 3), (6, 3))
 case("svd", torch.linalg.svdvals, (8, 5), gradients=False)
-case("least_squares", lambda a, b: torch.linalg.lstsq(a, b).solution, (9, 4), (9, 2), gradients=False)
+case("least_squares", lambda a, b: torch.linalg.lstsq(a, b).solution, (9, 4), (9, 2))
 case("qr", lambda a: torch.linalg.qr(a)[1].abs(), (8, 5), gradients=False)
+of_factors("qr_backward", torch.linalg.qr, near_diagonal("qr_backward", 8, 5, 3))
+for name, rows, columns in ("svd_backward_tall", 7, 4), ("svd_backward_wide", 4, 7), ("svd_backward_square", 4, 4):
+    of_factors(name, lambda a: torch.linalg.svd(a, full_matrices=False), near_diagonal(name, rows, columns, 3 * np.arange(1, columns + 1)))
 
 save_file(GOLDEN, pathlib.Path(__file__).parent / "golden.safetensors")

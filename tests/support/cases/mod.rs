@@ -49,8 +49,15 @@ impl Op {
     /// Has it kernels for matrix units?
     pub fn on_matrix_units(&self) -> bool {
         self.by == By::Units
-            || ["bitnet::bitlinear", "bitnet::bitlinear_add", "bitnet::bitlinear_with", "tensor::matmul", "tensor::matmul_with"]
-                .contains(&self.name)
+            || [
+                "bitnet::bitlinear",
+                "bitnet::bitlinear_add",
+                "bitnet::bitlinear_rounded",
+                "bitnet::bitlinear_with",
+                "tensor::matmul",
+                "tensor::matmul_with",
+            ]
+            .contains(&self.name)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, rng, ternary_with};
 use bitnet_wgpu::{
-    Capabilities, Element, Float, Out, PackedTernary, Result, Scales, Tensor,
+    Capabilities, Choice, Element, Float, Out, PackedTernary, Result, Scales, Tensor,
     bitnet::{self, Gate, RoundedActivations},
     f16,
 };
@@ -50,6 +50,8 @@ pub fn cases() -> Vec<Case> {
                 .flat_map(|shape| [case::<f32, f32>(shape), case::<f16, f32>(shape), case::<f32, f16>(shape)].map(|case| case.on(on))),
         );
     }
+    // As few, where a choice of the caller's says so.
+    cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(on_units_always)));
     for (i, shape) in MANY.into_iter().enumerate() {
         let on = [case::<f32, f32>(shape).on(on_units), case::<f16, f16>(shape).on(on_units)];
         cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
@@ -61,6 +63,13 @@ pub fn cases() -> Vec<Case> {
 /// Software adapters have units only for this.
 fn on_units(c: &mut Capabilities) {
     c.software = false;
+}
+
+fn on_units_always(c: &mut Capabilities) {
+    on_units(c);
+    for choice in [Choice::RoundedUnitTokens, Choice::RoundedUnitLargeTiles] {
+        c.tuning.set(choice, 0).unwrap();
+    }
 }
 
 fn in_floats(c: &mut Capabilities) {

@@ -1,6 +1,7 @@
 //! Factorisations and solutions of dense matrices. They are judged by what defines them, in `f64`: A = L·Lᵀ, QᵀQ = I and so on.
 
 mod cholesky;
+mod gradients;
 mod least_squares;
 mod qr;
 mod solve;
@@ -16,6 +17,7 @@ use bitnet_wgpu::{
 
 pub const OPS: Family = &[
     ("linear_algebra::cholesky", WgslAndTwin, cholesky::cases),
+    ("linear_algebra::gradients", Wgsl, gradients::cases),
     ("linear_algebra::least_squares", WgslAndTwin, least_squares::cases),
     ("linear_algebra::qr", WgslAndTwin, qr::cases),
     ("linear_algebra::solve", WgslAndTwin, solve::cases),

@@ -53,7 +53,7 @@ pub const OPS: Family = &[
     ("tensor::select", Wgsl, select::cases),
     ("tensor::softmax", KernelsAndTwin, softmax::cases),
     ("tensor::softmax_extremes", KernelsAndTwin, softmax::extremes),
-    ("tensor::strided", Kernels, strided::cases),
+    ("tensor::strided", KernelsAndTwin, strided::cases),
     ("tensor::sum", KernelsAndTwin, sum::cases),
     ("tensor::unary", WgslAndTwin, unary::cases),
     ("tensor::variance", KernelsAndTwin, variance::cases),

@@ -1,5 +1,6 @@
 //! `src/ops/tensor/prefix_sum.rs`
 
+use super::binary::shape;
 use crate::{Case, Data, Near, U, floats, rng, seed};
 use bitnet_wgpu::{
     ElementType, bytemuck,
@@ -15,6 +16,7 @@ pub fn cases() -> Vec<Case> {
     let mut all: Vec<_> = (0..).zip(shapes).flat_map(|(i, shape)| of_types(i, shape)).collect();
     // Three levels.
     all.push(whole((0..4_200_003u32).collect(), [1, 4_200_003], Prefix::Exclusive).device_only());
+    all.extend([&[5, 3][..], &[3, 70, 9], &[2, 0, 3], &[2, 3, 4, 5]].into_iter().flat_map(along));
     all
 }
 
@@ -31,10 +33,31 @@ fn of_types(seed: u64, shape: [usize; 2]) -> [Case; 4] {
     ]
 }
 
+/// Whole numbers along each dimension.
+fn along(dims: &'static [usize]) -> Vec<Case> {
+    let mut rng = rng(7);
+    let x: Vec<u32> = (0..dims.iter().product()).map(|_| rng.random()).collect();
+    let case = |axis: usize| {
+        let step = dims[axis + 1..].iter().product::<usize>();
+        let mut sums = x.clone();
+        (0..x.len()).filter(|at| at / step % dims[axis] > 0).for_each(|at| sums[at] = sums[at].wrapping_add(sums[at - step]));
+        let (given, of_twin) = (x.clone(), x.clone());
+        let record = move |r: &mut crate::Recorder| {
+            let x = r.upload(&given, shape(dims))?;
+            let y = tensor::prefix_sum(&mut r.encoder, &x, axis, Prefix::Inclusive)?;
+            r.watch_all(&y);
+            Ok(())
+        };
+        let twin = move || vec![Data::U32(tensor::prefix_sum_cpu(&of_twin, shape(dims), axis, Prefix::Inclusive).unwrap())];
+        Case::exact(format!("{dims:?} along {axis}"), vec![Data::U32(sums)], record).twin(twin)
+    };
+    (0..dims.len()).map(case).collect()
+}
+
 fn record<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> impl Fn(&mut crate::Recorder) -> bitnet_wgpu::Result<()> {
     move |r| {
         let x = r.upload(&x, shape)?;
-        let y = tensor::prefix_sum(&mut r.encoder, &x, prefix)?;
+        let y = tensor::prefix_sum(&mut r.encoder, &x, 1, prefix)?;
         r.watch_all(&y);
         Ok(())
     }
@@ -60,7 +83,7 @@ fn whole<T: PrefixSum>(x: Vec<T>, shape: [usize; 2], prefix: Prefix) -> Case {
     let wanted = vec![data(&sums)];
     let twin = {
         let x = x.clone();
-        move || vec![Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(&tensor::prefix_sum_cpu(&x, shape[1], prefix).unwrap()))]
+        move || vec![Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(&tensor::prefix_sum_cpu(&x, shape, 1, prefix).unwrap()))]
     };
     Case::exact(name::<T>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
 }
@@ -80,7 +103,7 @@ fn float(x: Vec<f32>, shape: [usize; 2], prefix: Prefix) -> Case {
     }
     let twin = {
         let x = x.clone();
-        move || vec![Data::F32(tensor::prefix_sum_cpu(&x, shape[1], prefix).unwrap())]
+        move || vec![Data::F32(tensor::prefix_sum_cpu(&x, shape, 1, prefix).unwrap())]
     };
     Case::near(name::<f32>(shape, prefix), wanted, record(x, shape, prefix)).twin(twin)
 }

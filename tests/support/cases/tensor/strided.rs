@@ -2,7 +2,7 @@
 
 use super::binary::shape;
 use crate::{Case, Data, Recorder, convert, floats, rng};
-use bitnet_wgpu::{Float, f16, tensor};
+use bitnet_wgpu::{ElementType, Float, Result, bytemuck, f16, tensor};
 use std::ops::Range;
 
 pub fn cases() -> Vec<Case> {
@@ -60,6 +60,15 @@ fn data(dims: &[usize]) -> Vec<f32> {
     convert::<f16>(&floats(&mut rng(5), dims.iter().product(), 9.0)).iter().map(|v| v.to_f32()).collect()
 }
 
+/// What the CPU twin makes of a tensor.
+fn twin<T: ElementType>(
+    x: &[T],
+    of: impl Fn(&[T]) -> Result<Vec<T>> + Send + Sync + 'static,
+) -> impl Fn() -> Vec<Data> + Send + Sync + 'static {
+    let x = x.to_vec();
+    move || vec![Data::from_bytes(T::ELEMENT, bytemuck::cast_slice(&of(&x).unwrap()))]
+}
+
 fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
     let x = data(dims);
     let result: Vec<usize> = axes.iter().map(|&axis| dims[axis]).collect();
@@ -70,6 +79,7 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
     };
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
     let x = convert::<T>(&x);
+    let twin = twin(&x, move |x| tensor::permute_cpu(x, shape(dims), axes));
     Case::exact(format!("{dims:?} by {axes:?} {:?}", T::ELEMENT), vec![Data::floats(T::ELEMENT, &y)], move |r: &mut Recorder| {
         let x = r.upload(&x, shape(dims))?;
         let y = tensor::permute(&mut r.encoder, &x, axes)?;
@@ -77,29 +87,35 @@ fn permuted<T: Float>(dims: &'static [usize], axes: &'static [usize]) -> Case {
         Ok(())
     })
     .of(T::ELEMENT)
+    .twin(twin)
 }
 
 /// Words of any meaning, by `transpose`.
 fn of_words() -> Case {
     let x: Vec<u32> = (0..70 * 35).map(|i| 0x7fc0_0000 + i).collect();
     let y = (0..35).flat_map(|c| (0..70).map(move |r| (r, c))).map(|(r, c)| x[r * 35 + c]).collect();
+    let twin = twin(&x, |x| tensor::permute_cpu(x, [70, 35], &[1, 0]));
     Case::exact("words".into(), vec![Data::U32(y)], move |r: &mut Recorder| {
         let x = r.upload(&x, [70, 35])?;
         let y = tensor::transpose(&mut r.encoder, &x)?;
         r.watch_all(&y);
         Ok(())
     })
+    .twin(twin)
 }
 
 fn sliced(dims: &'static [usize], axis: usize, range: Range<usize>) -> Case {
     let x = data(dims);
     let y: Vec<f32> = places(dims).iter().filter(|place| range.contains(&place[axis])).map(|place| x[index(place, dims)]).collect();
+    let of_twin = range.clone();
+    let twin = twin(&x, move |x| tensor::slice_cpu(x, shape(dims), axis, of_twin.clone()));
     Case::exact(format!("{range:?} of dimension {axis} of {dims:?}"), vec![Data::F32(y)], move |r: &mut Recorder| {
         let x = r.upload(&x, shape(dims))?;
         let y = tensor::slice(&mut r.encoder, &x, axis, range.clone())?;
         r.watch_all(&y);
         Ok(())
     })
+    .twin(twin)
 }
 
 fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -> Case {
@@ -111,6 +127,7 @@ fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -
     };
     let y: Vec<f32> = places(&result).iter().map(source).collect();
     let x = convert::<T>(&x);
+    let twin = twin(&x, move |x| tensor::pad_cpu(x, shape(dims), around, T::from_f32(-1.5)));
     Case::exact(format!("{around:?} around {dims:?} {:?}", T::ELEMENT), vec![Data::floats(T::ELEMENT, &y)], move |r: &mut Recorder| {
         let x = r.upload(&x, shape(dims))?;
         let y = tensor::pad(&mut r.encoder, &x, around, -1.5)?;
@@ -118,6 +135,7 @@ fn padded<T: Float>(dims: &'static [usize], around: &'static [(usize, usize)]) -
         Ok(())
     })
     .of(T::ELEMENT)
+    .twin(twin)
 }
 
 fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
@@ -133,10 +151,16 @@ fn joined(all: &'static [&'static [usize]], axis: usize) -> Case {
         parts[which][index(&place, all[which])]
     };
     let y: Vec<f32> = places(&result).into_iter().map(source).collect();
+    let of_twin = parts.clone();
+    let twin = move || {
+        let parts: Vec<_> = of_twin.iter().zip(all).map(|(part, dims)| (&part[..], shape(dims))).collect();
+        vec![Data::F32(tensor::concat_cpu(&parts, axis).unwrap())]
+    };
     Case::exact(format!("{all:?} along {axis}"), vec![Data::F32(y)], move |r: &mut Recorder| {
-        let tensors = all.iter().zip(&parts).map(|(dims, part)| r.upload(part, shape(dims))).collect::<Result<Vec<_>, _>>()?;
+        let tensors = all.iter().zip(&parts).map(|(dims, part)| r.upload(part, shape(dims))).collect::<Result<Vec<_>>>()?;
         let y = tensor::concat(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), axis)?;
         r.watch_all(&y);
         Ok(())
     })
+    .twin(twin)
 }
