@@ -554,6 +554,7 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("triangular_solve", |c| triangular_solve(c, Triangle::LOWER)),
     ("triangular_solve_transposed", |c| triangular_solve(c, Triangle::LOWER.transposed())),
+    ("triangular_solve_unit", |c| triangular_solve(c, Triangle::UPPER.unit_diagonal())),
     ("solve", |c| {
         let (a, b, dy) = (c.x(0), c.x(1), c.dy());
         let x = c.sound(|e| la::solve(e, &a, &b))?;
