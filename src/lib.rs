@@ -28,6 +28,7 @@
 //! | elementwise ops, reductions, softmax, losses and norms, with gradients | [`tensor`] |
 //! | train: SGD, AdamW, Lion | [`optimizer`] |
 //! | factorise and solve dense matrices | [`linear_algebra`] |
+//! | compute small things on the CPU and large ones on the GPU, call by call | [`auto`] |
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
@@ -40,6 +41,8 @@
 
 extern crate self as bitnet_wgpu;
 
+#[cfg(feature = "auto")]
+pub mod auto;
 mod choices;
 #[cfg(feature = "models")]
 mod cpu;

@@ -194,7 +194,9 @@ pub fn matmul_cpu(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Vec<f32
             return Err(Error::Length { shape: [rows, columns].into(), found: slice.len() });
         }
     }
-    let mut y = vec![0.0; m.saturating_mul(n)];
+    // Of k = 0 there is nothing in memory that says how many there are.
+    let outputs = m.checked_mul(n).filter(|outputs| *outputs <= isize::MAX as usize / 4);
+    let mut y = vec![0.0; outputs.ok_or(Error::Length { shape: [m, n].into(), found: 0 })?];
     if n > 0 && k > 0 {
         y.par_chunks_exact_mut(n).zip(a.par_chunks_exact(k)).for_each(|(y, a)| {
             for (a, b) in a.iter().zip(b.chunks_exact(n)) {

@@ -1,0 +1,66 @@
+//! Where calls run, and what they take: on the CPU, on the GPU, and as [`Auto`] decides, for 2^6 to 2^24 numbers.
+//!
+//!     cargo run --release --example auto [-- 24]
+//!
+//! Medians of several calls, in microseconds, results on the host.
+
+use bitnet_wgpu::{
+    Context, PackedTernary, Result, Scales,
+    auto::{Answer, Auto, AutoTernary, Target},
+    bitnet,
+};
+use std::time::{Duration, Instant};
+
+/// An op on so many numbers.
+type Call = fn(&Auto, &[f32], &AutoTernary) -> Result<Answer>;
+
+const OPS: [(&str, Call); 3] = [
+    ("add", |auto, x, _| auto.add(x, x)),
+    ("silu", |auto, x, _| auto.silu(x)),
+    // Of rows of 1024 features, one token or many.
+    ("bitlinear", |auto, x, w| auto.bitlinear(x, x.len() / FEATURES, w)),
+];
+const FEATURES: usize = 1024;
+
+fn main() -> Result<()> {
+    env_logger::init();
+    let largest = std::env::args().nth(1).map_or(24, |bits| bits.parse().expect("a power of two, by its exponent"));
+    let context = pollster::block_on(Context::new())?;
+    println!("{}", context.adapter_info().name);
+    let sides = [Some(Target::Cpu), Some(Target::Gpu), None];
+    for (name, call) in OPS {
+        println!("\n{name}\n{:>10} {:>12} {:>12} {:>12}  where", "numbers", "CPU", "GPU", "auto");
+        let autos = sides.map(|side| Auto::new(Some(&context)).and_then(|auto| auto.always(side)));
+        let autos = autos.into_iter().collect::<Result<Vec<_>>>()?;
+        let packed = PackedTernary::from_values(FEATURES, FEATURES, &vec![1i8; FEATURES * FEATURES], Scales::Tensor(1.0))?;
+        let weights = autos.iter().map(|auto| auto.weights(packed.clone())).collect::<Result<Vec<_>>>()?;
+        let mut last = None;
+        for bits in (6..=largest).step_by(2).filter(|bits| name != "bitlinear" || 1 << bits >= FEATURES) {
+            let x = vec![0.5; 1 << bits];
+            let mut medians = Vec::new();
+            for (auto, w) in autos.iter().zip(&weights) {
+                // Enough to learn, and to be measured.
+                let mut times = Vec::new();
+                let begin = Instant::now();
+                while times.len() < 7 || (begin.elapsed() < Duration::from_millis(100) && times.len() < 1000) {
+                    let start = Instant::now();
+                    let answer = call(auto, &x, w)?;
+                    times.push(start.elapsed());
+                    last = Some(answer.ran);
+                }
+                times.sort_unstable();
+                medians.push(times[times.len() / 2].as_nanos() as f64 / 1e3);
+            }
+            let on = last.map(|ran| format!("{:?}", ran.on)).unwrap_or_default();
+            println!("{:>10} {:>12.2} {:>12.2} {:>12.2}  {on}", x.len(), medians[0], medians[1], medians[2]);
+        }
+        last.iter().for_each(|ran| println!("{ran}"));
+    }
+    // The bits are those of the twin, wherever a product was made.
+    let auto = Auto::new(Some(&context))?;
+    let packed = bitnet::quantize_weights_cpu(&vec![0.25f32; 64 * 64], 64, 64)?;
+    let w = auto.weights(packed.clone())?;
+    let x: Vec<f32> = (0..64).map(|i| i as f32 / 64.0).collect();
+    assert_eq!(auto.bitlinear(&x, 1, &w)?.values, bitnet::bitlinear_cpu(&x, 1, &packed)?);
+    Ok(())
+}

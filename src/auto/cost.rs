@@ -1,0 +1,263 @@
+//! What a call is expected to take on the CPU and on the GPU: from numbers that are measured once, corrected by what calls took.
+
+use std::time::Duration;
+
+/// Where a call runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The CPU twin, in this thread (products of matrices on all cores).
+    Cpu,
+    /// The kernels, with the transfers there and back.
+    Gpu,
+}
+
+impl Target {
+    fn other(self) -> Self {
+        if self == Self::Cpu { Self::Gpu } else { Self::Cpu }
+    }
+}
+
+/// Why a call runs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Why {
+    /// It is expected to take less time than on the other side.
+    Expected,
+    /// To see what it takes there, which has not been measured for calls of this size, or not for long.
+    Trial,
+    /// There is no GPU.
+    NoGpu,
+    /// The caller says so ([`Auto::always`](super::Auto::always)).
+    Always,
+}
+
+/// What a call has to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Of the CPU: about a nanosecond each, before any has been measured.
+    pub operations: usize,
+    /// Over the link, there and back.
+    pub bytes: usize,
+}
+
+/// The way to the GPU and back: what an empty call takes, and what each byte adds, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub call: f64,
+    pub byte: f64,
+}
+
+/// A decision, and the expectations behind it, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    pub target: Target,
+    pub why: Why,
+    pub cpu: f64,
+    pub gpu: Option<f64>,
+}
+
+/// Sizes of calls: four for each power of two of their operations, so that within one, expectations are as far off as a tenth at most.
+const SIZES: usize = 4 * usize::BITS as usize;
+/// Where calls take so little on the CPU, measuring is what takes time.
+const CALL: f64 = 50.0;
+/// A side is tried again where it is expected to take less than so many times as long as the other,
+const NEAR: f64 = 2.0;
+/// and for a size that it has not been tried for, since what is expected comes from other sizes, where it takes less than so many times as long,
+const FAR: f64 = 8.0;
+/// or the first time of all; either only where it should take less than so many nanoseconds.
+const TRY: f64 = 20e6;
+/// So many calls of a size until the other side is tried again.
+const AGAIN: u32 = 64;
+
+/// What calls of an op and a size took on each side, by what they were expected to take before anything was measured.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    factors: [Option<f32>; 2],
+    /// Calls since the other side was tried.
+    calls: u32,
+}
+
+/// What is known of an op.
+#[derive(Clone)]
+struct Seen {
+    sizes: [Size; SIZES],
+    /// Has anything been measured on this side?
+    measured: [bool; 2],
+    /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned.
+    compiled: bool,
+}
+
+/// What is known of all ops.
+pub struct Costs {
+    link: Option<Link>,
+    ops: Vec<Seen>,
+}
+
+impl Costs {
+    pub fn new(link: Option<Link>, ops: usize) -> Self {
+        Self { link, ops: vec![Seen { sizes: [Size::default(); SIZES], measured: [false; 2], compiled: false }; ops] }
+    }
+
+    /// Where a call should run.
+    pub fn decide(&mut self, op: usize, work: Work) -> Decision {
+        let cpu = self.expected(op, work, Target::Cpu);
+        if self.link.is_none() {
+            return Decision { target: Target::Cpu, why: Why::NoGpu, cpu, gpu: None };
+        }
+        let gpu = self.expected(op, work, Target::Gpu);
+        let (better, best, worse) = if gpu < cpu { (Target::Gpu, gpu, cpu) } else { (Target::Cpu, cpu, gpu) };
+        let (other, seen) = (better.other(), &mut self.ops[op]);
+        let (measured, own) = (seen.measured[other as usize], &mut seen.sizes[size(work)]);
+        own.calls += 1;
+        let due = match own.factors[other as usize] {
+            Some(_) => worse < NEAR * best && own.calls >= AGAIN,
+            None => worse < NEAR * best || worse < TRY && (worse < FAR * best || !measured),
+        };
+        if !due {
+            return Decision { target: better, why: Why::Expected, cpu, gpu: Some(gpu) };
+        }
+        own.calls = 0;
+        Decision { target: other, why: Why::Trial, cpu, gpu: Some(gpu) }
+    }
+
+    /// Learns what a call took, in nanoseconds.
+    pub fn learn(&mut self, op: usize, work: Work, target: Target, took: f64) {
+        let found = (took / self.before(work, target)) as f32;
+        let seen = &mut self.ops[op];
+        if target == Target::Gpu && !std::mem::replace(&mut seen.compiled, true) {
+            return;
+        }
+        seen.measured[target as usize] = true;
+        let factor = &mut seen.sizes[size(work)].factors[target as usize];
+        // Something else on the machine makes a call slow, and nothing makes one fast.
+        *factor = Some(factor.map_or(found, |old| old + (found - old) * if found < old { 0.5 } else { 0.125 }));
+    }
+
+    /// What a call is expected to take: as those of its size did, or of the nearest that has been measured.
+    fn expected(&self, op: usize, work: Work, target: Target) -> f64 {
+        let (sizes, own) = (&self.ops[op].sizes, size(work));
+        let factor = |at: usize| sizes.get(at).and_then(|size| size.factors[target as usize]);
+        let nearest = (0..SIZES).find_map(|away| factor(own.wrapping_sub(away)).or_else(|| factor(own + away)));
+        self.before(work, target) * f64::from(nearest.unwrap_or(1.0))
+    }
+
+    /// The same before anything was measured of it.
+    fn before(&self, work: Work, target: Target) -> f64 {
+        match (target, self.link) {
+            (Target::Gpu, Some(link)) => link.call + link.byte * work.bytes as f64,
+            _ => CALL + work.operations as f64,
+        }
+    }
+}
+
+fn size(work: Work) -> usize {
+    // Below four there are no quarters.
+    let operations = work.operations.max(4);
+    let bits = operations.ilog2() as usize;
+    4 * (bits - 2) + (operations >> (bits - 2)) % 4
+}
+
+/// Nanoseconds as a duration.
+pub fn duration(nanoseconds: f64) -> Duration {
+    Duration::from_nanos(nanoseconds as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Link = Link { call: 60_000.0, byte: 0.1 };
+
+    fn work(operations: usize) -> Work {
+        Work { operations, bytes: 8 * operations }
+    }
+
+    /// What a made-up machine takes, on the CPU and on the GPU.
+    type Machine = fn(usize) -> [f64; 2];
+
+    /// Calls of all sizes in an order that repeats nothing, for so many rounds; what they took in the last one, by what the better side takes.
+    fn after(rounds: usize, machine: Machine) -> Vec<f64> {
+        let mut costs = Costs::new(Some(LINK), 1);
+        let sizes: Vec<usize> = (0..90).map(|i| (64.0 * 2f64.powf(f64::from(i * 37 % 90) / 5.0)) as usize).collect();
+        let (mut last, mut compiled) = (Vec::new(), false);
+        for round in 0..rounds {
+            for &n in &sizes {
+                let decision = costs.decide(0, work(n));
+                let [cpu, gpu] = machine(n);
+                let took = if decision.target == Target::Cpu { cpu } else { gpu };
+                let compiles = decision.target == Target::Gpu && !std::mem::replace(&mut compiled, true);
+                costs.learn(0, work(n), decision.target, if compiles { took + 5e6 } else { took });
+                if round + 1 == rounds && decision.why != Why::Trial {
+                    last.push(took / cpu.min(gpu));
+                }
+            }
+        }
+        last
+    }
+
+    #[test]
+    fn the_better_side_is_found_whatever_was_expected() {
+        // As expected; a fast and a slow processor; a GPU whose work takes longer than the way to it; a way that takes less than when it was measured.
+        let machines: [Machine; 5] = [
+            |n| [50.0 + n as f64, 60_000.0 + 0.8 * n as f64],
+            |n| [30.0 + 0.05 * n as f64, 60_000.0 + 0.8 * n as f64],
+            |n| [80.0 + 40.0 * n as f64, 90_000.0 + 0.9 * n as f64],
+            |n| [50.0 + 2.0 * n as f64, 60_000.0 + 5.0 * n as f64],
+            |n| [50.0 + 0.5 * n as f64, 30_000.0 + 0.3 * n as f64],
+        ];
+        for (i, machine) in machines.into_iter().enumerate() {
+            let last = after(6, machine);
+            let most = last.iter().copied().fold(0.0, f64::max);
+            assert!(last.len() > 60 && most < 1.1, "machine {i}: up to {most} times as long");
+        }
+    }
+
+    #[test]
+    fn a_side_that_has_become_better_is_found() {
+        let mut costs = Costs::new(Some(LINK), 2);
+        let mut run = |calls: usize, [cpu, gpu]: [f64; 2]| {
+            let mut on_gpu = 0;
+            for _ in 0..calls {
+                let target = costs.decide(1, work(100_000)).target;
+                costs.learn(1, work(100_000), target, if target == Target::Cpu { cpu } else { gpu });
+                on_gpu += usize::from(target == Target::Gpu);
+            }
+            on_gpu
+        };
+        // Two tries, of which the first compiles, and one in 64 calls.
+        assert_eq!(run(200, [100_000.0, 150_000.0]), 2 + 3);
+        // The processor has other work now.
+        assert!(run(400, [200_000.0, 150_000.0]) > 300);
+    }
+
+    #[test]
+    fn a_bad_side_is_tried_once_and_not_where_that_would_take_long() {
+        let mut costs = Costs::new(Some(LINK), 2);
+        let mut tries = |op: usize, work: Work| {
+            let mut on = [0; 2];
+            for _ in 0..300 {
+                let target = costs.decide(op, work).target;
+                costs.learn(op, work, target, if target == Target::Cpu { work.operations as f64 } else { 100_000.0 });
+                on[target as usize] += 1;
+            }
+            on
+        };
+        // Twice, since the first time compiles.
+        assert_eq!(tries(0, work(64)), [298, 2]);
+        // A second, as far as is known, where the GPU takes a part of a millisecond.
+        assert_eq!(tries(1, Work { operations: 1_000_000_000, bytes: 1_000_000 }), [0, 300]);
+    }
+
+    #[test]
+    fn sizes_are_quarters_of_powers_of_two() {
+        let sizes = [0, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17].map(|operations| size(work(operations)));
+        assert_eq!(sizes, [0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]);
+        assert_eq!(size(Work { operations: usize::MAX, bytes: 0 }), 4 * (usize::BITS as usize - 3) + 3);
+    }
+
+    #[test]
+    fn without_a_gpu_there_is_the_processor() {
+        let decision = Costs::new(None, 1).decide(0, work(1 << 40));
+        assert_eq!((decision.target, decision.why, decision.gpu), (Target::Cpu, Why::NoGpu, None));
+    }
+}

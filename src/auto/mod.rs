@@ -1,0 +1,383 @@
+//! Ops on slices of the host, on the CPU or on the GPU: where a call is expected to take less time.
+//!
+//! The way to a GPU and back takes as long as tens of thousands of additions, so small work stays on the CPU. How small follows from the machine, from the op, and from
+//! what else runs: [`Auto`] measures the way once, when it is made, and learns from what calls take. Every answer says where it was computed, and why.
+//!
+//! Work that follows on other work should stay where it is: record it in one [`Encoder`], and read its end.
+
+mod cost;
+
+pub use cost::{Target, Why};
+
+use crate::{
+    error::{Error, Result},
+    gpu::{context::Context, encoder::Encoder, tensor::Tensor},
+    ops::{
+        bitnet,
+        tensor::{self, Axes},
+    },
+    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
+};
+use cost::{Costs, Decision, Link, Work, duration};
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// The ops, in the order of [`NAMES`].
+#[derive(Clone, Copy)]
+enum Op {
+    Add,
+    Mul,
+    Relu2,
+    Silu,
+    Gelu,
+    Softmax,
+    Sum,
+    Matmul,
+    BitLinear,
+}
+
+const NAMES: [&str; 9] = ["add", "mul", "relu2", "silu", "gelu", "softmax", "sum", "matmul", "bitlinear"];
+
+/// Computes on the CPU or on the GPU. Threads may share it.
+///
+/// ```
+/// use bitnet_wgpu::auto::{Auto, Target};
+///
+/// # fn main() -> bitnet_wgpu::Result<()> {
+/// let auto = Auto::new(None)?; // or a context
+/// let answer = auto.silu(&[0.0, 1.0, -1.0])?;
+/// assert_eq!(answer.values.len(), 3);
+/// assert_eq!(answer.ran.on, Target::Cpu);
+/// println!("{}", answer.ran); // silu on the CPU, since there is no GPU: 53ns expected, took 410ns
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Both sides compute what the op says; where it promises the same bits (`add`, `mul`, `relu2`, `bitlinear`), they are the same. Others differ in last
+/// bits, so that a call may give other bits than the same call before.
+pub struct Auto {
+    context: Option<Context>,
+    costs: Mutex<Costs>,
+    always: Option<Target>,
+}
+
+/// What a call gives.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The result.
+    pub values: Vec<f32>,
+    /// Where it was computed, and why.
+    pub ran: Ran,
+}
+
+/// Where a call ran, what it was expected to take, and what it took. As a text, a sentence for people.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Ran {
+    /// The op's name.
+    pub op: &'static str,
+    /// Where it ran.
+    pub on: Target,
+    /// Why there.
+    pub why: Why,
+    /// What was expected of the CPU.
+    pub cpu: Duration,
+    /// What was expected of the GPU, transfers included; none where there is none.
+    pub gpu: Option<Duration>,
+    /// What it took.
+    pub took: Duration,
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, on, why, cpu, gpu, took } = *self;
+        let (here, there) = if on == Target::Cpu { ("CPU", "GPU") } else { ("GPU", "CPU") };
+        let (expected, other) = if on == Target::Cpu { (Some(cpu), gpu) } else { (gpu, Some(cpu)) };
+        let why = match why {
+            Why::Expected => "which should be faster",
+            Why::Trial => "to see what it takes there",
+            Why::NoGpu => "since there is no GPU",
+            Why::Always => "as the caller says",
+        };
+        write!(f, "{op} on the {here}, {why}: {:?} expected", expected.unwrap_or_default())?;
+        if let Some(other) = other {
+            write!(f, ", {other:?} on the {there}")?;
+        }
+        write!(f, "; took {took:?}")
+    }
+}
+
+/// Ternary weights for both sides: [`Auto::weights`].
+#[derive(Clone, Debug)]
+pub struct AutoTernary {
+    host: PackedTernary,
+    device: Option<TernaryMatrix>,
+}
+
+impl Auto {
+    /// On the CPU, and on the GPU where there is one. It measures the way there and back, which takes some milliseconds.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn new(context: Option<&Context>) -> Result<Self> {
+        let link = context.map(measure).transpose()?;
+        Ok(Self { context: context.cloned(), costs: Mutex::new(Costs::new(link, NAMES.len())), always: None })
+    }
+
+    /// Has all calls run on one side, or where they should be faster again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for the GPU where there is none.
+    pub fn always(self, target: Option<Target>) -> Result<Self> {
+        if target == Some(Target::Gpu) && self.context.is_none() {
+            return Err(Error::Invalid { op: "auto", what: "there is no GPU to run on".into() });
+        }
+        Ok(Self { always: target, ..self })
+    }
+
+    /// Ternary weights for [`Auto::bitlinear`], on the GPU too where there is one.
+    ///
+    /// # Errors
+    /// As [`PackedTernary::upload`].
+    pub fn weights(&self, weights: PackedTernary) -> Result<AutoTernary> {
+        let device = self.context.as_ref().map(|context| weights.upload(context)).transpose()?;
+        Ok(AutoTernary { host: weights, device })
+    }
+
+    /// a + b, number by number.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are not as many of both; what the device reports.
+    pub fn add(&self, a: &[f32], b: &[f32]) -> Result<Answer> {
+        self.pairs(Op::Add, a, b, tensor::add_cpu, |e, a, b| tensor::add(e, a, b))
+    }
+
+    /// a·b, number by number; else as [`Auto::add`].
+    ///
+    /// # Errors
+    /// As [`Auto::add`].
+    pub fn mul(&self, a: &[f32], b: &[f32]) -> Result<Answer> {
+        self.pairs(Op::Mul, a, b, tensor::mul_cpu, |e, a, b| tensor::mul(e, a, b))
+    }
+
+    /// [`relu2`](fn@tensor::relu2) of each number.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn relu2(&self, x: &[f32]) -> Result<Answer> {
+        self.each(Op::Relu2, 1, x, tensor::relu2_cpu, |e, x| tensor::relu2(e, x))
+    }
+
+    /// [`silu`](fn@tensor::silu) of each number.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn silu(&self, x: &[f32]) -> Result<Answer> {
+        self.each(Op::Silu, 4, x, tensor::silu_cpu, |e, x| tensor::silu(e, x))
+    }
+
+    /// [`gelu`](fn@tensor::gelu) of each number.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn gelu(&self, x: &[f32]) -> Result<Answer> {
+        self.each(Op::Gelu, 4, x, tensor::gelu_cpu, |e, x| tensor::gelu(e, x))
+    }
+
+    /// [`softmax`](fn@tensor::softmax) of rows of so many columns.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not whole rows; what the device reports.
+    pub fn softmax(&self, x: &[f32], columns: usize) -> Result<Answer> {
+        let shape = rows(x, columns)?;
+        let work = Work { operations: 8 * x.len(), bytes: 8 * x.len() };
+        self.call(
+            Op::Softmax,
+            work,
+            || Ok(x.chunks(columns.max(1)).flat_map(tensor::softmax_cpu).collect()),
+            |e| {
+                let x = e.context().upload(x, shape)?;
+                tensor::softmax(e, &x)
+            },
+        )
+    }
+
+    /// The sum of all numbers, as [`sum`](fn@tensor::sum) adds them: one value.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn sum(&self, x: &[f32]) -> Result<Answer> {
+        let work = Work { operations: x.len(), bytes: 4 * x.len() };
+        self.call(
+            Op::Sum,
+            work,
+            || tensor::sum_cpu(x, [x.len()], Axes::ALL),
+            |e| {
+                let x = e.context().upload(x, [x.len()])?;
+                tensor::sum(e, &x, Axes::ALL)
+            },
+        )
+    }
+
+    /// a·b: `[m, k]` by `[k, n]` gives `[m, n]`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if a side has not as many numbers; what the device reports.
+    pub fn matmul(&self, a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Result<Answer> {
+        let sides = [(a, [m, k]), (b, [k, n])];
+        for (side, shape) in sides {
+            if shape[0].checked_mul(shape[1]) != Some(side.len()) {
+                return Err(Error::Length { shape: shape.into(), found: side.len() });
+            }
+        }
+        let outputs = m.checked_mul(n).ok_or(Error::Length { shape: [m, n].into(), found: 0 })?;
+        let work = Work { operations: outputs.saturating_mul(k), bytes: (a.len() + b.len()).saturating_add(outputs).saturating_mul(4) };
+        self.call(
+            Op::Matmul,
+            work,
+            || tensor::matmul_cpu(a, b, [m, k, n]),
+            |e| {
+                let [a, b] = sides.map(|(side, shape)| e.context().upload(side, shape));
+                tensor::matmul(e, &a?, &b?)
+            },
+        )
+    }
+
+    /// [`bitlinear`](fn@bitnet::bitlinear) of `tokens` rows with ternary weights that are on both sides.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `x` is not such rows; [`Error::OtherDevice`] for weights of another [`Auto`]'s GPU; what the device reports.
+    pub fn bitlinear(&self, x: &[f32], tokens: usize, w: &AutoTernary) -> Result<Answer> {
+        let (m, n) = (w.host.rows(), w.host.columns());
+        if tokens.checked_mul(n) != Some(x.len()) {
+            return Err(Error::Length { shape: [tokens, n].into(), found: x.len() });
+        }
+        // Sixteen weights a nanosecond, or so.
+        let operations = x.len().saturating_mul(m) / 16;
+        let work = Work { operations, bytes: x.len().saturating_add(tokens.saturating_mul(m)).saturating_mul(4) };
+        self.call(
+            Op::BitLinear,
+            work,
+            || bitnet::bitlinear_cpu(x, tokens, &w.host),
+            |e| {
+                let Some(w) = &w.device else {
+                    return Err(Error::OtherDevice { kernel: "bitlinear", binding: "codes" });
+                };
+                let x = e.context().upload(x, [tokens, n])?;
+                bitnet::bitlinear(e, &x, w)
+            },
+        )
+    }
+
+    /// An op on each number, of so many operations.
+    fn each(
+        &self,
+        op: Op,
+        operations: usize,
+        x: &[f32],
+        cpu: fn(f32) -> f32,
+        gpu: fn(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>,
+    ) -> Result<Answer> {
+        let work = Work { operations: operations.saturating_mul(x.len()), bytes: 8 * x.len() };
+        self.call(
+            op,
+            work,
+            || Ok(x.iter().map(|&x| cpu(x)).collect()),
+            |e| {
+                let x = e.context().upload(x, [x.len()])?;
+                gpu(e, &x)
+            },
+        )
+    }
+
+    /// An op on pairs of numbers.
+    fn pairs(
+        &self,
+        op: Op,
+        a: &[f32],
+        b: &[f32],
+        cpu: fn(f32, f32) -> f32,
+        gpu: fn(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>,
+    ) -> Result<Answer> {
+        if b.len() != a.len() {
+            return Err(Error::Length { shape: [a.len()].into(), found: b.len() });
+        }
+        let work = Work { operations: a.len(), bytes: 12 * a.len() };
+        self.call(
+            op,
+            work,
+            || Ok(a.iter().zip(b).map(|(&a, &b)| cpu(a, b)).collect()),
+            |e| {
+                let [a, b] = [a, b].map(|side| e.context().upload(side, [side.len()]));
+                gpu(e, &a?, &b?)
+            },
+        )
+    }
+
+    fn call(
+        &self,
+        op: Op,
+        work: Work,
+        cpu: impl FnOnce() -> Result<Vec<f32>>,
+        gpu: impl FnOnce(&mut Encoder) -> Result<Tensor<f32>>,
+    ) -> Result<Answer> {
+        let name = NAMES[op as usize];
+        let mut decision = self.costs().decide(op as usize, work);
+        if let Some(target) = self.always {
+            decision = Decision { target, why: Why::Always, ..decision };
+        }
+        let begin = Instant::now();
+        let values = match (decision.target, &self.context) {
+            (Target::Gpu, Some(context)) => on_gpu(context, name, gpu)?,
+            _ => cpu()?,
+        };
+        let took = begin.elapsed();
+        self.costs().learn(op as usize, work, decision.target, took.as_nanos() as f64);
+        let Decision { target: on, why, cpu, gpu } = decision;
+        Ok(Answer { values, ran: Ran { op: name, on, why, cpu: duration(cpu), gpu: gpu.map(duration), took } })
+    }
+
+    fn costs(&self) -> MutexGuard<'_, Costs> {
+        // Whoever panicked has left numbers behind.
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records an op, and waits for what it gives.
+fn on_gpu(context: &Context, name: &'static str, record: impl FnOnce(&mut Encoder) -> Result<Tensor<f32>>) -> Result<Vec<f32>> {
+    let mut encoder = context.encoder(name);
+    let y = record(&mut encoder)?;
+    let _ = encoder.submit()?;
+    pollster::block_on(y.read())
+}
+
+/// Measures the way to the GPU and back: the least of some calls of few numbers, and of some of many.
+fn measure(context: &Context) -> Result<Link> {
+    const MANY: usize = 1 << 20;
+    let numbers = vec![1.0f32; MANY];
+    let least = |numbers: &[f32], calls: usize| -> Result<f64> {
+        let mut least = f64::INFINITY;
+        for _ in 0..calls {
+            let begin = Instant::now();
+            on_gpu(context, "auto", |e| {
+                let x = e.context().upload(numbers, [numbers.len()])?;
+                tensor::relu2(e, &x)
+            })?;
+            least = least.min(begin.elapsed().as_nanos() as f64);
+        }
+        Ok(least)
+    };
+    // The first compiles.
+    let call = least(&numbers[..64], 8)?;
+    let many = least(&numbers, 4)?;
+    Ok(Link { call, byte: (many - call).max(0.0) / (8 * MANY) as f64 })
+}
+
+/// The shape of whole rows.
+fn rows(x: &[f32], columns: usize) -> Result<[usize; 2]> {
+    let rows = x.len() / columns.max(1);
+    if rows * columns == x.len() { Ok([rows, columns]) } else { Err(Error::Length { shape: [rows, columns].into(), found: x.len() }) }
+}
