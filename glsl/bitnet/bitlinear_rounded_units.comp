@@ -53,6 +53,10 @@ const int SCALES_EACH = (TILE_X + TILE_Y) / THREADS;
 // Two codes, which are in the exponents of halves, as values -1, 0 or 1. Code·2^-14 becomes code, and loses 1.
 uint values(uint halves) { return packFloat2x16(unpackFloat2x16(halves & 0x0c000c00u) * float16_t(16384.0) - float16_t(1.0)); }
 
+// A product that no compiler takes apart or fuses with a sum: NVIDIA's (580.159) does that, `precise` or not, where products and sums are of matrices. There are
+// no 2^31 tokens; but that is not known when this is compiled.
+float apart(float product) { return uintBitsToFloat(floatBitsToUint(product) | params.m >> 31); }
+
 void main() {
     int local = int(gl_LocalInvocationIndex);
     int row0 = int(gl_WorkGroupID.x) * TILE_X;
@@ -119,9 +123,8 @@ void main() {
             MATRIX(float, Accumulator) of_token;
             coopMatLoad(of_token, scales, TILE_X + down + i * SIDE, 0, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (int j = 0; j < ACROSS; j++) {
-                precise MATRIX(float, Accumulator) product = (sums[i][j] * of_token) * of_row[j];
-                precise MATRIX(float, Accumulator) total = totals[i][j] + product;
-                totals[i][j] = total;
+                [[unroll]] for (int e = 0; e < totals[i][j].length(); e++)
+                    totals[i][j][e] += apart(apart(sums[i][j][e] * of_token[e]) * of_row[j][e]);
                 sums[i][j] = MATRIX(float, Accumulator)(0.0);
             }
         }

@@ -38,7 +38,7 @@ fn normalise_row(v: ptr<function, array<vec4<f32>, QUADS>>, ids: Ids) {
     var squares = vec2<u32>();
     for (var q = 0u; q < QUADS; q += 1u) { squares += quad_limbs((*v)[q] * scale); }
     let inverse = inverse_rms(largest, cell_sum2(1u, squares, ids), params.features, params.eps);
-    for (var q = 0u; q < QUADS; q += 1u) { (*v)[q] = (*v)[q] * inverse * gains[q]; }
+    for (var q = 0u; q < QUADS; q += 1u) { (*v)[q] = apart((*v)[q] * inverse, params.features) * gains[q]; }
 }
 
 // Four neighbouring lanes have a word each of a vector, which the first of them gets whole: to write a component, Metal writes its vector.

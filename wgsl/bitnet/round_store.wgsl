@@ -18,11 +18,11 @@ fn store_rounded(r: Rounded, there: bool, ids: Ids) {
         y[at + 1u] = floats.zw;
         return;
     }
-    // However a driver rounds the first half, the second one has the rest.
-    let small = r.whole * 0.00390625;
-    let first = vec2<u32>(pack2x16float(small.xz), pack2x16float(small.yw));
-    let rest = small.xzyw - vec4<f32>(unpack2x16float(first.x), unpack2x16float(first.y));
+    // Eleven bits of the number, and the rest, by whole numbers: a driver may leave out a conversion to a half and back.
+    let first = round(r.whole * 0.015625) * 64.0;
+    let halves = first.xzyw * 0.00390625;
+    let rest = (r.whole - first).xzyw * 0.00390625;
     let at = index / 8u * 16u + index % 8u;
-    y[at] = first;
+    y[at] = vec2<u32>(pack2x16float(halves.xy), pack2x16float(halves.zw));
     y[at + 8u] = vec2<u32>(pack2x16float(rest.xy), pack2x16float(rest.zw));
 }

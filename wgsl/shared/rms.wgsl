@@ -39,3 +39,9 @@ fn inverse_rms(largest: u32, sums: vec2<u32>, features: u32, eps: f32) -> f32 {
     let inverse = exact_quotient(1.0, exact_sqrt(mean + eps));
     return bitcast<f32>(select(bitcast<u32>(inverse), 0x7fc00000u, largest >= 0x7f800000u));
 }
+
+// A product that no compiler takes apart: NVIDIA's (580.159) makes v·(inverse·gain) of v·inverse·gain where that suits it, which is another number. No row has
+// 2^31 features; but that is not known when this is compiled.
+fn apart(product: vec4<f32>, features: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(product) | vec4<u32>(features >> 31u));
+}

@@ -8,7 +8,7 @@ fn gain_quad(quad: u32) -> vec4<f32> {
 }
 
 // Beyond the row, `inverse` or `gain` could make something else of 0.
-fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(v * inverse * gain_quad(quad), quad); }
+fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(apart(v * inverse, params.features) * gain_quad(quad), quad); }
 
 fn normalize_row(token: u32, ids: Ids) {
     var gains = array<vec4<f32>, HELD>();
@@ -25,5 +25,5 @@ fn normalize_row(token: u32, ids: Ids) {
     for (var h = 0u; h < HELD; h += 1u) { sums += quad_limbs(held[h] * scale); }
     for (var quad = beyond(ids); 4u * quad < params.features; quad += SHARERS) { sums += quad_limbs(fetched_numbers(token, quad) * scale); }
     inverse = inverse_rms(largest, cell_sum2(1u, sums, ids), params.features, params.eps);
-    for (var h = 0u; h < HELD; h += 1u) { held[h] = cut(held[h] * inverse * gains[h], place(ids) + h * SHARERS); }
+    for (var h = 0u; h < HELD; h += 1u) { held[h] = cut(apart(held[h] * inverse, params.features) * gains[h], place(ids) + h * SHARERS); }
 }

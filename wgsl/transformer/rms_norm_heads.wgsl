@@ -25,12 +25,13 @@ fn rms_norm_heads(group: Group, ids: Ids) {
     let largest = cell_max(0u, magnitude(held[0]), ids);
     let sums = cell_sum2(1u, quad_limbs(held[0] * square_scale(row_exponent(largest))), ids);
     let inverse = inverse_rms(largest, sums, params.features, params.eps);
+    let v = apart(held[0] * inverse, params.features);
     for (var j = 0u; j < 4u; j += 1u) {
         let i = 4u * ids.local + j;
         if i < params.features {
             var gain = query_gain[i];
             if head >= params.heads { gain = key_gain[i]; }
-            qkv[at + i] = held[0][j] * inverse * gain;
+            qkv[at + i] = v[j] * gain;
         }
     }
 }
