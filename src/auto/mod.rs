@@ -152,7 +152,7 @@ impl Auto {
     /// # Errors
     /// [`Error::Length`] if there are not as many of both; what the device reports.
     pub fn add(&self, a: &[f32], b: &[f32]) -> Result<Answer> {
-        self.pairs(Op::Add, a, b, tensor::add_cpu, |e, a, b| tensor::add(e, a, b))
+        self.pairs(Op::Add, a, b, tensor::add_cpu, tensor::add)
     }
 
     /// a·b, number by number; else as [`Auto::add`].
@@ -160,7 +160,7 @@ impl Auto {
     /// # Errors
     /// As [`Auto::add`].
     pub fn mul(&self, a: &[f32], b: &[f32]) -> Result<Answer> {
-        self.pairs(Op::Mul, a, b, tensor::mul_cpu, |e, a, b| tensor::mul(e, a, b))
+        self.pairs(Op::Mul, a, b, tensor::mul_cpu, tensor::mul)
     }
 
     /// [`relu2`](fn@tensor::relu2) of each number.
@@ -168,7 +168,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn relu2(&self, x: &[f32]) -> Result<Answer> {
-        self.each(Op::Relu2, 1, x, tensor::relu2_cpu, |e, x| tensor::relu2(e, x))
+        self.each(Op::Relu2, 1, x, tensor::relu2_cpu, tensor::relu2)
     }
 
     /// [`silu`](fn@tensor::silu) of each number.
@@ -176,7 +176,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn silu(&self, x: &[f32]) -> Result<Answer> {
-        self.each(Op::Silu, 4, x, tensor::silu_cpu, |e, x| tensor::silu(e, x))
+        self.each(Op::Silu, 4, x, tensor::silu_cpu, tensor::silu)
     }
 
     /// [`gelu`](fn@tensor::gelu) of each number.
@@ -184,7 +184,7 @@ impl Auto {
     /// # Errors
     /// What the device reports.
     pub fn gelu(&self, x: &[f32]) -> Result<Answer> {
-        self.each(Op::Gelu, 4, x, tensor::gelu_cpu, |e, x| tensor::gelu(e, x))
+        self.each(Op::Gelu, 4, x, tensor::gelu_cpu, tensor::gelu)
     }
 
     /// [`softmax`](fn@tensor::softmax) of rows of so many columns.
@@ -279,7 +279,7 @@ impl Auto {
         operations: usize,
         x: &[f32],
         cpu: fn(f32) -> f32,
-        gpu: fn(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>,
+        gpu: impl FnOnce(&mut Encoder, &Tensor<f32>) -> Result<Tensor<f32>>,
     ) -> Result<Answer> {
         let work = Work { operations: operations.saturating_mul(x.len()), bytes: 8 * x.len() };
         self.call(
@@ -300,7 +300,7 @@ impl Auto {
         a: &[f32],
         b: &[f32],
         cpu: fn(f32, f32) -> f32,
-        gpu: fn(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>,
+        gpu: impl FnOnce(&mut Encoder, &Tensor<f32>, &Tensor<f32>) -> Result<Tensor<f32>>,
     ) -> Result<Answer> {
         if b.len() != a.len() {
             return Err(Error::Length { shape: [a.len()].into(), found: b.len() });
