@@ -56,28 +56,35 @@ pub struct Decision {
     pub gpu: Option<f64>,
 }
 
-/// Sizes of calls: four for each power of two of their operations, so that within one, expectations are as far off as a tenth at most.
+/// Sizes of calls: four for each power of two of their operations, so that those of one size differ by a quarter at most.
 const SIZES: usize = 4 * usize::BITS as usize;
-/// Where calls take so little on the CPU, measuring is what takes time.
+/// What a call on the CPU takes, however small, in nanoseconds.
 const CALL: f64 = 50.0;
-/// A side is tried again where it is expected to take less than so many times as long as the other,
+/// The slower side is tried where it is expected to take less than so many times as long as the faster one.
 const NEAR: f64 = 2.0;
-/// and for a size that it has not been tried for, since what is expected comes from other sizes, where it takes less than so many times as long,
+/// The same for a size that has not been measured there, since its expectation comes from other sizes: if it is below [`TRY`].
 const FAR: f64 = 8.0;
-/// or the first time of all; either only where it should take less than so many nanoseconds.
+/// An op that has never been measured on a side is tried there if it is expected to take less than so many nanoseconds.
 const TRY: f64 = 20e6;
-/// So many calls of a size until the other side is tried again.
+/// So many calls of a size until the slower side is tried again.
 const AGAIN: u32 = 64;
-/// As many measurements are believed, however bad they are: of fewer, the others may have been waits for something else.
+/// So many measurements of a size are believed; fewer may all have waited for another program, and are made again.
 const BELIEVED: u8 = 3;
 
-/// What calls of an op and a size took on each side, by what they were expected to take before anything was measured.
+/// What calls of an op and a size took on a side.
+#[derive(Clone, Copy)]
+struct Measured {
+    /// By what was expected before anything was measured.
+    factor: f32,
+    /// How many calls, up to [`BELIEVED`].
+    times: u8,
+}
+
+/// What is known of an op and a size.
 #[derive(Clone, Copy, Default)]
 struct Size {
-    factors: [Option<f32>; 2],
-    /// How many measurements there were, up to [`BELIEVED`].
-    measurements: [u8; 2],
-    /// Calls since the other side was tried.
+    sides: [Option<Measured>; 2],
+    /// Calls since the slower side was tried.
     calls: u32,
 }
 
@@ -114,10 +121,10 @@ impl Costs {
         let (unmeasured, seen) = (self.before(work, other), &mut self.ops[op]);
         let (measured, own) = (seen.measured[other as usize], &mut seen.sizes[size(work)]);
         own.calls += 1;
-        let due = match own.measurements[other as usize] {
-            0 => worse < NEAR * best || worse < TRY && (worse < FAR * best || !measured),
-            BELIEVED => worse < NEAR * best && own.calls >= AGAIN,
-            _ => unmeasured < FAR * best,
+        let due = match own.sides[other as usize] {
+            None => worse < NEAR * best || worse < TRY && (worse < FAR * best || !measured),
+            Some(few) if few.times < BELIEVED => unmeasured < FAR * best,
+            Some(_) => worse < NEAR * best && own.calls >= AGAIN,
         };
         if !due {
             return Decision { target: better, why: Why::Expected, cpu, gpu: Some(gpu) };
@@ -134,17 +141,19 @@ impl Costs {
             return;
         }
         seen.measured[target as usize] = true;
-        let own = &mut seen.sizes[size(work)];
-        own.measurements[target as usize] = BELIEVED.min(own.measurements[target as usize] + 1);
         // Something else on the machine makes a call slow, for once or for long; nothing makes one fast.
-        let factor = &mut own.factors[target as usize];
-        *factor = Some(factor.map_or(found, |old| if found < old { found } else { old + (found - old).min(old) * 0.125 }));
+        let corrected = |old: f32| if found < old { found } else { old + (found - old).min(old) * 0.125 };
+        let side = &mut seen.sizes[size(work)].sides[target as usize];
+        *side = Some(side.map_or(Measured { factor: found, times: 1 }, |Measured { factor, times }| Measured {
+            factor: corrected(factor),
+            times: BELIEVED.min(times + 1),
+        }));
     }
 
     /// What a call is expected to take: as those of its size did, or of the nearest that has been measured.
     fn expected(&self, op: usize, work: Work, target: Target) -> f64 {
         let (sizes, own) = (&self.ops[op].sizes, size(work));
-        let factor = |at: usize| sizes.get(at).and_then(|size| size.factors[target as usize]);
+        let factor = |at: usize| sizes.get(at).and_then(|size| size.sides[target as usize]).map(|side| side.factor);
         let nearest = (0..SIZES).find_map(|away| factor(own.wrapping_sub(away)).or_else(|| factor(own + away)));
         self.before(work, target) * f64::from(nearest.unwrap_or(1.0))
     }
