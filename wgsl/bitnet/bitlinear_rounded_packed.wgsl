@@ -22,42 +22,14 @@ var<workgroup> of_quads: array<vec4<i32>, TILE_Y * THREADS>;
 // What blocks give, by token, team and row.
 var<workgroup> of_blocks: array<f32, TILE_Y * TILE_X * PITCH>;
 
-// A function of its own: naga's Metal declares an operand that is used twice in one of them twice.
-fn packed_dot(c: u32, x: u32) -> i32 { return dot4I8Packed(c, x); }
-
-// The products of a word's codes, which are value + 1, with sixteen bytes.
-fn word_dot(word: u32, x: vec4<u32>, sum: i32) -> i32 {
-    return sum + packed_dot(word & 0x03030303u, x.x) + packed_dot((word >> 2u) & 0x03030303u, x.y)
-        + packed_dot((word >> 4u) & 0x03030303u, x.z) + packed_dot((word >> 6u) & 0x03030303u, x.w);
-}
-
-fn words_dot(words: vec4<u32>, x: vec4<u32>, sum: vec4<i32>) -> vec4<i32> {
-    return vec4<i32>(word_dot(words.x, x, sum.x), word_dot(words.y, x, sum.y), word_dot(words.z, x, sum.z), word_dot(words.w, x, sum.w));
-}
-
-// Quads of words of four rows.
-struct Rows { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> }
-
-fn load_rows(starts: vec4<u32>, quad: u32) -> Rows {
-    let at = starts + vec4<u32>(min(quad, params.words / 4u - 1u));
-    return Rows(codes[at.x], codes[at.y], codes[at.z], codes[at.w]);
-}
-
 // Products of four rows' quad of words with a token's activations.
 fn of_token(rows: Rows, token: u32, quad: u32) -> vec4<i32> {
     let stride = 8u * params.blocks;
     // Every token has a whole number of blocks, and so of quads.
     let at = min(token, params.m - 1u) * 3u * stride + min(4u * quad, stride - 4u);
-    var high = vec4<i32>();
-    var middle = vec4<i32>();
-    var low = vec4<i32>();
-    for (var i = 0u; i < 4u; i += 1u) {
-        let words = vec4<u32>(rows.a[i], rows.b[i], rows.c[i], rows.d[i]);
-        high = words_dot(words, x[at + i], high);
-        middle = words_dot(words, x[at + i + stride], middle);
-        low = words_dot(words, x[at + i + 2u * stride], low);
-    }
-    return (high << vec4<u32>(14u)) + (middle << vec4<u32>(7u)) + low;
+    var sums = Sums();
+    for (var i = 0u; i < 4u; i += 1u) { sums = add_words(sums, rows, i, x[at + i], x[at + i + stride], x[at + i + 2u * stride]); }
+    return joined(sums);
 }
 
 // The unit of a block, and of how many units it consists.

@@ -17,9 +17,5 @@ fn rounded_quad(v: vec4<f32>, token: u32, quad: u32, ids: Ids) -> Rounded {
     var largest = 0u;
     for (var i = 0u; i < params.quads; i += 1u) { largest = max(largest, magnitudes[ids.local - in_block + i]); }
     workgroupBarrier();
-    // Numbers so small that their unit has no inverse, or that a device takes for 0, are 0.
-    let exponent = max(largest >> 23u, 32u);
-    let unit = bitcast<f32>((exponent - 15u) << 23u);
-    let inverse = bitcast<f32>((269u - exponent) << 23u);
-    return Rounded(token, quad / params.quads, in_block, unit, round(v * inverse));
+    return Rounded(token, quad / params.quads, in_block, unit_for(largest), round(v * inverse_unit(largest)));
 }

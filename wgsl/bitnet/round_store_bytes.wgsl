@@ -5,14 +5,6 @@
 
 var<workgroup> sums: array<f32, THREADS>;
 
-fn bytes(v: vec4<i32>) -> u32 {
-    let low = bitcast<vec4<u32>>(v) & vec4<u32>(0xffu);
-    return low.x | (low.y << 8u) | (low.z << 16u) | (low.w << 24u);
-}
-
-// The last seven bits, with a sign.
-fn last_bits(v: vec4<i32>) -> vec4<i32> { return (v << vec4<u32>(25u)) >> vec4<u32>(25u); }
-
 // Stores a quad where there is one. All threads of a workgroup must call this together.
 fn store_rounded(r: Rounded, there: bool, ids: Ids) {
     // A float holds it.
@@ -24,15 +16,12 @@ fn store_rounded(r: Rounded, there: bool, ids: Ids) {
             for (var i = 0u; i < params.quads; i += 1u) { sum += sums[ids.local + i]; }
             units[r.token * params.blocks + r.block] = vec2<f32>(r.unit, sum);
         }
-        let whole = vec4<i32>(r.whole);
-        let third = last_bits(whole);
-        let others = (whole - third) >> vec4<u32>(7u);
-        let second = last_bits(others);
+        let planes = byte_planes(r.whole);
         let plane = params.blocks * params.quads;
         let at = 3u * r.token * plane + r.block * params.quads + r.quad;
-        y[at] = bytes((others - second) >> vec4<u32>(7u));
-        y[at + plane] = bytes(second);
-        y[at + 2u * plane] = bytes(third);
+        y[at] = planes.x;
+        y[at + plane] = planes.y;
+        y[at + 2u * plane] = planes.z;
     }
     workgroupBarrier();
 }

@@ -2,16 +2,13 @@
 //! in linear.rs for the linear layers.
 
 use super::{
-    linear::{GpuStack, Prepared, Rotation, block, fits, linear, rotations, side_by_side},
+    linear::{GpuStack, Prepared, Rotation, block, fits, gated, linear, rotations, side_by_side},
     offload::Streamed,
 };
 use crate::{
     element::Element,
     error::{Error, Result},
-    formats::{
-        config::ModelConfig,
-        tensors::{Stack, Table},
-    },
+    formats::{config::ModelConfig, tensors::Table},
     gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
@@ -230,10 +227,6 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    fn rows(&self) -> usize {
-        self.normed.tokens()
-    }
-
     /// Where a half of a block puts what it gives.
     fn given(&self) -> Out<'_, f32> {
         self.added.as_ref().map_or(Out::add(&self.x), Out::set)
@@ -345,11 +338,7 @@ impl GpuModel {
         linear(encoder, &s.attended, layer.attention_norm.as_ref().and_then(norm), &layer.output, &s.attended_q, s.given())?;
         self.add_normed(encoder, s, layer.output_norm.as_ref())?;
         let gated_norm = layer.gated_norm.as_ref().and_then(norm);
-        if let Stack::One(gate_up) = &layer.gate_up
-            && c.quantized_activations
-            && bitnet::norm_bitlinear_fuses(&self.context, s.rows(), gate_up)
-        {
-            bitnet::norm_bitlinear_gated_into(encoder, &s.x, norm(&layer.post_norm), gate_up, c.gate(), &s.hidden)?;
+        if gated(encoder, &s.x, norm(&layer.post_norm), (&layer.gate_up, c.gate()), &s.normed, &s.hidden)? {
             linear(encoder, &s.hidden, gated_norm, &layer.down, &s.gated, s.given())?;
             return self.add_normed(encoder, s, layer.down_norm.as_ref());
         }

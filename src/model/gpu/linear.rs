@@ -5,7 +5,7 @@ use crate::{
     formats::{Hadamard, config::ModelConfig, tensors::Stack},
     gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     ops::{
-        bitnet::{self, Norm, QuantizedActivations, RoundedActivations},
+        bitnet::{self, Gate, Norm, QuantizedActivations, RoundedActivations},
         tensor, transformer,
     },
     weights::ternary::matrix::TernaryMatrix,
@@ -110,6 +110,28 @@ pub(super) fn linear(
     bitnet::bitlinear_quantized_into(encoder, xq, w, y)
 }
 
+/// Norm, product and gate in one dispatch, where that is better. Was it recorded?
+pub(super) fn gated(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    (stack, gate): (&GpuStack, Gate),
+    prepared: &Prepared,
+    y: &Tensor<f32>,
+) -> Result<bool> {
+    let (Stack::One(w), context, tokens) = (stack, encoder.context(), prepared.tokens()) else { return Ok(false) };
+    match prepared {
+        Prepared::Quantized(_) if bitnet::norm_bitlinear_fuses(context, tokens, w) => {
+            bitnet::norm_bitlinear_gated_into(encoder, x, norm, w, gate, y)?;
+        }
+        Prepared::Floats { rotation: None, .. } if bitnet::norm_bitlinear_rounded_fuses(context, tokens, w) => {
+            bitnet::norm_bitlinear_rounded_gated_into(encoder, x, norm, w, gate, y)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
 /// Norm and product of activations in floats; by way of `rounded`, where its blocks are those of the matrix.
 fn product_of_floats(
     encoder: &mut Encoder,
@@ -119,6 +141,9 @@ fn product_of_floats(
     (rounded, rotation): (&RoundedActivations, Option<&Rotation>),
     y: Out<'_, f32>,
 ) -> Result<()> {
+    if rotation.is_none() && bitnet::norm_bitlinear_rounded_fuses(encoder.context(), rounded.tokens(), w) {
+        return bitnet::norm_bitlinear_rounded_into(encoder, x, norm, w, y);
+    }
     let own =
         (!fits(rounded, w)).then(|| RoundedActivations::uninit(encoder.context(), rounded.tokens(), w.columns(), block(w))).transpose()?;
     let rounded = own.as_ref().unwrap_or(rounded);

@@ -1,7 +1,6 @@
 //! The gates of feed-forward blocks, y = relu(gate)²·up (BitNet's), y = silu(gate)·up (SwiGLU, Shazeer 2020, arXiv:2002.05202) and y = gelu(gate)·up (GEGLU,
 //! by GELU's approximation), and their gradients: of a gate dy·up·f'(gate), of an up dy·f(gate).
 
-#[cfg(feature = "models")]
 use super::gate_quantize::Gate;
 use crate::{
     element::Float,
@@ -189,7 +188,6 @@ pub fn gelu_tanh_gate_cpu<T: Float>(x: &[T], features: usize) -> Result<Vec<f32>
 ///
 /// # Errors
 /// As these.
-#[cfg(feature = "models")]
 pub(crate) fn gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tensor<X>, kind: Gate, y: impl Into<Out<'y, Y>>) -> Result<()> {
     match kind {
         Gate::Relu2 => relu2_gate_into(encoder, x, y),
@@ -202,7 +200,6 @@ pub(crate) fn gate_into<'y, X: Float, Y: Float>(encoder: &mut Encoder, x: &Tenso
 ///
 /// # Errors
 /// As these.
-#[cfg(feature = "models")]
 pub(crate) fn gate_cpu<T: Float>(x: &[T], features: usize, kind: Gate) -> Result<Vec<f32>> {
     match kind {
         Gate::Relu2 => relu2_gate_cpu(x, features),

@@ -23,6 +23,7 @@ pub(crate) mod hadamard;
 pub(crate) mod int4;
 pub(crate) mod int8;
 pub(crate) mod norm_bitlinear;
+pub(crate) mod norm_bitlinear_rounded;
 pub(crate) mod plan;
 pub(crate) mod quantization_error;
 pub(crate) mod quantize_activations;
@@ -59,6 +60,7 @@ family!(
     int4,
     int8,
     norm_bitlinear,
+    norm_bitlinear_rounded,
     quantization_error,
     quantize_activations,
     quantize_activations_by_tensor,

@@ -4,7 +4,7 @@
 use super::{
     activations::{Layout, QuantizedActivations},
     bitlinear::{bitlinear_quantized, bitlinear_quantized_cpu, bitlinear_quantized_into},
-    gate::{gelu_tanh_gate_cpu, gelu_tanh_gate_into, relu2_gate_cpu, relu2_gate_into, silu_gate_cpu, silu_gate_into},
+    gate::{gate_cpu, gate_into},
     gate_quantize::{Gate, Norm},
     plan::{layout, layout_on},
     quantize_activations::{quantize_activations_cpu, quantize_activations_into},
@@ -249,10 +249,7 @@ pub fn norm_bitlinear_gated_into(
 ) -> Result<()> {
     let op = "norm_bitlinear_gated";
     let tokens = check(op, x, norm, w)?;
-    if !w.rows().is_multiple_of(2) {
-        let expected = format!("[2 · n, {}]", w.columns());
-        return Err(Error::Shape { op, what: "w", expected, found: [w.rows(), w.columns()].into() });
-    }
+    check_gates(op, w)?;
     Out::set(y).check(op, tokens, w.rows() / 2)?;
     let family = match gate {
         Gate::Relu2 => &RELU2,
@@ -264,15 +261,11 @@ pub fn norm_bitlinear_gated_into(
     }
     let xq = quantized(encoder, x, norm, w)?;
     let gate_up = bitlinear_quantized::<f32>(encoder, &xq, w)?;
-    match gate {
-        Gate::Relu2 => relu2_gate_into(encoder, &gate_up, y),
-        Gate::Silu => silu_gate_into(encoder, &gate_up, y),
-        Gate::GeluTanh => gelu_tanh_gate_into(encoder, &gate_up, y),
-    }
+    gate_into(encoder, &gate_up, gate, y)
 }
 
 /// Checks what goes in; gives the number of tokens.
-fn check(op: &'static str, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<usize> {
+pub(super) fn check(op: &'static str, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<usize> {
     let (tokens, features) = x.shape().as_matrix();
     if features != w.columns() {
         return Err(Error::Shape { op, what: "x", expected: format!("[.., {}]", w.columns()), found: x.shape() });
@@ -283,6 +276,14 @@ fn check(op: &'static str, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &Ter
         }
         _ => Ok(tokens),
     }
+}
+
+/// Has the matrix as many gates as ups?
+pub(super) fn check_gates(op: &'static str, w: &TernaryMatrix) -> Result<()> {
+    if w.rows().is_multiple_of(2) {
+        return Ok(());
+    }
+    Err(Error::Shape { op, what: "w", expected: format!("[2 · n, {}]", w.columns()), found: [w.rows(), w.columns()].into() })
 }
 
 /// Records the one dispatch, if there is one for it. Shapes have been checked.
@@ -318,15 +319,21 @@ fn quantized(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>
     Ok(xq)
 }
 
+/// Is there a gain for every column?
+pub(super) fn check_gain(norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<()> {
+    match norm {
+        Some((gain, _)) if gain.len() != w.columns() => Err(Error::Length { shape: [w.columns()].into(), found: gain.len() }),
+        _ => Ok(()),
+    }
+}
+
 /// The CPU twin of [`norm_bitlinear`]: the same bits. `x` is `[tokens, w.columns()]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows or the gain has another length; [`Error::Invalid`] as for [`norm_bitlinear`].
 pub fn norm_bitlinear_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<Vec<f32>> {
+    check_gain(norm, w)?;
     let xq = match norm {
-        Some((gain, _)) if gain.len() != w.columns() => {
-            return Err(Error::Length { shape: [w.columns()].into(), found: gain.len() });
-        }
         Some((gain, eps)) => rms_norm_quantize_cpu(x, tokens, gain, eps)?,
         None => quantize_activations_cpu(x, tokens, w.columns())?,
     };
@@ -342,11 +349,7 @@ pub fn norm_bitlinear_gated_cpu(x: &[f32], tokens: usize, norm: Norm<'_, [f32]>,
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
     let gate_up = norm_bitlinear_cpu(x, tokens, norm, w)?;
-    match gate {
-        Gate::Relu2 => relu2_gate_cpu(&gate_up, w.rows() / 2),
-        Gate::Silu => silu_gate_cpu(&gate_up, w.rows() / 2),
-        Gate::GeluTanh => gelu_tanh_gate_cpu(&gate_up, w.rows() / 2),
-    }
+    gate_cpu(&gate_up, w.rows() / 2, gate)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ macro_rules! rounding {
                 $name,
                 <$params>::FIELDS,
                 $inputs,
-                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store", $last], 4)],
+                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/block_unit", "bitnet/round_block", "bitnet/round_store", $last], 4)],
             )
             .entry($entry)
             .flat(),
@@ -35,7 +35,12 @@ macro_rules! rounding {
                 concat!($name, "_bytes"),
                 <$params>::FIELDS,
                 $inputs,
-                &[$source($crate::wgsl!["shared/flat", $($part,)* "bitnet/round_block", "bitnet/round_store_bytes", $last], 8)],
+                &[$source(
+                    $crate::wgsl![
+                        "shared/flat", $($part,)* "bitnet/block_unit", "bitnet/round_block", "bitnet/byte_planes", "bitnet/round_store_bytes", $last
+                    ],
+                    8,
+                )],
             )
             .entry($entry)
             .flat(),
@@ -157,7 +162,7 @@ impl RoundedActivations {
 }
 
 /// The layout of what the best kernel for so many tokens takes. All of them give the same bits.
-fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> RoundedLayout {
+pub(super) fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> RoundedLayout {
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
     match tokens > capabilities.choice(Choice::RoundedUnitTokens) {

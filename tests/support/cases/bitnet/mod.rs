@@ -13,6 +13,7 @@ mod gate;
 mod gate_quantize;
 mod hadamard;
 mod norm_bitlinear;
+mod norm_bitlinear_rounded;
 mod quantization_error;
 mod quantize_activations;
 mod quantize_int4;
@@ -61,6 +62,8 @@ pub const OPS: Family = &[
     ("bitnet::norm_bitlinear", Kernels, norm_bitlinear::cases),
     ("bitnet::norm_bitlinear_add", Kernels, norm_bitlinear::adding),
     ("bitnet::norm_bitlinear_gated", KernelsAndTwin, norm_bitlinear::gated),
+    ("bitnet::norm_bitlinear_rounded", Kernels, norm_bitlinear_rounded::cases),
+    ("bitnet::norm_bitlinear_rounded_finished", Kernels, norm_bitlinear_rounded::finished),
     ("bitnet::quantization_error", WgslAndTwin, quantization_error::cases),
     ("bitnet::quantize_activations", Kernels, quantize_activations::cases),
     ("bitnet::quantize_activations_4bit", Kernels, quantize_int4::cases),

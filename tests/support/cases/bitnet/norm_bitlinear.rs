@@ -92,7 +92,7 @@ fn stored((method, restrict): Method, (m, n, k): Shape, x: &[f32], gain: Option<
     .on(restrict)
 }
 
-fn norm_of<G: ?Sized>(gain: Option<&G>) -> Norm<'_, G> {
+pub(super) fn norm_of<G: ?Sized>(gain: Option<&G>) -> Norm<'_, G> {
     gain.map(|gain| (gain, EPS))
 }
 

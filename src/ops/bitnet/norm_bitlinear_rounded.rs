@@ -1,0 +1,203 @@
+//! RMSNorm, rounding to block floating point and BitLinear in one dispatch, for few tokens: what decoding is made of where activations are floats. The same bits as
+//! [`rms_norm_round_into`](super::rms_norm_round_into) and [`bitlinear_rounded`](super::bitlinear_rounded()) one after another.
+
+use super::{
+    bitlinear_rounded::{bitlinear_rounded, bitlinear_rounded_cpu, bitlinear_rounded_into},
+    gate::{gate_cpu, gate_into},
+    gate_quantize::{Gate, Norm},
+    norm_bitlinear::{check, check_gain, check_gates},
+    rms_norm_round::{rms_norm_round_cpu, rms_norm_round_into},
+    round_activations::{RoundedActivations, RoundedLayout, layout, round_activations_cpu, round_activations_into, rounded_block},
+};
+use crate::{
+    choices::Choice,
+    error::{Error, Result},
+    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    kernel::{
+        binding::{Binding, Type::*, read, read_write},
+        declaration::Kernel,
+        params::Params as _,
+        source::{CELLS, EXACT, REDUCE, Source, Work},
+    },
+    params,
+    weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
+    wgsl,
+};
+
+params! {
+    struct Params { rows: u32, features: u32, words: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
+}
+
+const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("source", F32), read("gain", F32), read_write("y", F32)];
+
+/// Threads of a workgroup, each of which prepares sixteen columns of a chunk, and rows.
+const THREADS: u32 = 128;
+const TILE: u32 = 16;
+
+/// A turn is a quad of words of four rows, in three planes.
+const fn source(source: Source) -> Source {
+    const BLOCKS: u32 = THREADS / 8;
+    const OWN: u32 = 3 * 16 * (THREADS + THREADS / 8) + 8 * BLOCKS + 4 * TILE * (BLOCKS + 1) + 4 * THREADS;
+    // Of the parts that are shared.
+    const CELLS: u32 = 4 * THREADS + 32;
+    let source = source.workgroup_size([THREADS, 1, 1]).tile([TILE, 1, 1]).workgroup_bytes(OWN + CELLS);
+    source.work(Work::new(256, "weights", 64, 3 * 2 * 256))
+}
+
+/// A kernel by the parts that say what becomes of a product.
+macro_rules! kernel_of {
+    ($name:literal, [$($part:tt),*]) => {
+        Kernel::trusted(
+            $name,
+            Params::FIELDS,
+            BINDINGS,
+            &[source(Source::wgsl(wgsl![
+                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/rounded_rows", $($part,)*
+                "bitnet/norm_bitlinear_rounded"
+            ]))],
+        )
+        .entry("norm_bitlinear_rounded")
+    };
+}
+
+static STORED: Kernel = kernel_of!("norm_bitlinear_rounded", ["bitnet/rows_stored"]);
+static RELU2: Kernel = kernel_of!("norm_bitlinear_rounded_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
+static SILU: Kernel =
+    kernel_of!("norm_bitlinear_rounded_silu", ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]);
+static GELU: Kernel = kernel_of!(
+    "norm_bitlinear_rounded_gelu_tanh",
+    ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&STORED, &RELU2, &SILU, &GELU];
+
+/// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch for so many tokens, here?
+pub fn norm_bitlinear_rounded_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
+    let few = tokens <= context.capabilities().choice(Choice::FusedTokens);
+    few && w.rows() > 0 && layout(tokens, w.columns(), rounded_block(w.group()), context) == RoundedLayout::Bytes
+}
+
+/// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and rounded, times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with
+/// [`Out::add`] it adds to the residual stream of a transformer. For models whose activations are not quantised.
+///
+/// The same bits as the ops one after another ([`rms_norm_round_into`](super::rms_norm_round_into) or [`round_activations`](super::round_activations()), then
+/// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for more than a few tokens, without packed products of integers, and for
+/// matrices whose blocks are not of 128 columns, or whose rows are not whole quads of words.
+///
+/// # Errors
+/// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
+pub fn norm_bitlinear_rounded_into<'a>(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    y: impl Into<Out<'a, f32>>,
+) -> Result<()> {
+    let (op, y) = ("norm_bitlinear_rounded", y.into());
+    let tokens = check(op, x, norm, w)?;
+    y.check(op, tokens, w.rows())?;
+    if norm_bitlinear_rounded_fuses(encoder.context(), tokens, w) {
+        return record(encoder, &STORED, x, norm, w, y);
+    }
+    let rounded = rounded(encoder, x, norm, w)?;
+    bitlinear_rounded_into(encoder, &rounded, w, y)
+}
+
+/// [`norm_bitlinear_rounded_into`] by a matrix of `n` gates, then as many ups, and act(gate)·up of them: `[.., n]`, which is overwritten.
+///
+/// With relu² the same bits as [`relu2_gate`](super::relu2_gate) of the product; with SiLU and GELU within the bounds of
+/// [`silu_gate`](super::silu_gate) and [`gelu_tanh_gate`](super::gelu_tanh_gate).
+///
+/// # Errors
+/// As [`norm_bitlinear_rounded_into`]; [`Error::Shape`] for a matrix of an odd number of rows.
+pub fn norm_bitlinear_rounded_gated_into(
+    encoder: &mut Encoder,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    gate: Gate,
+    y: &Tensor<f32>,
+) -> Result<()> {
+    let op = "norm_bitlinear_rounded_gated";
+    let tokens = check(op, x, norm, w)?;
+    check_gates(op, w)?;
+    Out::set(y).check(op, tokens, w.rows() / 2)?;
+    if norm_bitlinear_rounded_fuses(encoder.context(), tokens, w) {
+        let kernel = match gate {
+            Gate::Relu2 => &RELU2,
+            Gate::Silu => &SILU,
+            Gate::GeluTanh => &GELU,
+        };
+        return record(encoder, kernel, x, norm, w, y.into());
+    }
+    let rounded = rounded(encoder, x, norm, w)?;
+    let gate_up = bitlinear_rounded(encoder, &rounded, w)?;
+    gate_into(encoder, &gate_up, gate, y)
+}
+
+/// Records the one dispatch. Shapes have been checked.
+fn record(
+    encoder: &mut Encoder,
+    kernel: &'static Kernel,
+    x: &Tensor<f32>,
+    norm: Norm<'_, Tensor<f32>>,
+    w: &TernaryMatrix,
+    y: Out<'_, f32>,
+) -> Result<()> {
+    let ((tokens, features), block) = (x.shape().as_matrix(), rounded_block(w.group()));
+    let blocks = features.div_ceil(block);
+    let (gain, eps) = norm.unwrap_or((x, 0.0));
+    let params = Params {
+        rows: w.rows() as u32,
+        features: features as u32,
+        words: w.row_words() as u32,
+        blocks: blocks as u32,
+        groups: (w.scales.len() / w.rows()) as u32,
+        group_blocks: w.group().map_or(blocks, |size| size / block) as u32,
+        normalise: norm.is_some().into(),
+        eps,
+        add: y.adds().into(),
+    };
+    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], [w.rows(), tokens, 1])
+}
+
+/// The dispatch before BitLinear, where there are two.
+fn rounded(encoder: &mut Encoder, x: &Tensor<f32>, norm: Norm<'_, Tensor<f32>>, w: &TernaryMatrix) -> Result<RoundedActivations> {
+    let (tokens, features) = x.shape().as_matrix();
+    let rounded = RoundedActivations::uninit(encoder.context(), tokens, features, rounded_block(w.group()))?;
+    match norm {
+        Some((gain, eps)) => rms_norm_round_into(encoder, x, 0, gain, eps, &rounded)?,
+        None => round_activations_into(encoder, x, &rounded)?,
+    }
+    Ok(rounded)
+}
+
+/// The CPU twin of [`norm_bitlinear_rounded_into`]: the same bits. `x` is whole rows of `w.columns()`.
+///
+/// # Errors
+/// [`Error::Length`] if `x` is not whole rows or the gain has another length.
+pub fn norm_bitlinear_rounded_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &PackedTernary) -> Result<Vec<f32>> {
+    let block = rounded_block(w.group());
+    check_gain(norm, w)?;
+    let rounded = match norm {
+        Some((gain, eps)) => rms_norm_round_cpu(x, gain, eps, block)?,
+        None => {
+            let mut rounded = x.to_vec();
+            round_activations_cpu(&mut rounded, w.columns(), block)?;
+            rounded
+        }
+    };
+    let products = rounded.chunks(w.columns().max(1)).map(|row| bitlinear_rounded_cpu(row, w)).collect::<Result<Vec<_>>>()?;
+    Ok(products.concat())
+}
+
+/// The CPU twin of [`norm_bitlinear_rounded_gated_into`].
+///
+/// # Errors
+/// As [`norm_bitlinear_rounded_cpu`]; [`Error::Length`] for a matrix of an odd number of rows.
+pub fn norm_bitlinear_rounded_gated_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &PackedTernary, gate: Gate) -> Result<Vec<f32>> {
+    if !w.rows().is_multiple_of(2) {
+        return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
+    }
+    gate_cpu(&norm_bitlinear_rounded_cpu(x, norm, w)?, w.rows() / 2, gate)
+}

@@ -1,0 +1,151 @@
+// BitLinear of a row that is normalised and rounded here, for few tokens, in one dispatch: y[r] = Σ over blocks b of (Σ x[k]·Wq[r, k] over the columns k of b) ·
+// w_scale[r, group of b], where x is norm(source) in block floating point, norm(v) = v / sqrt(mean(v²) + eps) · gain, or v where `normalise` is 0. The bits of
+// rms_norm_round.wgsl, or round_activations.wgsl, and then bitlinear_rounded_packed.wgsl. Every workgroup prepares the row of its token for itself while its
+// first weights are on their way, in chunks of 16 columns a thread, which have room in workgroup memory. Blocks are of eight words, and rows are whole
+// quads of words. A workgroup makes TILE_X = 16 rows of one token; a team of WIDTH threads makes four of them, of which each has one quad of words of each chunk. What
+// becomes of a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl, rows_gated.wgsl).
+struct Params { rows: u32, features: u32, words: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> w_scale: array<f32>;
+@group(0) @binding(2) var<storage, read> source: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> gain: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+// Quads of words of a chunk, and threads of a team.
+const WIDTH: u32 = THREADS / 4u;
+// Blocks of a chunk.
+const BLOCKS: u32 = WIDTH / 2u;
+// From one row's blocks to the next one's.
+const PITCH: u32 = BLOCKS + 1u;
+// Vectors of a plane: one after every eight is not used, so that lanes do not wait for one bank.
+const PLANE: u32 = THREADS + THREADS / 8u;
+
+// A chunk's numbers in three planes of bytes, sixteen to a vector.
+var<workgroup> x: array<vec4<u32>, 3u * PLANE>;
+// The unit of a block, and of how many units it consists.
+var<workgroup> units: array<vec2<f32>, BLOCKS>;
+// What blocks give, by row.
+var<workgroup> of_blocks: array<f32, TILE_X * PITCH>;
+// For rows_gated.wgsl.
+var<workgroup> sums: array<u32, THREADS>;
+
+fn plane_at(vector: u32) -> u32 { return vector + vector / 8u; }
+
+fn magnitude(v: vec4<f32>) -> u32 {
+    let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
+    return max(max(bits.x, bits.y), max(bits.z, bits.w));
+}
+
+// Beyond the row, numbers are 0.
+fn source_quad(token: u32, quad: u32) -> vec4<f32> {
+    let quads = params.features / 4u;
+    return select(vec4<f32>(), source[token * quads + min(quad, quads - 1u)], quad < quads);
+}
+
+// 1 / sqrt(mean(source²) + eps) of the row.
+fn row_inverse(token: u32, ids: Ids) -> f32 {
+    let quads = params.features / 4u;
+    var largest = 0u;
+    for (var quad = ids.local; quad < quads; quad += THREADS) { largest = max(largest, magnitude(source_quad(token, quad))); }
+    largest = cell_max(0u, largest, ids);
+    let scale = square_scale(row_exponent(largest));
+    var squares = vec2<u32>();
+    for (var quad = ids.local; quad < quads; quad += THREADS) { squares += quad_limbs(source_quad(token, quad) * scale); }
+    return inverse_rms(largest, cell_sum2(1u, squares, ids), params.features, params.eps);
+}
+
+// Leaves a chunk in `x` and `units`: each thread its four quads, from quad number `first` of the row on; eight neighbours have a block.
+fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
+    let last = params.features / 4u - 1u;
+    var v = array<vec4<f32>, 4>();
+    var largest = 0u;
+    for (var q = 0u; q < 4u; q += 1u) {
+        v[q] = source_quad(token, first + q);
+        if params.normalise != 0u { v[q] = apart(v[q] * inverse, params.features) * gain[min(first + q, last)]; }
+        largest = max(largest, magnitude(v[q]));
+    }
+    largest = max(largest, team_exchange(largest, 1u, ids));
+    largest = max(largest, team_exchange(largest, 2u, ids));
+    largest = max(largest, team_exchange(largest, 4u, ids));
+    let to_units = inverse_unit(largest);
+    // A float holds it.
+    var sum = 0.0;
+    var planes = array<vec3<u32>, 4>();
+    for (var q = 0u; q < 4u; q += 1u) {
+        let whole = round(v[q] * to_units);
+        sum += (whole.x + whole.y) + (whole.z + whole.w);
+        planes[q] = byte_planes(whole);
+    }
+    let at = plane_at(ids.local);
+    x[at] = vec4<u32>(planes[0].x, planes[1].x, planes[2].x, planes[3].x);
+    x[at + PLANE] = vec4<u32>(planes[0].y, planes[1].y, planes[2].y, planes[3].y);
+    x[at + 2u * PLANE] = vec4<u32>(planes[0].z, planes[1].z, planes[2].z, planes[3].z);
+    sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 1u, ids));
+    sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 2u, ids));
+    sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 4u, ids));
+    if ids.local % 8u == 0u { units[ids.local / 8u] = vec2<f32>(unit_for(largest), sum); }
+}
+
+// The other half of a block, which the neighbouring lane has.
+fn other_half(v: vec4<i32>, ids: Ids) -> vec4<i32> {
+    let bits = bitcast<vec4<u32>>(v);
+    return bitcast<vec4<i32>>(vec4<u32>(
+        team_exchange(bits.x, 1u, ids), team_exchange(bits.y, 1u, ids), team_exchange(bits.z, 1u, ids), team_exchange(bits.w, 1u, ids)));
+}
+
+@compute @workgroup_size(WG_X, WG_Y, WG_Z)
+fn norm_bitlinear_rounded(group: Group, ids: Ids) {
+    let token = group.id.y;
+    let tile = group.id.x * TILE_X;
+    let team = ids.local / WIDTH;
+    let lane = ids.local % WIDTH;
+    // Rows that do not exist are read as the last one, and not written.
+    let last = params.rows - 1u;
+    let first_row = tile + 4u * team;
+    let rows = vec4<u32>(
+        matrix_row(min(first_row, last)), matrix_row(min(first_row + 1u, last)),
+        matrix_row(min(first_row + 2u, last)), matrix_row(min(first_row + 3u, last)));
+    let starts = rows * (params.words / 4u);
+    var next = load_rows(starts, lane);
+    // What thread i adds its row's product to is loaded now, so that it is there when the product is.
+    let output = tile + ids.local;
+    let writes = ids.local < TILE_X && output < params.rows;
+    let base = former(token, output, writes);
+    // The rows that a lane scales a block's sums of.
+    let odd = (lane & 1u) != 0u;
+    let scaled = select(rows.xy, rows.zw, odd) * params.groups;
+    let places = (4u * team + select(0u, 2u, odd)) * PITCH + lane / 2u;
+    clear_cells(ids);
+    var inverse = 1.0;
+    if params.normalise != 0u { inverse = row_inverse(token, ids); }
+
+    var total = 0.0;
+    for (var first = 0u; first < params.blocks; first += BLOCKS) {
+        let words = next;
+        next = load_rows(starts, lane + 2u * (first + BLOCKS));
+        let of_group = min(first + lane / 2u, params.blocks - 1u) / params.group_blocks;
+        let scale = vec2<f32>(w_scale[scaled.x + of_group], w_scale[scaled.y + of_group]);
+        prepare(token, 32u * first + 4u * ids.local, inverse, ids);
+        workgroupBarrier();
+        var quad = Sums();
+        for (var i = 0u; i < 4u; i += 1u) {
+            let at = plane_at(4u * lane + i);
+            quad = add_words(quad, words, i, x[at], x[at + PLANE], x[at + 2u * PLANE]);
+        }
+        let half = joined(quad);
+        let whole = half + other_half(half, ids);
+        let unit = units[lane / 2u];
+        let products = (vec2<f32>(select(whole.xy, whole.zw, odd)) - vec2<f32>(unit.y)) * unit.x * scale;
+        // By way of workgroup memory, so that a product and the sum that it goes to are never fused.
+        of_blocks[places] = products.x;
+        of_blocks[places + PITCH] = products.y;
+        workgroupBarrier();
+        if ids.local < TILE_X {
+            let count = params.blocks - first;
+            // Written out, so that loads do not wait for sums; beyond the last block there is nothing to add.
+            for (var i = 0u; i < BLOCKS; i += 1u) { total += select(0.0, of_blocks[ids.local * PITCH + i], i < count); }
+        }
+    }
+    emit(token, output, writes, total, base, ids);
+}
