@@ -1,16 +1,5 @@
-// Four multiples of up to 16 bits and a sign as bytes in words: number = 2^14·x + 2^7·y + z.
-fn bytes(v: vec4<i32>) -> u32 {
-    let low = bitcast<vec4<u32>>(v) & vec4<u32>(0xffu);
-    return low.x | (low.y << 8u) | (low.z << 16u) | (low.w << 24u);
-}
-
-// The last seven bits, with a sign.
-fn last_bits(v: vec4<i32>) -> vec4<i32> { return (v << vec4<u32>(25u)) >> vec4<u32>(25u); }
-
+// Four multiples of up to 16 bits and a sign as bytes in words: number = 2^16·x + 2^8·y + z, where bytes of x have signs, those of y and z none.
 fn byte_planes(multiples: vec4<f32>) -> vec3<u32> {
-    let whole = vec4<i32>(multiples);
-    let third = last_bits(whole);
-    let others = (whole - third) >> vec4<u32>(7u);
-    let second = last_bits(others);
-    return vec3<u32>(bytes((others - second) >> vec4<u32>(7u)), bytes(second), bytes(third));
+    let whole = bitcast<vec4<u32>>(vec4<i32>(multiples));
+    return vec3<u32>(pack4xU8(whole >> vec4<u32>(16u)), pack4xU8(whole >> vec4<u32>(8u)), pack4xU8(whole));
 }

@@ -2,9 +2,9 @@
 // w_scale[r, group of b], where x is norm(source) in block floating point, norm(v) = v / sqrt(mean(v²) + eps) · gain, or v where `normalise` is 0. The bits of
 // rms_norm_round.wgsl, or round_activations.wgsl, and then bitlinear_rounded_packed.wgsl. Every workgroup prepares the row of its token for itself while its
 // first weights are on their way, in chunks of 16 columns a thread, which have room in workgroup memory. Blocks are of eight words, and rows are whole
-// quads of words. A workgroup makes TILE_X = 16 rows of one token; a team of WIDTH threads makes four of them, of which each has one quad of words of each chunk. What
+// quads of words. A workgroup makes `tile` rows of one token, sixteen at a time; a team of WIDTH threads makes four of these, of which each has one quad of words of each chunk. What
 // becomes of a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl, rows_gated.wgsl).
-struct Params { rows: u32, features: u32, words: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
+struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> w_scale: array<f32>;
@@ -26,7 +26,7 @@ var<workgroup> x: array<vec4<u32>, 3u * PLANE>;
 // The unit of a block, and of how many units it consists.
 var<workgroup> units: array<vec2<f32>, BLOCKS>;
 // What blocks give, by row.
-var<workgroup> of_blocks: array<f32, TILE_X * PITCH>;
+var<workgroup> of_blocks: array<f32, ROWS * PITCH>;
 // For rows_gated.wgsl.
 var<workgroup> sums: array<u32, THREADS>;
 
@@ -94,54 +94,62 @@ fn other_half(v: vec4<i32>, ids: Ids) -> vec4<i32> {
         team_exchange(bits.x, 1u, ids), team_exchange(bits.y, 1u, ids), team_exchange(bits.z, 1u, ids), team_exchange(bits.w, 1u, ids)));
 }
 
+// A lane's weights of a turn: a quad of words of four rows, and the scales of its block in the two of these rows whose sums it scales.
+struct Turn { rows: Rows, scale: vec2<f32> }
+
+// Of row number `first` of the matrix on; from block `block` of the chunk on. Rows that do not exist are read as the last one, and not written.
+fn load_turn(first: u32, block: u32, lane: u32) -> Turn {
+    let last = params.rows - 1u;
+    let rows = vec4<u32>(
+        matrix_row(min(first, last)), matrix_row(min(first + 1u, last)), matrix_row(min(first + 2u, last)), matrix_row(min(first + 3u, last)));
+    let scaled = select(rows.xy, rows.zw, (lane & 1u) != 0u) * params.groups;
+    let of_group = min(block + lane / 2u, params.blocks - 1u) / params.group_blocks;
+    return Turn(
+        load_rows(rows * (params.words / 4u), 2u * block + lane), vec2<f32>(w_scale[scaled.x + of_group], w_scale[scaled.y + of_group]));
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn norm_bitlinear_rounded(group: Group, ids: Ids) {
     let token = group.id.y;
-    let tile = group.id.x * TILE_X;
-    let team = ids.local / WIDTH;
+    let tile = group.id.x * params.tile;
     let lane = ids.local % WIDTH;
-    // Rows that do not exist are read as the last one, and not written.
-    let last = params.rows - 1u;
-    let first_row = tile + 4u * team;
-    let rows = vec4<u32>(
-        matrix_row(min(first_row, last)), matrix_row(min(first_row + 1u, last)),
-        matrix_row(min(first_row + 2u, last)), matrix_row(min(first_row + 3u, last)));
-    let starts = rows * (params.words / 4u);
-    var next = load_rows(starts, lane);
+    // The first row of a team, of the tile.
+    let own = 4u * (ids.local / WIDTH);
+    var next = load_turn(tile + own, 0u, lane);
     // What thread i adds its row's product to is loaded now, so that it is there when the product is.
     let output = tile + ids.local;
-    let writes = ids.local < TILE_X && output < params.rows;
+    let writes = ids.local < params.tile && output < params.rows;
     let base = former(token, output, writes);
-    // The rows that a lane scales a block's sums of.
-    let odd = (lane & 1u) != 0u;
-    let scaled = select(rows.xy, rows.zw, odd) * params.groups;
-    let places = (4u * team + select(0u, 2u, odd)) * PITCH + lane / 2u;
     clear_cells(ids);
     var inverse = 1.0;
     if params.normalise != 0u { inverse = row_inverse(token, ids); }
 
     var total = 0.0;
     for (var first = 0u; first < params.blocks; first += BLOCKS) {
-        let words = next;
-        next = load_rows(starts, lane + 2u * (first + BLOCKS));
-        let of_group = min(first + lane / 2u, params.blocks - 1u) / params.group_blocks;
-        let scale = vec2<f32>(w_scale[scaled.x + of_group], w_scale[scaled.y + of_group]);
         prepare(token, 32u * first + 4u * ids.local, inverse, ids);
         workgroupBarrier();
-        var quad = Sums();
-        for (var i = 0u; i < 4u; i += 1u) {
-            let at = plane_at(4u * lane + i);
-            quad = add_words(quad, words, i, x[at], x[at + PLANE], x[at + 2u * PLANE]);
-        }
-        let half = joined(quad);
-        let whole = half + other_half(half, ids);
         let unit = units[lane / 2u];
-        let products = (vec2<f32>(select(whole.xy, whole.zw, odd)) - vec2<f32>(unit.y)) * unit.x * scale;
-        // By way of workgroup memory, so that a product and the sum that it goes to are never fused.
-        of_blocks[places] = products.x;
-        of_blocks[places + PITCH] = products.y;
+        for (var turn = 0u; turn < params.tile; turn += 16u) {
+            let now = next;
+            // The weights of the next turn are loaded while these are multiplied.
+            let ends = turn + 16u >= params.tile;
+            next = load_turn(tile + own + select(turn + 16u, 0u, ends), select(first, first + BLOCKS, ends), lane);
+            var quad = Sums();
+            for (var i = 0u; i < 4u; i += 1u) {
+                let at = plane_at(4u * lane + i);
+                quad = add_words(quad, now.rows, i, x[at], x[at + PLANE], x[at + 2u * PLANE]);
+            }
+            let half = joined(quad);
+            let whole = half + other_half(half, ids);
+            let odd = (lane & 1u) != 0u;
+            let products = (vec2<f32>(select(whole.xy, whole.zw, odd)) - vec2<f32>(unit.y)) * unit.x * now.scale;
+            // By way of workgroup memory, so that a product and the sum that it goes to are never fused.
+            let at = (turn + own + select(0u, 2u, odd)) * PITCH + lane / 2u;
+            of_blocks[at] = products.x;
+            of_blocks[at + PITCH] = products.y;
+        }
         workgroupBarrier();
-        if ids.local < TILE_X {
+        if ids.local < params.tile {
             let count = params.blocks - first;
             // Written out, so that loads do not wait for sums; beyond the last block there is nothing to add.
             for (var i = 0u; i < BLOCKS; i += 1u) { total += select(0.0, of_blocks[ids.local * PITCH + i], i < count); }

@@ -1,4 +1,4 @@
-// What packed products of integers take: y is [tokens, 3, blocks, quads] of four bytes, number / unit = 2^14·first + 2^7·second + third. units is [tokens,
+// What packed products of integers take: y is [tokens, 3, blocks, quads] of four bytes (byte_planes.wgsl). units is [tokens,
 // blocks] of the unit, and of how many of it the block adds up to.
 @group(0) @binding(0) var<storage, read_write> y: array<u32>;
 @group(0) @binding(1) var<storage, read_write> units: array<vec2<f32>>;

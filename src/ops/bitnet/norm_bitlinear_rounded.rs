@@ -12,7 +12,7 @@ use super::{
 use crate::{
     choices::Choice,
     error::{Error, Result},
-    gpu::{context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -25,22 +25,24 @@ use crate::{
 };
 
 params! {
-    struct Params { rows: u32, features: u32, words: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
+    struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
 }
 
 const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("source", F32), read("gain", F32), read_write("y", F32)];
 
-/// Threads of a workgroup, each of which prepares sixteen columns of a chunk, and rows.
+/// Threads of a workgroup, each of which prepares sixteen columns of a chunk.
 const THREADS: u32 = 128;
-const TILE: u32 = 16;
+/// The fewest rows of a workgroup, which it makes at a time, and the most.
+const ROWS: [usize; 2] = [16, 64];
 
-/// A turn is a quad of words of four rows, in three planes.
+/// A turn is a quad of words of four rows, in three planes. The tile is given at run time, so the grid counts workgroups.
 const fn source(source: Source) -> Source {
+    const MOST: u32 = ROWS[1] as u32;
     const BLOCKS: u32 = THREADS / 8;
-    const OWN: u32 = 3 * 16 * (THREADS + THREADS / 8) + 8 * BLOCKS + 4 * TILE * (BLOCKS + 1) + 4 * THREADS;
+    const OWN: u32 = 3 * 16 * (THREADS + THREADS / 8) + 8 * BLOCKS + 4 * MOST * (BLOCKS + 1) + 4 * THREADS;
     // Of the parts that are shared.
     const CELLS: u32 = 4 * THREADS + 32;
-    let source = source.workgroup_size([THREADS, 1, 1]).tile([TILE, 1, 1]).workgroup_bytes(OWN + CELLS);
+    let source = source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("ROWS", MOST)]).workgroup_bytes(OWN + CELLS);
     source.work(Work::new(256, "weights", 64, 3 * 2 * 256))
 }
 
@@ -135,6 +137,16 @@ pub fn norm_bitlinear_rounded_gated_into(
     gate_into(encoder, &gate_up, gate, y)
 }
 
+/// Rows of a workgroup: as many workgroups as keep a large GPU busy, but no more: each prepares the row once again.
+fn tile(rows: usize, capabilities: &Capabilities) -> usize {
+    let busy = capabilities.choice(Choice::FusedWorkgroups).min(capabilities.max_workgroups as usize);
+    let mut tile = ROWS[0];
+    while tile < ROWS[1] && rows.div_ceil(tile) > busy {
+        tile *= 2;
+    }
+    tile
+}
+
 /// Records the one dispatch. Shapes have been checked.
 fn record(
     encoder: &mut Encoder,
@@ -147,10 +159,12 @@ fn record(
     let ((tokens, features), block) = (x.shape().as_matrix(), rounded_block(w.group()));
     let blocks = features.div_ceil(block);
     let (gain, eps) = norm.unwrap_or((x, 0.0));
+    let tile = tile(w.rows(), encoder.context().capabilities());
     let params = Params {
         rows: w.rows() as u32,
         features: features as u32,
         words: w.row_words() as u32,
+        tile: tile as u32,
         blocks: blocks as u32,
         groups: (w.scales.len() / w.rows()) as u32,
         group_blocks: w.group().map_or(blocks, |size| size / block) as u32,
@@ -158,7 +172,7 @@ fn record(
         eps,
         add: y.adds().into(),
     };
-    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], [w.rows(), tokens, 1])
+    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], [w.rows().div_ceil(tile), tokens, 1])
 }
 
 /// The dispatch before BitLinear, where there are two.

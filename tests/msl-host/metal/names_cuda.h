@@ -6,6 +6,9 @@
 #define char2 msl_char2
 #define char3 msl_char3
 #define char4 msl_char4
+#define uchar2 msl_uchar2
+#define uchar3 msl_uchar3
+#define uchar4 msl_uchar4
 #define int2 msl_int2
 #define int3 msl_int3
 #define int4 msl_int4

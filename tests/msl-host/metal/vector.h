@@ -4,6 +4,7 @@
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
+typedef unsigned char uchar;
 
 namespace msl {
 template <bool condition, class T = int> struct enable_if {};
@@ -70,6 +71,6 @@ template <class D, class S> MSL_FN D as_type(S s) {
     typedef metal::vec<t, 2> t##2; typedef metal::vec<t, 3> t##3; typedef metal::vec<t, 4> t##4; \
     typedef metal::vec<t, 3, true> packed_##t##3; typedef metal::vec<t, 4, true> packed_##t##4; \
     namespace metal { using ::t##2; using ::t##3; using ::t##4; using ::packed_##t##3; using ::packed_##t##4; }
-MSL_VECTORS(char) MSL_VECTORS(int) MSL_VECTORS(uint) MSL_VECTORS(ulong) MSL_VECTORS(half) MSL_VECTORS(float)
+MSL_VECTORS(char) MSL_VECTORS(uchar) MSL_VECTORS(int) MSL_VECTORS(uint) MSL_VECTORS(ulong) MSL_VECTORS(half) MSL_VECTORS(float)
 #undef MSL_VECTORS
 using metal::as_type;
