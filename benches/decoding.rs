@@ -1,12 +1,12 @@
-//! What a decoding step of BitNet b1.58 2B4T is made of, one token. `cargo bench -p bitnet-wgpu-benches --bench decoding`
+//! What a decoding step of BitNet b1.58 2B4T is made of, one token, and the linear layers of Ternary-Bonsai's. `cargo bench -p bitnet-wgpu-benches --bench decoding`
 
 use bitnet_wgpu::{
-    Element, Tensor,
+    Element, Scales, Tensor,
     bitnet::{self, Gate},
     transformer::{self, AttentionShape, KvCache, NewTokens},
 };
 use criterion::{Criterion, criterion_group, criterion_main};
-use support::{floats, rng, ternary};
+use support::{floats, rng, ternary, ternary_with};
 use timing::{LAYERS, bench, device};
 
 /// Norm, quantiser and BitLinear in one dispatch; gate + up with their gate. So many copies of the matrix take turns that no cache holds them.
@@ -33,6 +33,43 @@ fn norm_bitlinear(criterion: &mut Criterion) {
             }
             bench(&mut group, name, &format!("{rows}x{columns}"), &encoder.finish(), copies, matrices[0].code_bytes());
         }
+    }
+}
+
+/// The linear layers of Ternary-Bonsai-1.7B and 8B: q + k + v, o, gate + up with its gate, down; rows × columns, and whether there is a norm.
+fn norm_bitlinear_rounded(criterion: &mut Criterion) {
+    const LAYERS: [(usize, usize, bool); 8] = [
+        (4096, 2048, true),
+        (2048, 2048, false),
+        (12_288, 2048, true),
+        (2048, 6144, false),
+        (6144, 4096, true),
+        (4096, 4096, false),
+        (24_576, 4096, true),
+        (4096, 12_288, false),
+    ];
+    let (context, _) = device();
+    let mut group = timing::group(criterion, "norm_bitlinear_rounded");
+    let beyond_caches = if context.capabilities().software { 64 << 20 } else { 384 << 20 };
+    for (rows, columns, normed) in LAYERS {
+        let scales = Scales::Groups { size: 128, scales: floats(&mut rng(3), rows * columns / 128, 1.0) };
+        let w = ternary_with(&mut rng(1), rows, columns, scales);
+        let copies = (beyond_caches / (4 * w.words().len())).max(1);
+        let matrices: Vec<_> = (0..copies).map(|_| w.upload(context).expect("it fits")).collect();
+        let x = context.upload(&floats(&mut rng(1), columns, 2.0), [1, columns]).expect("it fits");
+        let gain = context.upload(&floats(&mut rng(2), columns, 2.0), [columns]).expect("it fits");
+        let (y, gated) = (Tensor::<f32>::zeros(context, [1, rows]).expect("it fits"), rows > 2 * columns);
+        let half = Tensor::<f32>::zeros(context, [1, rows / 2]).expect("it fits");
+        let norm = normed.then_some((&gain, 1e-5));
+        let mut encoder = context.encoder("norm_bitlinear_rounded");
+        for w in &matrices {
+            match gated {
+                true => bitnet::norm_bitlinear_rounded_gated_into(&mut encoder, &x, norm, w, Gate::Silu, &half),
+                false => bitnet::norm_bitlinear_rounded_into(&mut encoder, &x, norm, w, &y),
+            }
+            .expect("it multiplies");
+        }
+        bench(&mut group, "one token", &format!("{rows}x{columns}"), &encoder.finish(), copies, matrices[0].code_bytes());
     }
 }
 
@@ -64,5 +101,5 @@ fn attention(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, norm_bitlinear, attention);
+criterion_group!(benches, norm_bitlinear, norm_bitlinear_rounded, attention);
 criterion_main!(benches);
