@@ -37,41 +37,32 @@ fn magnitude(v: vec4<f32>) -> u32 {
     return max(max(bits.x, bits.y), max(bits.z, bits.w));
 }
 
-// A thread's four quads of a chunk, and their gains.
-struct Numbers { v: array<vec4<f32>, 4>, gain: array<vec4<f32>, 4> }
-
-// From quad number `first` of the row on; beyond the row, numbers are 0.
-fn load_numbers(token: u32, first: u32) -> Numbers {
+// Beyond the row, numbers are 0.
+fn source_quad(token: u32, quad: u32) -> vec4<f32> {
     let quads = params.features / 4u;
-    var numbers = Numbers();
-    for (var q = 0u; q < 4u; q += 1u) {
-        let quad = min(first + q, quads - 1u);
-        numbers.v[q] = select(vec4<f32>(), source[token * quads + quad], first + q < quads);
-        if params.normalise != 0u { numbers.gain[q] = gain[quad]; }
-    }
-    return numbers;
+    return select(vec4<f32>(), source[token * quads + min(quad, quads - 1u)], quad < quads);
 }
 
-// 1 / sqrt(mean(source²) + eps) of the row, whose first chunk is in `chunk`.
-fn row_inverse(token: u32, chunk: Numbers, ids: Ids) -> f32 {
+// 1 / sqrt(mean(source²) + eps) of the row.
+fn row_inverse(token: u32, ids: Ids) -> f32 {
     let quads = params.features / 4u;
     var largest = 0u;
-    for (var q = 0u; q < 4u; q += 1u) { largest = max(largest, magnitude(chunk.v[q])); }
-    for (var quad = 4u * THREADS + ids.local; quad < quads; quad += THREADS) { largest = max(largest, magnitude(source[token * quads + quad])); }
+    for (var quad = ids.local; quad < quads; quad += THREADS) { largest = max(largest, magnitude(source_quad(token, quad))); }
     largest = cell_max(0u, largest, ids);
     let scale = square_scale(row_exponent(largest));
     var squares = vec2<u32>();
-    for (var q = 0u; q < 4u; q += 1u) { squares += quad_limbs(chunk.v[q] * scale); }
-    for (var quad = 4u * THREADS + ids.local; quad < quads; quad += THREADS) { squares += quad_limbs(source[token * quads + quad] * scale); }
+    for (var quad = ids.local; quad < quads; quad += THREADS) { squares += quad_limbs(source_quad(token, quad) * scale); }
     return inverse_rms(largest, cell_sum2(1u, squares, ids), params.features, params.eps);
 }
 
-// Leaves a chunk in `x` and `units`: each thread its four quads; eight neighbours have a block.
-fn prepare(numbers: Numbers, inverse: f32, ids: Ids) {
-    var v = numbers.v;
+// Leaves a chunk in `x` and `units`: each thread its four quads, from quad number `first` of the row on; eight neighbours have a block.
+fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
+    let last = params.features / 4u - 1u;
+    var v = array<vec4<f32>, 4>();
     var largest = 0u;
     for (var q = 0u; q < 4u; q += 1u) {
-        if params.normalise != 0u { v[q] = apart(v[q] * inverse, params.features) * numbers.gain[q]; }
+        v[q] = source_quad(token, first + q);
+        if params.normalise != 0u { v[q] = apart(v[q] * inverse, params.features) * gain[min(first + q, last)]; }
         largest = max(largest, magnitude(v[q]));
     }
     largest = max(largest, team_exchange(largest, 1u, ids));
@@ -129,15 +120,13 @@ fn norm_bitlinear_rounded(group: Group, ids: Ids) {
     let output = tile + ids.local;
     let writes = ids.local < params.tile && output < params.rows;
     let base = former(token, output, writes);
-    var numbers = load_numbers(token, 4u * ids.local);
     clear_cells(ids);
     var inverse = 1.0;
-    if params.normalise != 0u { inverse = row_inverse(token, numbers, ids); }
+    if params.normalise != 0u { inverse = row_inverse(token, ids); }
 
     var total = 0.0;
     for (var first = 0u; first < params.blocks; first += BLOCKS) {
-        prepare(numbers, inverse, ids);
-        numbers = load_numbers(token, 32u * (first + BLOCKS) + 4u * ids.local);
+        prepare(token, 32u * first + 4u * ids.local, inverse, ids);
         workgroupBarrier();
         let unit = units[lane / 2u];
         for (var turn = 0u; turn < params.tile; turn += 16u) {
