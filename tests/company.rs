@@ -33,8 +33,15 @@ fn models() -> Vec<(&'static str, Model)> {
         ("rotated weights on the GPU", rotated(Some(context()))),
         ("rotated weights on the CPU", rotated(None)),
     ];
+    let floats = LoadOptions::default().quantized_activations(false);
+    all.push(("float activations of few tokens in one dispatch", Model::load_with(&packed_floats(), real_model(), floats).unwrap()));
     all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
     all
+}
+
+/// A device that multiplies rounded activations in planes of bytes, and is taken for a GPU.
+fn packed_floats() -> Context {
+    context().restricted(|c| (c.fast_packed_dot, c.software) = (true, false))
 }
 
 fn ternary_head(context: Option<&Context>) -> Model {
@@ -196,6 +203,7 @@ fn everything(model: &Model) -> Vec<Vec<u32>> {
 #[test]
 fn no_choice_changes_a_bit_of_logits() {
     let packed = context().restricted(|c| c.fast_packed_dot = true);
+    let packed_floats = packed_floats();
     let plain = context().restricted(|c| (c.subgroups, c.device_barriers) = (false, false));
     let units = prompts_on_matrix_units();
     let small = |name: &str| support::data("models").join(name);
@@ -205,6 +213,7 @@ fn no_choice_changes_a_bit_of_logits() {
         ("as it is", context(), small("qwen3")),
         ("int8", &packed, small("llama")),
         ("int8", &packed, small("odd")),
+        ("planes of bytes", &packed_floats, small("qwen3")),
         ("plain", &plain, small("odd")),
     ];
     all.extend(units.as_ref().map(|context| ("matrix units", context, real_model())));

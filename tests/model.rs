@@ -154,17 +154,20 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
     let on = |device_barriers, software| context().restricted(|c| (c.device_barriers, c.software) = (device_barriers, software));
     for software in [false, true] {
         if barriers {
-            step_is_few_dispatches(&on(true, software));
+            step_is_few_dispatches(&on(true, software), LoadOptions::default());
         }
-        step_is_few_dispatches(&on(false, software));
+        step_is_few_dispatches(&on(false, software), LoadOptions::default());
     }
+    // As few where activations are floats, by packed products of integers.
+    let packed = context().restricted(|c| (c.fast_packed_dot, c.software) = (true, false));
+    step_is_few_dispatches(&packed, LoadOptions::default().quantized_activations(false));
 }
 
-fn step_is_few_dispatches(context: &Context) {
+fn step_is_few_dispatches(context: &Context, options: LoadOptions<'_>) {
     let barriers = context.capabilities().device_barriers;
     // Each of a layer's four products with what is before it; software adapters take two for that.
     let products = if context.capabilities().software { 8 } else { 4 };
-    let model = Model::load(context, real_model()).unwrap();
+    let model = Model::load_with(context, real_model(), options).unwrap();
     let layers = model.config().layers;
     for (past, sequences) in [(0, 1), (300, 1), (300, 2)] {
         let step = model.record_step(sequences, past).unwrap();

@@ -48,7 +48,8 @@ fn is_for_others(name: &str) -> bool {
     // What is done to a product before it is stored changes nothing about that.
     let name = name.strip_suffix("_finish").unwrap_or(name);
     let of_a_step = name.starts_with("norm_bitlinear") && name.contains("_int8_");
-    of_a_step || name.starts_with("bitlinear_rounded_packed") || SEVERAL_TOKENS.contains(&name)
+    let of_bytes = name.starts_with("bitlinear_rounded_packed") || name.starts_with("norm_bitlinear_rounded");
+    of_a_step || of_bytes || SEVERAL_TOKENS.contains(&name)
 }
 
 /// Every kernel that has a text in `language`.
