@@ -43,7 +43,7 @@ const fn source(source: Source) -> Source {
     // Of the parts that are shared.
     const CELLS: u32 = 4 * THREADS + 32;
     let source = source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("ROWS", MOST)]).workgroup_bytes(OWN + CELLS);
-    source.work(Work::new(256, "weights", 64, 3 * 2 * 256))
+    source.work(Work::new(3 * 256, "products", 64, 3 * 2 * 256))
 }
 
 /// A kernel by the parts that say what becomes of a product.
