@@ -1,14 +1,15 @@
 //! Where calls run, and what they take: on the CPU, on the GPU, and as [`Auto`] decides, for 2^6 to 2^24 numbers.
 //!
-//!     cargo run --release --example auto [-- 24]
+//!     cargo run --release --example auto [-- 24 [FILE]]
 //!
-//! Medians of several calls, in microseconds, results on the host.
+//! Medians of several calls, in microseconds, results on the host. They are written to the file as JSON, which `scripts/speed-plot` draws.
 
 use bitnet_wgpu::{
     Context, PackedTernary, Result, Scales,
     auto::{Answer, Auto, AutoTernary, Target},
     bitnet,
 };
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// An op on so many numbers.
@@ -22,11 +23,13 @@ const OPS: [(&str, Call); 3] = [
 ];
 const FEATURES: usize = 1024;
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     env_logger::init();
     let largest = std::env::args().nth(1).map_or(24, |bits| bits.parse().expect("a power of two, by its exponent"));
     let context = pollster::block_on(Context::new())?;
-    println!("{}", context.adapter_info().name);
+    let info = context.adapter_info();
+    println!("{}", info.name);
+    let mut found = Vec::new();
     let sides = [Some(Target::Cpu), Some(Target::Gpu), None];
     for (name, call) in OPS {
         println!("\n{name}\n{:>10} {:>12} {:>12} {:>12}  where", "numbers", "CPU", "GPU", "auto");
@@ -53,8 +56,14 @@ fn main() -> Result<()> {
             }
             let on = last.map(|ran| format!("{:?}", ran.on)).unwrap_or_default();
             println!("{:>10} {:>12.2} {:>12.2} {:>12.2}  {on}", x.len(), medians[0], medians[1], medians[2]);
+            found.push(json!({ "op": name, "numbers": x.len(), "cpu": medians[0], "gpu": medians[1], "auto": medians[2] }));
         }
         last.iter().for_each(|ran| println!("{ran}"));
+    }
+    if let Some(path) = std::env::args().nth(2) {
+        let driver = format!("{} {}", info.driver, info.driver_info);
+        let found = json!({ "adapter": info.name, "backend": format!("{:?}", info.backend), "driver": driver, "us": found });
+        std::fs::write(path, format!("{found:#}\n"))?;
     }
     // The bits are those of the twin, wherever a product was made.
     let auto = Auto::new(Some(&context))?;

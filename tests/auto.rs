@@ -1,11 +1,12 @@
 //! Ops on slices of the host, on both sides: what they compute, where, and what they refuse.
 
 use bitnet_wgpu::{
-    Error, Result,
+    Context, ContextOptions, Error, ErrorKind, Result,
     auto::{Answer, Auto, Target, Why},
     bitnet, tensor,
 };
-use support::{U, context, floats, rng, ternary};
+use std::{fs, path::PathBuf};
+use support::{U, block_on, context, files::Directory, floats, rng, ternary, warnings};
 
 /// An [`Auto`] for one side, or for both.
 fn auto(target: Option<Target>) -> Auto {
@@ -121,4 +122,106 @@ fn threads_share_it() {
             });
         }
     });
+}
+
+fn open(cache: impl Into<Option<PathBuf>>) -> Context {
+    block_on(Context::open(ContextOptions::default().cache(cache.into()))).unwrap()
+}
+
+/// A file that reads as if it had been kept: the header of another, and a text.
+fn with_text(sound: &[u8], text: &[u8]) -> Vec<u8> {
+    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    [&sound[..29], &hash.to_le_bytes(), text].concat()
+}
+
+#[test]
+fn what_was_learned_is_kept() {
+    let directory = Directory::temporary();
+    let context = open(directory.0.join("cache"));
+    let auto = Auto::new(Some(&context)).unwrap();
+    let x = vec![1.0; 300_000];
+    let call = |auto: &Auto, n: usize| [auto.add(&x[..n], &x[..n]).unwrap().ran, auto.gelu(&x[..n]).unwrap().ran];
+    let sizes = [64, 5000, 300_000];
+    for n in sizes.into_iter().cycle().take(60) {
+        call(&auto, n);
+    }
+    let path = auto.keep().unwrap();
+    let text = String::from_utf8_lossy(&fs::read(&path).unwrap()[37..]).into_owned();
+    assert!(text.starts_with("link ") && text.contains("\nadd 64 ") && text.contains("\ngelu 256 "), "{text}");
+
+    let context = open(directory.0.join("cache"));
+    let told = warnings(|| {
+        for n in sizes {
+            auto.keep().unwrap();
+            let (bytes, again) = (fs::read(&path).unwrap(), Auto::new(Some(&context)).unwrap());
+            assert_eq!(again.keep().unwrap(), path);
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+            for (before, after) in call(&auto, n).into_iter().zip(call(&again, n)) {
+                assert_eq!((after.cpu, after.gpu), (before.cpu, before.gpu), "{before}; {after}");
+                assert!(after.on == before.on || before.why == Why::Trial, "{before}; {after}");
+            }
+            // It learns on.
+            again.keep().unwrap();
+            assert_ne!(fs::read(&path).unwrap(), bytes);
+        }
+    });
+    assert!(told.is_empty(), "{told:?}");
+}
+
+#[test]
+fn what_was_not_learned_here_is_ignored_with_one_line() {
+    let directory = Directory::temporary();
+    let context = open(directory.0.join("cache"));
+    let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
+    let sound = with_text(&fs::read(&path).unwrap(), b"link 1e9 0 64\nadd 64 0 cpu 1 3\n");
+    // An expectation that no machine has.
+    let believed = || Auto::new(Some(&context)).unwrap().add(&[1.0; 64], &[1.0; 64]).unwrap().ran.gpu.unwrap().as_secs_f64() == 1.0;
+    fs::write(&path, &sound).unwrap();
+    assert!(believed());
+
+    let changed = |at: usize| sound.iter().enumerate().map(|(i, &byte)| if i == at { byte ^ 1 } else { byte }).collect::<Vec<u8>>();
+    let mut wrong: Vec<(String, Vec<u8>)> = vec![
+        ("longer".into(), [&sound[..], b"x"].concat()),
+        ("oversized".into(), with_text(&sound, &[&b"link 1e9 0."[..], &b"0".repeat(300_000), b" 64\n"].concat())),
+        ("what was tuned".into(), [b"bitnet-wgpu tuning 1\n", &sound[21..]].concat()),
+        ("no text".into(), with_text(&sound, &[0xff, 0xfe, b'\n'])),
+        ("an unknown op".into(), with_text(&sound, b"link 1e9 0 64\nsub 64 0 cpu 1 3\n")),
+        ("out of all range".into(), with_text(&sound, b"link 1e10 0 64\n")),
+    ];
+    wrong.extend((0..sound.len()).map(|at| (format!("cut off at {at}"), sound[..at].to_vec())));
+    wrong.extend((0..sound.len()).map(|at| (format!("a bit in {at}"), changed(at))));
+    for (what, bytes) in wrong {
+        fs::write(&path, bytes).unwrap();
+        let told = warnings(|| assert!(!believed(), "{what}"));
+        assert!(told.len() == 1 && told[0].contains(&path.display().to_string()) && told[0].contains("learned anew"), "{what}: {told:?}");
+    }
+    // No file at all.
+    fs::remove_file(&path).unwrap();
+    assert!(warnings(|| assert!(!believed())).is_empty());
+}
+
+#[test]
+fn a_way_to_the_gpu_that_is_not_this_one_is_forgotten() {
+    let directory = Directory::temporary();
+    let context = open(directory.0.join("cache"));
+    let path = Auto::new(Some(&context)).unwrap().keep().unwrap();
+    fs::write(&path, with_text(&fs::read(&path).unwrap(), b"link 1e9 0 64\n")).unwrap();
+    let auto = Auto::new(Some(&context)).unwrap();
+    let call = || auto.add(&[1.0; 64], &[1.0; 64]).unwrap().ran;
+    for _ in 0..63 {
+        let ran = call();
+        assert_eq!((ran.on, ran.gpu.unwrap().as_secs()), (Target::Cpu, 1));
+    }
+    let told = warnings(|| assert!(call().gpu.unwrap().as_secs_f64() < 0.5));
+    assert!(told.len() == 1 && told[0].contains("learned anew"), "{told:?}");
+}
+
+#[test]
+fn without_a_folder_nothing_is_kept() {
+    let directory = Directory::temporary();
+    for auto in [Auto::new(None), Auto::new(Some(&open(None))), Auto::new(Some(context()))] {
+        assert_eq!(auto.unwrap().keep().unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    let beyond = Auto::new(Some(&open(directory.write("file", "no folder").join("cache")))).unwrap();
+    assert_eq!(beyond.keep().unwrap_err().kind(), ErrorKind::Io);
 }

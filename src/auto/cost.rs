@@ -1,6 +1,11 @@
 //! What a call is expected to take on the CPU and on the GPU: from numbers that are measured once, corrected by what calls took.
 
-use std::time::Duration;
+use std::{
+    fmt::{Debug, Display, Write},
+    ops::RangeInclusive,
+    str::FromStr,
+    time::Duration,
+};
 
 /// Where a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,10 +46,21 @@ pub struct Work {
 }
 
 /// The way to the GPU and back: what an empty call takes, and what each byte adds, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    pub call: f64,
-    pub byte: f64,
+    call: f64,
+    byte: f64,
+}
+
+impl Link {
+    pub fn new(call: f64, byte: f64) -> Self {
+        Self { call: within(call, &CALLS), byte: within(byte, &BYTES) }
+    }
+
+    /// What so many bytes take.
+    fn takes(self, bytes: usize) -> f64 {
+        self.call + self.byte * bytes as f64
+    }
 }
 
 /// A decision, and the expectations behind it, in nanoseconds.
@@ -56,6 +72,8 @@ pub struct Decision {
     pub gpu: Option<f64>,
 }
 
+/// Names of the sides in a file, in their order.
+const SIDES: [&str; 2] = ["cpu", "gpu"];
 /// Sizes of calls: four for each power of two of their operations, so that those of one size differ by a quarter at most.
 const SIZES: usize = 4 * usize::BITS as usize;
 /// What a call on the CPU takes, however small, in nanoseconds.
@@ -71,6 +89,12 @@ const AGAIN: u32 = 64;
 /// So many measurements of a size are believed; fewer may all have waited for another program, and are made again.
 const BELIEVED: u8 = 3;
 
+/// What an empty call may take there and back, and what a byte may add: up to a second, and a microsecond.
+const CALLS: RangeInclusive<f64> = 1.0..=1e9;
+const BYTES: RangeInclusive<f64> = 0.0..=1e3;
+/// What a call may take by what was expected before anything was measured.
+const FACTORS: RangeInclusive<f32> = 1e-4..=1e6;
+
 /// What calls of an op and a size took on a side.
 #[derive(Clone, Copy)]
 struct Measured {
@@ -78,13 +102,15 @@ struct Measured {
     factor: f32,
     /// How many calls, up to [`BELIEVED`].
     times: u8,
+    /// Is it from a file, and not measured since?
+    kept: bool,
 }
 
 /// What is known of an op and a size.
 #[derive(Clone, Copy, Default)]
 struct Size {
     sides: [Option<Measured>; 2],
-    /// Calls since the slower side was tried.
+    /// Calls since the slower side was tried, up to [`AGAIN`].
     calls: u32,
 }
 
@@ -94,19 +120,87 @@ struct Seen {
     sizes: [Size; SIZES],
     /// Has anything been measured on this side?
     measured: [bool; 2],
-    /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned.
+    /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned: a trial is made again.
     compiled: bool,
 }
 
 /// What is known of all ops.
 pub struct Costs {
     link: Option<Link>,
+    /// Where the link is from a file, so many calls until it is measured again.
+    doubted: u32,
     ops: Vec<Seen>,
 }
 
 impl Costs {
     pub fn new(link: Option<Link>, ops: usize) -> Self {
-        Self { link, ops: vec![Seen { sizes: [Size::default(); SIZES], measured: [false; 2], compiled: false }; ops] }
+        Self { link, doubted: 0, ops: vec![Seen { sizes: [Size::default(); SIZES], measured: [false; 2], compiled: false }; ops] }
+    }
+
+    /// What was learned, as a text: a line for the link, and one for each op and size. Where something is from a file, the calls since then are counted on, so that
+    /// many short processes find out as one long process does.
+    pub fn text(&self, names: &[&str]) -> Option<String> {
+        let Link { call, byte } = self.link?;
+        let mut text = format!("link {call} {byte} {}\n", if self.doubted == 0 { AGAIN } else { self.doubted });
+        for (name, seen) in names.iter().zip(&self.ops) {
+            for (at, size) in seen.sizes.iter().enumerate().filter(|(_, size)| size.sides.iter().any(Option::is_some)) {
+                let known = size.sides.iter().all(|side| side.is_some_and(|side| !side.kept));
+                let _ = write!(text, "{name} {} {}", least(at), if known { 0 } else { size.calls });
+                for (side, measured) in SIDES.iter().zip(size.sides) {
+                    let Some(Measured { factor, times, .. }) = measured else { continue };
+                    let _ = write!(text, " {side} {factor} {times}");
+                }
+                text.push('\n');
+            }
+        }
+        Some(text)
+    }
+
+    /// What [`Costs::text`] gave. It is believed until it is measured again, which is soon.
+    pub fn parse(text: &str, names: &[&str]) -> Result<Self, String> {
+        let (first, lines) = text.split_once('\n').ok_or("is empty")?;
+        let &["link", call, byte, doubted] = &words(first)[..] else { return Err(no_line(first)) };
+        let link = Link { call: number(call, &CALLS)?, byte: number(byte, &BYTES)? };
+        let mut costs = Self { doubted: number(doubted, &(1..=AGAIN))?, ..Self::new(Some(link), names.len()) };
+        for line in lines.lines() {
+            let words = words(line);
+            let &[name, operations, calls, ref sides @ ..] = &words[..] else { return Err(no_line(line)) };
+            let op = names.iter().position(|known| *known == name).ok_or_else(|| no_line(line))?;
+            let operations = number(operations, &(0..=usize::MAX))?;
+            let at = size(Work { operations, bytes: 0 });
+            if least(at) != operations {
+                return Err(no_line(line));
+            }
+            let seen = &mut costs.ops[op];
+            seen.sizes[at].calls = number(calls, &(0..=AGAIN))?;
+            for measured in sides.chunks(3) {
+                let &[side, factor, times] = measured else { return Err(no_line(line)) };
+                let side = SIDES.iter().position(|known| *known == side).ok_or_else(|| no_line(line))?;
+                let measured = Measured { factor: number(factor, &FACTORS)?, times: number(times, &(1..=BELIEVED))?, kept: true };
+                if seen.sizes[at].sides[side].replace(measured).is_some() {
+                    return Err(format!("{name} {operations} {} is there twice", SIDES[side]));
+                }
+                seen.measured[side] = true;
+            }
+        }
+        Ok(costs)
+    }
+
+    /// Should the link be measured again? Says so once, some calls after it was read from a file.
+    pub fn doubts(&mut self) -> bool {
+        let due = self.doubted == 1;
+        self.doubted = self.doubted.saturating_sub(1);
+        due
+    }
+
+    /// Forgets all that was read if the link is another than that of the file, which is not of this machine then. Gives whether it did.
+    pub fn compare(&mut self, link: Link) -> bool {
+        let is_near = |kept: &Link| [0, 8 << 20].iter().all(|&bytes| (1.0 / FAR..FAR).contains(&(kept.takes(bytes) / link.takes(bytes))));
+        if self.link.as_ref().is_some_and(is_near) {
+            return false;
+        }
+        *self = Self::new(Some(link), self.ops.len());
+        true
     }
 
     /// Where a call should run.
@@ -118,14 +212,17 @@ impl Costs {
         let gpu = self.expected(op, work, Target::Gpu);
         let (better, best, worse) = if gpu < cpu { (Target::Gpu, gpu, cpu) } else { (Target::Cpu, cpu, gpu) };
         let other = better.other();
-        let (unmeasured, seen) = (self.before(work, other), &mut self.ops[op]);
+        let kept = self.nearest(op, work, other).is_some_and(|nearest| nearest.kept);
+        let (likely, seen) = (self.before(work, other) < FAR * best, &mut self.ops[op]);
         let (measured, own) = (seen.measured[other as usize], &mut seen.sizes[size(work)]);
-        own.calls += 1;
+        own.calls = AGAIN.min(own.calls + 1);
         let due = match own.sides[other as usize] {
             None => worse < NEAR * best || worse < TRY && (worse < FAR * best || !measured),
-            Some(few) if few.times < BELIEVED => unmeasured < FAR * best,
+            Some(few) if few.times < BELIEVED => likely,
             Some(_) => worse < NEAR * best && own.calls >= AGAIN,
         };
+        // A file may say anything of a side that is not taken.
+        let due = due || kept && likely && own.calls >= AGAIN;
         if !due {
             return Decision { target: better, why: Why::Expected, cpu, gpu: Some(gpu) };
         }
@@ -135,33 +232,40 @@ impl Costs {
 
     /// Learns what a call took, in nanoseconds.
     pub fn learn(&mut self, op: usize, work: Work, target: Target, took: f64) {
-        let found = (took / self.before(work, target)) as f32;
+        let found = within((took / self.before(work, target)) as f32, &FACTORS);
         let seen = &mut self.ops[op];
         if target == Target::Gpu && !std::mem::replace(&mut seen.compiled, true) {
+            seen.sizes[size(work)].calls = AGAIN;
             return;
         }
         seen.measured[target as usize] = true;
         // Something else on the machine makes a call slow, for once or for long; nothing makes one fast.
         let corrected = |old: f32| if found < old { found } else { old + (found - old).min(old) * 0.125 };
         let side = &mut seen.sizes[size(work)].sides[target as usize];
-        *side = Some(side.map_or(Measured { factor: found, times: 1 }, |Measured { factor, times }| Measured {
-            factor: corrected(factor),
-            times: BELIEVED.min(times + 1),
-        }));
+        *side = Some(match *side {
+            None => Measured { factor: found, times: 1, kept: false },
+            Some(Measured { factor, times, kept }) => {
+                Measured { factor: corrected(factor), times: if kept { 1 } else { BELIEVED.min(times + 1) }, kept: false }
+            }
+        });
     }
 
     /// What a call is expected to take: as those of its size did, or of the nearest that has been measured.
     fn expected(&self, op: usize, work: Work, target: Target) -> f64 {
+        let nearest = self.nearest(op, work, target);
+        self.before(work, target) * nearest.map_or(1.0, |nearest| f64::from(nearest.factor))
+    }
+
+    fn nearest(&self, op: usize, work: Work, target: Target) -> Option<Measured> {
         let (sizes, own) = (&self.ops[op].sizes, size(work));
-        let factor = |at: usize| sizes.get(at).and_then(|size| size.sides[target as usize]).map(|side| side.factor);
-        let nearest = (0..SIZES).find_map(|away| factor(own.wrapping_sub(away)).or_else(|| factor(own + away)));
-        self.before(work, target) * f64::from(nearest.unwrap_or(1.0))
+        let measured = |at: usize| sizes.get(at).and_then(|size| size.sides[target as usize]);
+        (0..SIZES).find_map(|away| measured(own.wrapping_sub(away)).or_else(|| measured(own + away)))
     }
 
     /// The same before anything was measured of it.
     fn before(&self, work: Work, target: Target) -> f64 {
         match (target, self.link) {
-            (Target::Gpu, Some(link)) => link.call + link.byte * work.bytes as f64,
+            (Target::Gpu, Some(link)) => link.takes(work.bytes),
             _ => CALL + work.operations as f64,
         }
     }
@@ -172,6 +276,36 @@ fn size(work: Work) -> usize {
     let operations = work.operations.max(4);
     let bits = operations.ilog2() as usize;
     4 * (bits - 2) + (operations >> (bits - 2)) % 4
+}
+
+/// The fewest operations of a size, below four counted as four.
+fn least(size: usize) -> usize {
+    (4 + size % 4) << (size / 4)
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+fn no_line(line: &str) -> String {
+    format!("`{}` is nothing that is learned", line.escape_debug())
+}
+
+/// A number of a file.
+fn number<T: FromStr<Err: Display> + PartialOrd + Debug>(text: &str, range: &RangeInclusive<T>) -> Result<T, String> {
+    let value = text.parse().map_err(|error| format!("`{}`: {error}", text.escape_debug()))?;
+    if range.contains(&value) { Ok(value) } else { Err(format!("{value:?} is not within {:?} to {:?}", range.start(), range.end())) }
+}
+
+/// The nearest number of a range.
+fn within<T: PartialOrd + Copy>(value: T, range: &RangeInclusive<T>) -> T {
+    if value > *range.end() {
+        *range.end()
+    } else if value > *range.start() {
+        value
+    } else {
+        *range.start()
+    }
 }
 
 /// Nanoseconds as a duration.
@@ -192,10 +326,23 @@ mod tests {
     /// What a made-up machine takes, on the CPU and on the GPU.
     type Machine = fn(usize) -> [f64; 2];
 
-    /// Calls of all sizes in an order that repeats nothing, for so many rounds; what they took in the last one, by what the better side takes.
-    fn after(rounds: usize, machine: Machine) -> Vec<f64> {
-        let mut costs = Costs::new(Some(LINK), 1);
-        let sizes: Vec<usize> = (0..90).map(|i| (64.0 * 2f64.powf(f64::from(i * 37 % 90) / 5.0)) as usize).collect();
+    /// As expected; a fast and a slow processor; a GPU whose work takes longer than the way to it; a way that takes less than when it was measured.
+    const MACHINES: [Machine; 5] = [
+        |n| [50.0 + n as f64, 60_000.0 + 0.8 * n as f64],
+        |n| [30.0 + 0.05 * n as f64, 60_000.0 + 0.8 * n as f64],
+        |n| [80.0 + 40.0 * n as f64, 90_000.0 + 0.9 * n as f64],
+        |n| [50.0 + 2.0 * n as f64, 60_000.0 + 5.0 * n as f64],
+        |n| [50.0 + 0.5 * n as f64, 30_000.0 + 0.3 * n as f64],
+    ];
+
+    /// Sizes in an order that repeats nothing.
+    fn sizes() -> Vec<usize> {
+        (0..90).map(|i| (64.0 * 2f64.powf(f64::from(i * 37 % 90) / 5.0)) as usize).collect()
+    }
+
+    /// Calls of all sizes for so many rounds; what they took in the last one, by what the better side takes.
+    fn run(costs: &mut Costs, rounds: usize, machine: Machine) -> Vec<f64> {
+        let sizes = sizes();
         let (mut last, mut compiled) = (Vec::new(), false);
         for round in 0..rounds {
             for &n in &sizes {
@@ -214,16 +361,8 @@ mod tests {
 
     #[test]
     fn the_better_side_is_found_whatever_was_expected() {
-        // As expected; a fast and a slow processor; a GPU whose work takes longer than the way to it; a way that takes less than when it was measured.
-        let machines: [Machine; 5] = [
-            |n| [50.0 + n as f64, 60_000.0 + 0.8 * n as f64],
-            |n| [30.0 + 0.05 * n as f64, 60_000.0 + 0.8 * n as f64],
-            |n| [80.0 + 40.0 * n as f64, 90_000.0 + 0.9 * n as f64],
-            |n| [50.0 + 2.0 * n as f64, 60_000.0 + 5.0 * n as f64],
-            |n| [50.0 + 0.5 * n as f64, 30_000.0 + 0.3 * n as f64],
-        ];
-        for (i, machine) in machines.into_iter().enumerate() {
-            let last = after(6, machine);
+        for (i, machine) in MACHINES.into_iter().enumerate() {
+            let last = run(&mut Costs::new(Some(LINK), 1), 6, machine);
             let most = last.iter().copied().fold(0.0, f64::max);
             assert!(last.len() > 60 && most < 1.1, "machine {i}: up to {most} times as long");
         }
@@ -284,6 +423,187 @@ mod tests {
         let sizes = [0, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17].map(|operations| size(work(operations)));
         assert_eq!(sizes, [0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]);
         assert_eq!(size(Work { operations: usize::MAX, bytes: 0 }), 4 * (usize::BITS as usize - 3) + 3);
+    }
+
+    #[test]
+    fn what_is_kept_is_what_is_read() {
+        for machine in MACHINES {
+            let mut costs = Costs::new(Some(LINK), 1);
+            run(&mut costs, 10, machine);
+            let text = costs.text(&["add"]).unwrap();
+            let mut kept = Costs::parse(&text, &["add"]).unwrap();
+            assert_eq!(kept.text(&["add"]).unwrap(), text);
+            for n in sizes() {
+                let (before, after) = (costs.decide(0, work(n)), kept.decide(0, work(n)));
+                assert_eq!((after.cpu, after.gpu), (before.cpu, before.gpu));
+                assert!(
+                    after.why == Why::Expected && (after.target == before.target || before.why == Why::Trial),
+                    "{n}: {before:?}, {after:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_everything_is_read() {
+        let mut costs = Costs::new(Some(Link::new(f64::MAX, 1.0 / 3.0)), 2);
+        for operations in (0..=size(Work { operations: usize::MAX, bytes: 0 })).map(least) {
+            for (op, target) in [(0, Target::Cpu), (0, Target::Gpu), (1, Target::Cpu), (1, Target::Gpu)] {
+                let work = Work { operations, bytes: 8 };
+                costs.learn(op, work, target, 1.2345e-4 * costs.before(work, target));
+            }
+        }
+        let names = ["softmax", "bitlinear"];
+        let text = costs.text(&names).unwrap();
+        assert_eq!(Costs::parse(&text, &names).unwrap().text(&names).unwrap(), text);
+        // As many bytes for each of nine ops.
+        assert!((text.len() / 2 * 9) as u64 <= crate::limits::cache::MOST_COSTS, "{} bytes", text.len());
+    }
+
+    #[test]
+    fn what_nobody_learned_is_refused() {
+        let sound = "link 60000 0.1 64\nadd 64 0 cpu 1.5 3 gpu 0.5 1\nadd 80 7 gpu 2 2\n";
+        let read = |text: &str| Costs::parse(text, &["add"]).map(|costs| costs.text(&["add"]).unwrap());
+        assert_eq!(read(sound).unwrap(), sound);
+        for at in 0..sound.len() {
+            // Cut off within a number, it may be one.
+            let _ = read(&sound[..at]);
+            for byte in *b"\0 \n-x9" {
+                let mut bytes = sound.as_bytes().to_vec();
+                bytes[at] = byte;
+                let _ = read(&String::from_utf8(bytes).unwrap());
+            }
+        }
+        let link = |line: &str| format!("{line}\n");
+        let line = |line: &str| format!("link 60000 0.1 64\n{line}\n");
+        let wrong = [
+            String::new(),
+            link(""),
+            link("way 60000 0.1 64"),
+            link("link 60000 0.1"),
+            link("link 0 0.1 64"),
+            link("link 2e9 0.1 64"),
+            link("link 60000 -1 64"),
+            link("link 60000 NaN 64"),
+            link("link inf 0.1 64"),
+            link("link 60000 0.1 0"),
+            link("link 60000 0.1 65"),
+            link("link 60000 0.1 64 1"),
+            line("sub 64 0 cpu 1 3"),
+            line("add 64 0 npu 1 3"),
+            line("add 64"),
+            line("add 64 0 cpu 1"),
+            line("add 64 0 cpu 1 3 3"),
+            line("add 65 0 cpu 1 3"),
+            line("add 0 0 cpu 1 3"),
+            line("add -64 0 cpu 1 3"),
+            line("add 99999999999999999999 0 cpu 1 3"),
+            line("add 64 -1 cpu 1 3"),
+            line("add 64 65 cpu 1 3"),
+            line("add 64 0 cpu 0 3"),
+            line("add 64 0 cpu -1 3"),
+            line("add 64 0 cpu NaN 3"),
+            line("add 64 0 cpu inf 3"),
+            line("add 64 0 cpu 1e7 3"),
+            line("add 64 0 cpu 1 0"),
+            line("add 64 0 cpu 1 4"),
+            line("add 64 0 cpu 1 3 cpu 1 3"),
+            line("add 64 0 cpu 1 3\nadd 64 0 cpu 1 3"),
+            line(""),
+        ];
+        for text in wrong {
+            assert!(read(&text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_lies_is_not_believed_for_ever() {
+        for (i, machine) in MACHINES.into_iter().enumerate() {
+            let mut honest = Costs::new(Some(LINK), 1);
+            run(&mut honest, 6, machine);
+            let text = honest.text(&["add"]).unwrap();
+            for (side, factor) in [(0, *FACTORS.start()), (0, *FACTORS.end()), (1, *FACTORS.start()), (1, *FACTORS.end())] {
+                // Of all sizes, and of one from which others follow.
+                for few in [false, true] {
+                    let mut lies = Costs::parse(&text, &["add"]).unwrap();
+                    let of_side = lies.ops[0].sizes.iter_mut().map(|size| &mut size.sides[side]).filter(|side| side.is_some());
+                    for (n, measured) in of_side.enumerate() {
+                        *measured = Some(Measured { factor, times: BELIEVED, kept: true }).filter(|_| n == 0 || !few);
+                    }
+                    let lies = lies.text(&["add"]).unwrap();
+                    let better = |last: &[f64], processes: &str| {
+                        let most = last.iter().copied().fold(0.0, f64::max);
+                        assert!(
+                            last.len() > 60 && most < 1.1,
+                            "machine {i}, {side} {factor}, few: {few}, {processes}: up to {most} times as long"
+                        );
+                    };
+                    better(&run(&mut Costs::parse(&lies, &["add"]).unwrap(), 300, machine), "one process");
+                    let mut text = lies;
+                    for _ in 0..60 {
+                        let mut costs = Costs::parse(&text, &["add"]).unwrap();
+                        run(&mut costs, 5, machine);
+                        text = costs.text(&["add"]).unwrap();
+                    }
+                    better(&run(&mut Costs::parse(&text, &["add"]).unwrap(), 5, machine), "many processes");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_lies_is_not_believed_again_since_a_call_waited() {
+        let mut costs = Costs::parse("link 60000 0.1 64\nadd 98304 0 cpu 3 3 gpu 1000000 3\n", &["add"]).unwrap();
+        let mut on = [0; 2];
+        for _ in 0..400 {
+            let target = costs.decide(0, work(100_000)).target;
+            on[target as usize] += 1;
+            // The first call on the GPU compiles, the next waits for another program.
+            let gpu = if on[1] == 2 { 4e6 } else { 150_000.0 };
+            costs.learn(0, work(100_000), target, if target == Target::Cpu { 300_000.0 } else { gpu });
+        }
+        assert!(on[1] > 200, "{on:?}");
+    }
+
+    #[test]
+    fn short_processes_find_out_too() {
+        let mut text = "link 60000 0.1 64\nadd 98304 0 cpu 3 3 gpu 1000000 3\n".to_owned();
+        let mut on = [0; 2];
+        for _ in 0..20 {
+            // Each compiles anew.
+            let mut costs = Costs::parse(&text, &["add"]).unwrap();
+            on = [0; 2];
+            for _ in 0..20 {
+                let target = costs.decide(0, work(100_000)).target;
+                costs.learn(0, work(100_000), target, if target == Target::Cpu { 300_000.0 } else { 150_000.0 });
+                on[target as usize] += 1;
+            }
+            text = costs.text(&["add"]).unwrap();
+        }
+        assert!(on[1] > 15, "{on:?}");
+    }
+
+    #[test]
+    fn a_way_that_lies_is_found_out() {
+        let names = ["add"];
+        let kept = || Costs::parse("link 60000 0.1 64\nadd 64 0 cpu 1.5 3\n", &names).unwrap();
+        let mut costs = kept();
+        assert!((0..40).all(|_| !costs.doubts()));
+        // Another process counts on.
+        let mut costs = Costs::parse(&costs.text(&names).unwrap(), &names).unwrap();
+        assert_eq!((0..200).filter(|_| costs.doubts()).collect::<Vec<_>>(), [23]);
+        assert_eq!(costs.text(&names), kept().text(&names));
+        assert!((0..200).all(|_| !Costs::new(Some(LINK), 1).doubts()));
+        for near in [LINK, Link::new(20_000.0, 0.05), Link::new(300_000.0, 0.5)] {
+            let mut costs = kept();
+            assert!(!costs.compare(near));
+            assert_eq!(costs.text(&names), kept().text(&names));
+        }
+        for other in [Link::new(1_000.0, 0.1), Link::new(60_000.0, 10.0), Link::new(1e6, 0.1), Link::new(60_000.0, 0.001)] {
+            let mut costs = kept();
+            assert!(costs.compare(other), "{other:?}");
+            assert_eq!(costs.text(&names), Costs::new(Some(other), 1).text(&names));
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Ops on slices of the host, on the CPU or on the GPU: where a call is expected to take less time.
 //!
 //! The way to a GPU and back takes as long as tens of thousands of additions, so small work stays on the CPU. How small follows from the machine, from the op, and from
-//! what else runs: [`Auto`] measures the way once, when it is made, and learns from what calls take. Every answer says where it was computed, and why.
+//! what else runs: [`Auto`] measures the way once, when it is made, and learns from what calls take. Every answer says where it was computed, and why. What it has
+//! learned is gone with it, unless [`Auto::keep`] writes it to a file.
 //!
 //! Work that follows on other work should stay where it is: record it in one [`Encoder`], and read its end.
 
 mod cost;
+mod kept;
 
 pub use cost::{Target, Why};
 
@@ -21,6 +23,7 @@ use crate::{
 use cost::{Costs, Decision, Link, Work, duration};
 use std::{
     fmt,
+    path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -118,13 +121,45 @@ pub struct AutoTernary {
 }
 
 impl Auto {
-    /// On the CPU, and on the GPU where there is one. It measures the way there and back, which takes some milliseconds.
+    /// On the CPU, and on the GPU where there is one. It measures the way there and back, which takes some milliseconds, unless the context's folder has what
+    /// [`Auto::keep`] wrote.
     ///
     /// # Errors
     /// What the device reports.
     pub fn new(context: Option<&Context>) -> Result<Self> {
-        let link = context.map(measure).transpose()?;
-        Ok(Self { context: context.cloned(), costs: Mutex::new(Costs::new(link, NAMES.len())), always: None })
+        let costs = match (context, context.and_then(|context| kept::kept(context, &NAMES))) {
+            (_, Some(costs)) => costs,
+            (context, None) => Costs::new(context.map(measure).transpose()?, NAMES.len()),
+        };
+        Ok(Self { context: context.cloned(), costs: Mutex::new(costs), always: None })
+    }
+
+    /// Writes what was learned so far to the folder of [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next one has it that is made on
+    /// the same adapter, with the same driver, language and matrix units, the same processor and number of threads, by this version of the crate: it chooses as
+    /// this one does, from its first call on. Gives the file, lines of text after a header, which takes the place of one that was there.
+    ///
+    /// What is read is corrected by what calls take, and a side that is not taken is tried again after 64 calls of a size, where that may be worth it. After 64
+    /// calls in all, the way to the GPU is measured; if it is another than in the file, all that was read is forgotten, with a warning in the log. A file that is
+    /// damaged, of another machine, or that says what is out of all range is ignored, with a warning too.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, auto::Auto};
+    /// use std::path::PathBuf;
+    ///
+    /// # async fn run() -> bitnet_wgpu::Result<()> {
+    /// let context = Context::open(ContextOptions::default().cache(PathBuf::from("cache/kernels"))).await?;
+    /// let auto = Auto::new(Some(&context))?; // with what was kept
+    /// auto.silu(&[1.0; 100_000])?;
+    /// println!("kept in {}", auto.keep()?.display());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no context, or it was opened without a folder; [`Error::Io`].
+    pub fn keep(&self) -> Result<PathBuf> {
+        let text = self.costs().text(&NAMES);
+        kept::keep(self.context.as_ref(), &NAMES, text)
     }
 
     /// Has all calls run on one side, or where they should be faster again.
@@ -325,6 +360,7 @@ impl Auto {
         gpu: impl FnOnce(&mut Encoder) -> Result<Tensor<f32>>,
     ) -> Result<Answer> {
         let name = NAMES[op as usize];
+        self.compare()?;
         let mut decision = self.costs().decide(op as usize, work);
         if let Some(target) = self.always {
             decision = Decision { target, why: Why::Always, ..decision };
@@ -338,6 +374,18 @@ impl Auto {
         self.costs().learn(op as usize, work, decision.target, took.as_nanos() as f64);
         let Decision { target: on, why, cpu, gpu } = decision;
         Ok(Answer { values, ran: Ran { op: name, on, why, cpu: duration(cpu), gpu: gpu.map(duration), took } })
+    }
+
+    /// Measures the way to the GPU again, once, where it is from a file.
+    fn compare(&self) -> Result<()> {
+        let doubts = self.costs().doubts();
+        if let Some(context) = self.context.as_ref().filter(|_| doubts) {
+            let link = measure(context)?;
+            if self.costs().compare(link) {
+                log::warn!("auto: what was kept is not of this machine: what calls take is learned anew");
+            }
+        }
+        Ok(())
     }
 
     fn costs(&self) -> MutexGuard<'_, Costs> {
@@ -373,7 +421,7 @@ fn measure(context: &Context) -> Result<Link> {
     // The first compiles.
     let call = least(&numbers[..64], 8)?;
     let many = least(&numbers, 4)?;
-    Ok(Link { call, byte: (many - call).max(0.0) / (8 * MANY) as f64 })
+    Ok(Link::new(call, (many - call) / (8 * MANY) as f64))
 }
 
 /// The shape of whole rows.

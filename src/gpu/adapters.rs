@@ -320,7 +320,7 @@ impl ContextOptions {
     /// keep their own, unless they are told not to.
     ///
     /// What was measured on the device by the example `tune`, and written by [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder
-    /// with any backend, and kernels are chosen by it: [`Capabilities::tuning`].
+    /// with any backend, and kernels are chosen by it: [`Capabilities::tuning`]. So is what `auto::Auto::keep` wrote, by each `Auto` that is made.
     ///
     /// Let nobody write to the folder whom the program does not trust: a driver does not check what it is given. A folder that is not there is made for its
     /// owner alone. A file that is damaged or of something else

@@ -25,9 +25,8 @@ impl Context {
     /// # Errors
     /// [`Error::Invalid`] if the context was opened without a folder; [`Error::Io`].
     pub fn keep_tuning(&self, tuning: &Tuning) -> Result<PathBuf> {
-        let folder = self.opened().and_then(|options| options.cache.as_deref());
-        let folder =
-            folder.ok_or_else(|| Error::Invalid { op: "keep_tuning", what: "the context was opened without a cache folder".into() })?;
+        let none = || Error::Invalid { op: "keep_tuning", what: "the context was opened without a cache folder".into() };
+        let folder = self.cache_folder().ok_or_else(none)?;
         let (path, key) = self.tuning_file(folder);
         write(&path, TUNING, key, tuning.to_string().as_bytes())?;
         Ok(path)
@@ -35,7 +34,7 @@ impl Context {
 
     /// The same device, with what its folder has for it.
     pub(super) fn tuned(self) -> Self {
-        let Some(folder) = self.opened().and_then(|options| options.cache.as_deref()) else { return self };
+        let Some(folder) = self.cache_folder() else { return self };
         let (path, key) = self.tuning_file(folder);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
         let kept = read(&path, TUNING, key, MOST_TUNING).and_then(|kept| kept.map(|bytes| Tuning::parse(&text(bytes)?)).transpose());
@@ -54,8 +53,17 @@ impl Context {
 
     /// A device's file in a folder, and the hash of what it rests on.
     fn tuning_file(&self, folder: &Path) -> (PathBuf, u64) {
-        let kernels = format!("{:?} {:?}\n", self.language(), self.capabilities().matrix_units);
-        let key = hash([identity(self.adapter_info()).as_bytes(), kernels.as_bytes(), Tuning::table().as_bytes()]);
+        let key = hash([self.measured_on().as_bytes(), Tuning::table().as_bytes()]);
         (folder.join(format!("{key:016x}.tuning")), key)
+    }
+
+    /// The folder that it was opened with.
+    pub(crate) fn cache_folder(&self) -> Option<&Path> {
+        self.opened().and_then(|options| options.cache.as_deref())
+    }
+
+    /// What measurements rest on: the device, this crate, and which kernels it runs.
+    pub(crate) fn measured_on(&self) -> String {
+        format!("{}{:?} {:?}\n", identity(self.adapter_info()), self.language(), self.capabilities().matrix_units)
     }
 }

@@ -1,0 +1,71 @@
+//! What was learned, in a file of the folder that a context was opened with. A file that is not what was written there is not used, which is a line in the log.
+
+use super::cost::Costs;
+use crate::{
+    error::{Error, Result},
+    gpu::{
+        cache::{Kind, hash, read, write},
+        context::Context,
+    },
+    limits::cache::MOST_COSTS,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread::available_parallelism,
+};
+
+const TIMING: &Kind = b"bitnet-wgpu timing 1\n";
+
+/// What the folder has for this device and these ops.
+pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
+    let (path, key) = file(context, context.cache_folder()?, names);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
+    let kept = read(&path, TIMING, key, MOST_COSTS).and_then(|kept| kept.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose());
+    kept.unwrap_or_else(|why| {
+        log::warn!("{}: {why}: what calls take is learned anew", path.display());
+        None
+    })
+}
+
+/// Writes the file, and gives it.
+pub fn keep(context: Option<&Context>, names: &[&str], text: Option<String>) -> Result<PathBuf> {
+    let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
+    let none = || Error::Invalid { op: "keep", what: "there is no context that was opened with a cache folder".into() };
+    let ((path, key), text) = place.zip(text).ok_or_else(none)?;
+    write(&path, TIMING, key, text.as_bytes())?;
+    Ok(path)
+}
+
+/// The file, and the hash of what it rests on.
+fn file(context: &Context, folder: &Path, names: &[&str]) -> (PathBuf, u64) {
+    let key = key([&context.measured_on(), &processor(), &names.join(" ")]);
+    (folder.join(format!("{key:016x}.timing")), key)
+}
+
+fn key(parts: [&str; 3]) -> u64 {
+    hash(parts.iter().flat_map(|part| [part.as_bytes(), b"\n"]))
+}
+
+/// What twins run on, as far as it is easily known.
+fn processor() -> String {
+    let threads = available_parallelism().map_or(1, usize::from);
+    // Linux has it for most architectures.
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    format!("{} {threads} {name}", std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_of_one_device_and_processor_and_of_these_ops() {
+        let keys = [["a", "b", "c"], ["x", "b", "c"], ["a", "x", "c"], ["a", "b", "x"], ["ab", "", "c"]].map(key);
+        for (n, key) in keys.iter().enumerate() {
+            assert!(!keys[..n].contains(key), "{n}");
+        }
+        assert!(processor().starts_with(std::env::consts::ARCH) && processor() == processor());
+    }
+}
