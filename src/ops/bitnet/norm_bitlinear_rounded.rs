@@ -75,7 +75,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&STORED, &RELU2, &SILU, &GELU];
 
 /// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch for so many tokens, here?
 pub fn norm_bitlinear_rounded_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
-    let few = tokens <= context.capabilities().choice(Choice::FusedTokens);
+    let few = tokens <= context.capabilities().choice(Choice::FusedRoundedTokens);
     few && w.rows() > 0 && layout(tokens, w.columns(), rounded_block(w.group()), context) == RoundedLayout::Bytes
 }
 

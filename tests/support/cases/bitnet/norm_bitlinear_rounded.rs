@@ -12,7 +12,7 @@ use bitnet_wgpu::{
 
 /// Chunks of every length, up to several of each size; tiles that are full and not; groups of a block, of several and none; and what takes a dispatch more:
 /// shorter blocks, rows that are not whole quads of words, more tokens.
-const SHAPES: [Shape; 16] = [
+const SHAPES: [Shape; 17] = [
     (1, 1, 64, None),
     (1, 16, 128, Some(128)),
     (2, 33, 192, Some(128)),
@@ -27,6 +27,7 @@ const SHAPES: [Shape; 16] = [
     (1, 5, 256, Some(64)),
     (1, 5, 80, None),
     (3, 7, 384, Some(128)),
+    (9, 7, 384, Some(128)),
     (0, 4, 128, Some(128)),
     (1, 0, 128, None),
 ];
