@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Case, Data, Recorder, activations, floats, rng, sums};
 use bitnet_wgpu::{
-    Capabilities, Out, PackedTernary,
+    Capabilities, Choice, Out, PackedTernary,
     bitnet::{self, Gate},
 };
 
@@ -33,9 +33,13 @@ const SHAPES: [Shape; 17] = [
 ];
 
 type On = fn(&mut Capabilities);
-/// One dispatch, and two by each kind of product that there is for few tokens.
-const ON: [On; 3] = [
+/// One dispatch, of few rows a workgroup and of many; and two by each kind of product that there is for few tokens.
+const ON: [On; 4] = [
     |c| (c.software, c.fast_packed_dot) = (false, true),
+    |c| {
+        (c.software, c.fast_packed_dot) = (false, true);
+        c.tuning.set(Choice::FusedWorkgroups, 1).unwrap();
+    },
     |c| (c.software, c.fast_packed_dot) = (true, true),
     |c| (c.software, c.fast_packed_dot) = (true, false),
 ];
@@ -116,5 +120,5 @@ fn gated(shape: Shape, gate: Gate) -> Case {
         [&y, &apart].into_iter().for_each(|y| r.watch_all(y));
         Ok(())
     };
-    Case::new(format!("{gate:?}, {shape:?}"), record, check).on(ON[0])
+    Case::new(format!("{gate:?}, {shape:?}"), record, check).on(ON[n / 2 % 2])
 }
