@@ -140,7 +140,7 @@ pub fn norm_bitlinear_rounded_gated_into(
 /// Rows of a workgroup: as many workgroups as keep a large GPU busy, but no more: each prepares the row once again.
 fn tile(rows: usize, capabilities: &Capabilities) -> usize {
     // Those of the choice have twice as many threads.
-    let busy = (2 * capabilities.choice(Choice::FusedWorkgroups)).min(capabilities.max_workgroups as usize);
+    let busy = capabilities.choice(Choice::FusedWorkgroups).saturating_mul(2).min(capabilities.max_workgroups as usize);
     let mut tile = ROWS[0];
     while tile < ROWS[1] && rows.div_ceil(tile) > busy {
         tile *= 2;
