@@ -9,7 +9,7 @@ use crate::{
         params::Params as _,
         source::{Source, Work},
     },
-    params,
+    msl, params,
     shape::Shape,
     wgsl,
 };
@@ -21,12 +21,21 @@ static MATMUL_INT8: Kernel = Kernel::trusted(
     "matmul_int8",
     Params::FIELDS,
     &[read("a", U32), read("b", U32), read_write("y", I32)],
-    &[Source::wgsl(wgsl!["shared/ids", "tensor/matmul_int8"])
-        .workgroup_size([256, 1, 1])
-        .tile([64, 64, 1])
-        .constants(&[("DEPTH", 16)])
-        .workgroup_bytes(8320)
-        .work(Work::new(1024, "products", 32, 2048))],
+    &[
+        // Four bytes to a word.
+        Source::wgsl(wgsl!["shared/ids", "tensor/matmul_int8"])
+            .workgroup_size([256, 1, 1])
+            .tile([64, 64, 1])
+            .constants(&[("DEPTH", 16)])
+            .workgroup_bytes(8320)
+            .work(Work::new(1024, "products", 32, 2048)),
+        Source::msl(msl!["shared/prelude", "tensor/matmul_int8"])
+            .workgroup_size([128, 1, 1])
+            .tile([64, 64, 1])
+            .constants(&[("DEPTH", 32)])
+            .workgroup_bytes(11_264)
+            .work(Work::new(1024, "products", 32, 2048)),
+    ],
 );
 
 pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT8];

@@ -23,6 +23,9 @@ pub fn cases() -> Vec<Case> {
         ([66, 17, 3], [vec![2, 2], vec![]]),
         ([2, 33, 129], [vec![], vec![3]]),
         ([2, 8, 2], [vec![0], vec![0]]),
+        // Longer than floats add up exactly.
+        ([3, 1025, 4], [vec![], vec![]]),
+        ([2, 2090, 3], [vec![2], vec![]]),
     ];
     let random = random_shapes("matmul_int8").into_iter().map(|(m, n, k)| ([m, k, n], [vec![], vec![]]));
     let of = |(i, (dims, [a, b])): (u64, Problem)| {
@@ -34,6 +37,8 @@ pub fn cases() -> Vec<Case> {
         case(dims, [a, b], left, right)
     };
     let mut cases: Vec<Case> = (0..).zip(fixed.into_iter().chain(random)).map(of).collect();
+    // As large sums as a float holds, and odd ones that it does not.
+    cases.extend([(1024, -128), (1057, 127), (3001, 127)].map(|(k, v)| case([1, k, 2], [vec![], vec![]], vec![v; k], vec![v; 2 * k])));
     // As many of the largest products as an i32 holds, and of the smallest.
     let most = (1 << 17) - 1;
     cases.extend([-128, 127].map(|b| case([1, most, 1], [vec![], vec![]], vec![-128; most], vec![b; most]).device_only()));

@@ -44,7 +44,7 @@ pub const OPS: Family = &[
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::linear_cross_entropy", WgslAndTwin, linear_cross_entropy::cases),
     ("tensor::matmul", KernelsAndTwin, matmul::cases),
-    ("tensor::matmul_int8", Wgsl, matmul_int8::cases),
+    ("tensor::matmul_int8", Kernels, matmul_int8::cases),
     ("tensor::matmul_with", Wgsl, matmul::finished),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
