@@ -92,10 +92,12 @@ table! {
     /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs less than a dispatch of its own: norm, quantiser and
     /// BitLinear are one. H200: "A decoding step in few dispatches"; lavapipe: "Whole models".
     FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
-    /// The same where activations are floats: norm, rounding and BitLinear. H200: "Float activations in one dispatch"; on software adapters as above, not measured.
+    /// The same where activations are floats: norm, rounding and BitLinear. H200: "Float activations in one dispatch". On software adapters not measured, but
+    /// never, as above.
     FusedRoundedTokens = "fused_rounded_tokens" in 0..=64; 8, 8, 0;
     /// So many workgroups of those dispatches keep a GPU busy; each prepares the row once again, so more rows are given to each where there would be more of
-    /// them. H200: "A decoding step in few dispatches", and "Batches, drafts and prompts".
+    /// them. H200: "A decoding step in few dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups have half as many threads,
+    /// twice as many: "Float activations in one dispatch".
     FusedWorkgroups = "fused_workgroups" in 1..=NEVER; 256, 256, 256;
     /// Below so many workgroups that go through all positions of an attention, its shares are workgroups of their own. H200: "Attention whose loads are
     /// on their way together", "How kernels are chosen".

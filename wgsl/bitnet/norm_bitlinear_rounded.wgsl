@@ -2,8 +2,9 @@
 // w_scale[r, group of b], where x is norm(source) in block floating point, norm(v) = v / sqrt(mean(v²) + eps) · gain, or v where `normalise` is 0. The bits of
 // rms_norm_round.wgsl, or round_activations.wgsl, and then bitlinear_rounded_packed.wgsl. Every workgroup prepares the row of its token for itself while its
 // first weights are on their way, in chunks of 16 columns a thread, which have room in workgroup memory. Blocks are of eight words, and rows are whole
-// quads of words. A workgroup makes `tile` rows of one token, sixteen at a time; a team of WIDTH threads makes four of these, of which each has one quad of words of each chunk. What
-// becomes of a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl, rows_gated.wgsl).
+// quads of words. A workgroup makes `tile` rows of one token, sixteen at a time. A team of WIDTH threads makes four of these; each thread has one quad of words
+// of each of the four in a chunk. What becomes of a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl,
+// rows_gated.wgsl).
 struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;
@@ -97,7 +98,7 @@ fn other_half(v: vec4<i32>, ids: Ids) -> vec4<i32> {
 // A lane's weights of a turn: a quad of words of four rows, and the scales of its block in the two of these rows whose sums it scales.
 struct Turn { rows: Rows, scale: vec2<f32> }
 
-// Of row number `first` of the matrix on; from block `block` of the chunk on. Rows that do not exist are read as the last one, and not written.
+// Of four rows from number `first` on, and of the chunk that begins at block `block`. Rows that do not exist are read as the last one, and not written.
 fn load_turn(first: u32, block: u32, lane: u32) -> Turn {
     let last = params.rows - 1u;
     let rows = vec4<u32>(

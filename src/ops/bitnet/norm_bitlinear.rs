@@ -145,6 +145,16 @@ pub(super) const KERNELS: &[&Kernel] = &[
 /// A kernel, and the rows of the matrix that a workgroup takes.
 type Plan = (&'static Kernel, usize);
 
+/// The rows of a matrix that a workgroup takes, of the fewest and the most: as few as keep a large GPU busy, but no fewer, since each workgroup prepares the row
+/// once again.
+pub(super) fn tile(rows: usize, [fewest, most]: [usize; 2], busy: usize) -> usize {
+    let mut tile = fewest;
+    while tile < most && rows.div_ceil(tile) > busy {
+        tile *= 2;
+    }
+    tile
+}
+
 /// The kernel for so many tokens of `features` times a matrix of `rows`; none where one dispatch after another is better, or where the row does not fit.
 fn plan(
     family: &'static Family,
@@ -164,14 +174,8 @@ fn plan(
     };
     let fits = |kernel: &&Kernel| 16 * kernel.sources()[0].constants[0].1 as usize >= features;
     let kernel = kernels.iter().find(fits)?;
-    // As many workgroups as keep a large GPU busy, but no more: each prepares the row once again.
-    let busy = capabilities.choice(Choice::FusedWorkgroups);
-    let most = kernel.sources()[0].threads() as usize;
-    let mut tile = smallest;
-    let busy = busy.min(capabilities.max_workgroups as usize);
-    while tile < most && rows.div_ceil(tile) > busy {
-        tile *= 2;
-    }
+    let busy = capabilities.choice(Choice::FusedWorkgroups).min(capabilities.max_workgroups as usize);
+    let tile = tile(rows, [smallest, kernel.sources()[0].threads() as usize], busy);
     Some((kernel, tile))
 }
 

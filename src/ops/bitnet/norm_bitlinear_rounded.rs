@@ -5,7 +5,7 @@ use super::{
     bitlinear_rounded::{bitlinear_rounded, bitlinear_rounded_cpu, bitlinear_rounded_into},
     gate::{gate_cpu, gate_into},
     gate_quantize::{Gate, Norm},
-    norm_bitlinear::{check, check_gain, check_gates},
+    norm_bitlinear::{check, check_gain, check_gates, tile},
     rms_norm_round::{rms_norm_round_cpu, rms_norm_round_into},
     round_activations::{RoundedActivations, RoundedLayout, layout, round_activations_cpu, round_activations_into, rounded_block},
 };
@@ -137,15 +137,11 @@ pub fn norm_bitlinear_rounded_gated_into(
     gate_into(encoder, &gate_up, gate, y)
 }
 
-/// Rows of a workgroup: as many workgroups as keep a large GPU busy, but no more: each prepares the row once again.
-fn tile(rows: usize, capabilities: &Capabilities) -> usize {
-    // Those of the choice have twice as many threads.
+/// The rows of a matrix that a workgroup takes.
+fn rows_of_workgroup(rows: usize, capabilities: &Capabilities) -> usize {
+    // Workgroups of the choice have twice as many threads.
     let busy = capabilities.choice(Choice::FusedWorkgroups).saturating_mul(2).min(capabilities.max_workgroups as usize);
-    let mut tile = ROWS[0];
-    while tile < ROWS[1] && rows.div_ceil(tile) > busy {
-        tile *= 2;
-    }
-    tile
+    tile(rows, ROWS, busy)
 }
 
 /// Records the one dispatch. Shapes have been checked.
@@ -160,7 +156,7 @@ fn record(
     let ((tokens, features), block) = (x.shape().as_matrix(), rounded_block(w.group()));
     let blocks = features.div_ceil(block);
     let (gain, eps) = norm.unwrap_or((x, 0.0));
-    let tile = tile(w.rows(), encoder.context().capabilities());
+    let tile = rows_of_workgroup(w.rows(), encoder.context().capabilities());
     let params = Params {
         rows: w.rows() as u32,
         features: features as u32,
@@ -215,4 +211,19 @@ pub fn norm_bitlinear_rounded_gated_cpu(x: &[f32], norm: Norm<'_, [f32]>, w: &Pa
         return Err(Error::Length { shape: [w.rows() / 2, 2].into(), found: w.rows() });
     }
     gate_cpu(&norm_bitlinear_rounded_cpu(x, norm, w)?, w.rows() / 2, gate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_workgroups_are_those_that_were_measured() {
+        let gpu = Capabilities::example(false);
+        // Ternary-Bonsai-1.7B and 8B: q + k + v, o and down, gate + up; then as many as there may be.
+        let matrices = [(4096, 16), (2048, 16), (12_288, 32), (6144, 16), (24_576, 64), (1 << 20, 64), (1, 16)];
+        for (rows, wanted) in matrices {
+            assert_eq!(rows_of_workgroup(rows, &gpu), wanted, "{rows}");
+        }
+    }
 }
