@@ -308,7 +308,7 @@ fn what_does_not_fit_is_refused() {
     fn no_gradient<T>(result: Result<T>) {
         assert!(matches!(result.map(|_| ()), Err(Error::Shape { .. })));
     }
-    let column = Tensor::<f32>::uninit(context(), [3, 1]).unwrap();
+    let (column, row) = (Tensor::<f32>::uninit(context(), [3, 1]).unwrap(), Tensor::<f32>::uninit(context(), [1, 3]).unwrap());
     no_gradient(linear_algebra::triangular_solve_backward(&mut encoder, &square, &wide, &column, Triangle::UPPER));
     no_gradient(linear_algebra::triangular_solve_backward(&mut encoder, &wide, &column, &column, Triangle::UPPER));
     no_gradient(linear_algebra::solve_backward(&mut encoder, &wide, &column, &column));
@@ -321,6 +321,9 @@ fn what_does_not_fit_is_refused() {
     let qr = |q: &Tensor<f32>, r: &Tensor<f32>| Qr { q: q.clone(), r: r.clone() };
     no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&wide, &square), &qr(&wide, &square)));
     no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&square, &wide), &qr(&square, &wide)));
+    // Of the full form.
+    no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&square, &column), &qr(&square, &column)));
+    no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&column, &row), &qr(&column, &row)));
     no_gradient(linear_algebra::qr_backward(&mut encoder, &qr(&square, &square), &qr(&square, &wide)));
     let svd = |u: &Tensor<f32>, s: &Tensor<f32>, vt: &Tensor<f32>| Svd { u: u.clone(), s: s.clone(), vt: vt.clone() };
     let three = Tensor::<f32>::uninit(context(), [3]).unwrap();

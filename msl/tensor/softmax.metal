@@ -1,5 +1,5 @@
-// The softmax of every row, or its logarithm; see wgsl/tensor/softmax.wgsl.
-struct Params { uint rows, columns, lanes, queries; int beyond; uint logarithm, add; };
+// The softmax of every row, or its logarithm; see wgsl/tensor/softmax.wgsl. One with a mask of the caller's is in WGSL alone.
+struct Params { uint rows, columns, lanes, queries; int beyond; uint logarithm, add, n1, n2, m0, m1, m2, m3; };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void softmax(

@@ -115,6 +115,16 @@ impl<'a> Operand<'a> {
         }
         Self::broadcast(op, what, tensor, shape)
     }
+
+    /// The dimensions of `shape`, which it is broadcast to, innermost first and as four, with its strides, 0 where it is the same along one.
+    pub fn strides(&self, shape: Shape) -> [(u32, u32); Shape::MAX_RANK] {
+        let (mut all, mut next) = ([(1, 0); Shape::MAX_RANK], 1);
+        for (of, (&dim, has)) in all.iter_mut().zip(shape.dims().iter().rev().zip(&self.has)) {
+            *of = (dim as u32, if *has { next } else { 0 });
+            next *= if *has { dim as u32 } else { 1 };
+        }
+        all
+    }
 }
 
 /// The shape to which two tensors are broadcast: dimensions are aligned from the last on, and one of 1 serves for any.

@@ -24,7 +24,7 @@ pub const THREADS: usize = 256;
 /// The same where each has a row alone: as many as a software adapter takes together, so that few rows are work for all of its cores.
 const ALONE: u32 = 8;
 /// The most numbers that a thread takes: a bound on the error of a sum, and enough work to hide a dispatch.
-const TURNS: usize = 32;
+pub const TURNS: usize = 32;
 /// Numbers that a thread takes where a row is short: fewer lanes, more rows a workgroup.
 const FEW: usize = 8;
 /// Neighbouring outputs whose numbers are read together.
@@ -313,14 +313,19 @@ impl Geometry {
             for i in chunk * lanes * TURNS..self.count.min((chunk + 1) * lanes * TURNS) {
                 accs[i % lanes] = combine(accs[i % lanes], element(self.at(output, i), i, output));
             }
-            while accs.len() > 1 {
-                let upper = accs.split_off(accs.len() / 2);
-                accs.iter_mut().zip(upper).for_each(|(lower, upper)| *lower = combine(*lower, upper));
-            }
-            accs[0]
+            tree_cpu(accs, combine)
         };
         (0..self.outputs).flat_map(|output| (0..chunks).map(move |i| (output, i))).map(|(output, i)| chunk(output, i)).collect()
     }
+}
+
+/// What lanes have, combined as shared/lanes does: the upper half to the lower, until one is left.
+pub fn tree_cpu<A: Copy>(mut lanes: Vec<A>, combine: &impl Fn(A, A) -> A) -> A {
+    while lanes.len() > 1 {
+        let upper = lanes.split_off(lanes.len() / 2);
+        lanes.iter_mut().zip(upper).for_each(|(lower, upper)| *lower = combine(*lower, upper));
+    }
+    lanes[0]
 }
 
 /// A reduction: `first` takes an op's inputs, `then` what the chunks gave, of which each has `words` words.

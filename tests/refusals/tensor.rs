@@ -117,7 +117,8 @@ fn softmax_losses_and_norms_refuse_what_does_not_fit() {
     let (x, row, targets) = (unwritten(context, [2, 3]), unwritten(context, [3]), context.upload(&[0u32; 2], [2]).unwrap());
     let plain = CrossEntropyOptions::default();
     assert_shape(tensor::softmax_into(&mut encoder, &x, &row));
-    assert_shape(tensor::masked_softmax(&mut encoder, &row));
+    assert_shape(tensor::causal_softmax(&mut encoder, &row));
+    assert_shape(tensor::masked_softmax(&mut encoder, &row, &targets));
     assert_shape(tensor::softmax_backward(&mut encoder, &x, &row));
     assert_shape(tensor::log_softmax_backward_into(&mut encoder, &x, &x, &row));
     assert_shape(tensor::cross_entropy(&mut encoder, &row, &targets, plain));

@@ -197,6 +197,11 @@ fn triangular_solve(c: &mut Case, triangle: Triangle) -> Result<Vec<Out>> {
     Ok(vec![x.into(), of.a.into(), of.b.into()])
 }
 
+fn qr_backward(c: &mut Case) -> Result<Vec<Out>> {
+    let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| c.x(i));
+    Ok(vec![la::qr_backward(&mut c.encoder, &Qr { q, r }, &Qr { q: dq, r: dr })?.into()])
+}
+
 fn svd_backward(c: &mut Case) -> Result<Vec<Out>> {
     let [u, s, vt, du, ds, dvt] = [0, 1, 2, 3, 4, 5].map(|i| c.x(i));
     Ok(vec![la::svd_backward(&mut c.encoder, &Svd { u, s, vt }, &Svd { u: du, s: ds, vt: dvt })?.into()])
@@ -310,9 +315,15 @@ pub const CASES: &[(&str, Run)] = &[
         let dx = tensor::log_softmax_backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
-    ("masked_softmax", |c| {
+    ("causal_softmax", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
-        let y = tensor::masked_softmax(e, &x)?;
+        let y = tensor::causal_softmax(e, &x)?;
+        let dx = tensor::softmax_backward(e, &y, &dy)?;
+        Ok(vec![y.into(), dx.into()])
+    }),
+    ("masked_softmax", |c| {
+        let (x, mask, dy, e) = (c.x(0), c.ids(1), c.dy(), &mut c.encoder);
+        let y = tensor::masked_softmax(e, &x, &mask)?;
         let dx = tensor::softmax_backward(e, &y, &dy)?;
         Ok(vec![y.into(), dx.into()])
     }),
@@ -571,10 +582,8 @@ pub const CASES: &[(&str, Run)] = &[
         let of = la::least_squares_backward(&mut c.encoder, &a, &b, &x, &dy)?;
         Ok(vec![x.into(), of.a.into(), of.b.into()])
     }),
-    ("qr_backward", |c| {
-        let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| c.x(i));
-        Ok(vec![la::qr_backward(&mut c.encoder, &Qr { q, r }, &Qr { q: dq, r: dr })?.into()])
-    }),
+    ("qr_backward_tall", qr_backward),
+    ("qr_backward_wide", qr_backward),
     ("svd_backward_tall", svd_backward),
     ("svd_backward_wide", svd_backward),
     ("svd_backward_square", svd_backward),

@@ -1,7 +1,10 @@
 // y = e^(x - largest) / Σ e^(x - largest) of every row of x [rows, columns], or its logarithm where `logarithm` is not 0. Where `queries` is not 0,
-// row r sees no more than its first r % queries + 1 + beyond columns; of others y is 0. The result is added to y if `add` is not 0. A row is shared
-// by `lanes` threads.
-struct Params { rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32 }
+// row r sees no more than its first r % queries + 1 + beyond columns, and never a column that is `hidden`; of others y is 0. The result is added to y if
+// `add` is not 0. A row is shared by `lanes` threads.
+struct Params {
+    rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32,
+    n1: u32, n2: u32, m0: u32, m1: u32, m2: u32, m3: u32,
+}
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<X>;
 @group(0) @binding(1) var<storage, read_write> y: array<X>;
@@ -9,7 +12,10 @@ var<immediate> params: Params;
 alias Acc = vec2<f32>;
 fn identity() -> vec2<f32> { return NOTHING; }
 fn combine(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> { return join(a, b); }
-fn number(first: u32, i: u32) -> vec2<f32> { return vec2<f32>(f32(x[first + i]), 1.0); }
+fn number(first: u32, i: u32) -> vec2<f32> {
+    if hidden(first, i) { return NOTHING; }
+    return vec2<f32>(f32(x[first + i]), 1.0);
+}
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn softmax(group: Group, ids: Ids) {
@@ -27,7 +33,7 @@ fn softmax(group: Group, ids: Ids) {
         let at = first + i;
         let shifted = f32(x[at]) - acc.x;
         var v = select(exp_negative(shifted) * scale, shifted - logarithm, params.logarithm != 0u);
-        if i >= seen { v = 0.0; }
+        if i >= seen || hidden(first, i) { v = 0.0; }
         if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
     }
 }

@@ -1,5 +1,6 @@
 //! Gradients of solutions and factorisations, made of products and triangular solves (Giles 2008, An extended collection of matrix derivative results for
-//! forward and reverse mode algorithmic differentiation; Murray 2016, arXiv:1602.07527, for Cholesky; Walter and Lehmann 2010, arXiv:1009.6112, for QR).
+//! forward and reverse mode algorithmic differentiation; Murray 2016, arXiv:1602.07527, for Cholesky; Walter and Lehmann 2010, arXiv:1009.6112, and
+//! Roberts and Roberts 2020, arXiv:2009.10071, for QR).
 //!
 //! Where the op itself failed, its results are NaN, and so are these.
 
@@ -23,7 +24,7 @@ use crate::{
         tensor::{
             binary::{add, div, sub},
             matmul::{Side, matmul},
-            strided::transpose,
+            strided::{concat, slice, transpose},
             unary::{neg, scale},
         },
     },
@@ -31,7 +32,7 @@ use crate::{
     shape::Shape,
     wgsl,
 };
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::Range};
 
 params! { struct WeighParams { length: u32, n: u32, below: f32, diagonal: f32, above: f32 } }
 params! { struct CoreParams { length: u32, k: u32 } }
@@ -191,19 +192,39 @@ pub fn cholesky_backward(encoder: &mut Encoder, l: &Tensor<f32>, dl: &Tensor<f32
     scale(encoder, &both, 0.5)
 }
 
-/// The gradient of [`qr`], which gave `factors`, of A with at least as many rows as columns: dA = (dQ + Q·C)·R⁻ᵀ, where C is the lower triangle of
-/// M = R·dRᵀ - dQᵀ·Q, and what is below its diagonal once more above it. Columns of A must be independent; where they are not, there is none, and it is
-/// infinite or NaN. Of `gradients.r` the upper triangle counts.
+/// The gradient of [`qr`], which gave `factors`: dA = (dQ + Q·C)·R⁻ᵀ, where C is the lower triangle of M = R·dRᵀ - dQᵀ·Q, and what is below its diagonal once
+/// more above it. Of a wide A = \[X Y\], whose R is \[U V\], this is the gradient of X with U in the place of R and dQ + Q·V·dVᵀ in that of dQ, and that of Y is
+/// Q·dV (Roberts and Roberts 2020, arXiv:2009.10071). As many of the first columns of A as Q has must be independent; where they are not, there is none, and it
+/// is infinite or NaN. Of the gradient of R (of U) the upper triangle counts.
 ///
 /// # Errors
-/// [`Error::Shape`] for factors of a wide matrix or of [`qr_full`](super::qr_full), or gradients of other shapes.
+/// [`Error::Shape`] for factors of [`qr_full`](super::qr_full) of a tall matrix, or gradients of other shapes.
 pub fn qr_backward(encoder: &mut Encoder, factors: &Qr, gradients: &Qr) -> Result<Tensor<f32>> {
     let op = "qr_backward";
-    let (Qr { q, r }, of_q) = (factors, Matrices::of(op, "Q", &factors.q)?);
+    let (Qr { q, r }, Qr { q: dq, r: dr }) = (factors, gradients);
+    let of_q = Matrices::of(op, "Q", q)?;
     tall(op, "Q", of_q)?;
-    same(op, "R", r, of_q.shape(of_q.columns, of_q.columns))?;
-    same(op, "dQ", &gradients.q, q.shape())?;
-    same(op, "dR", &gradients.r, r.shape())?;
+    let (k, columns) = (of_q.columns, Matrices::of(op, "R", r)?.columns);
+    let wide = columns > k && of_q.rows == k;
+    same(op, "R", r, of_q.shape(k, if wide { columns } else { k }))?;
+    same(op, "dQ", dq, q.shape())?;
+    same(op, "dR", dr, r.shape())?;
+    if !wide {
+        return tall_qr_backward(encoder, factors, gradients);
+    }
+    let last = r.shape().rank() - 1;
+    let [u, v] = [slice(encoder, r, last, 0..k)?, slice(encoder, r, last, k..columns)?];
+    let [du, dv] = [slice(encoder, dr, last, 0..k)?, slice(encoder, dr, last, k..columns)?];
+    let through = matmul(encoder, &v, Side::transposed(&dv))?;
+    let through = matmul(encoder, q, &through)?;
+    let dq = add(encoder, dq, &through)?;
+    let dx = tall_qr_backward(encoder, &Qr { q: q.clone(), r: u }, &Qr { q: dq, r: du })?;
+    let dy = matmul(encoder, q, &dv)?;
+    concat(encoder, &[&dx, &dy], last)
+}
+
+/// [`qr_backward`] where R is square.
+fn tall_qr_backward(encoder: &mut Encoder, Qr { q, r }: &Qr, gradients: &Qr) -> Result<Tensor<f32>> {
     let (of_r, of_q) = (matmul(encoder, r, Side::transposed(&gradients.r))?, matmul(encoder, Side::transposed(&gradients.q), q)?);
     let m = sub(encoder, &of_r, &of_q)?;
     let half = weigh(encoder, &m, HALF)?;
@@ -316,18 +337,20 @@ pub fn cholesky_backward_cpu(l: &[f32], dl: &[f32], n: usize) -> Result<Vec<f32>
 /// The CPU twin of [`qr_backward`] for one matrix `m × n`, in `f64` and rounded at the end.
 ///
 /// # Errors
-/// [`Error::Length`] for numbers that are not of such matrices; [`Error::Invalid`] if m < n; else as [`triangular_solve`].
+/// [`Error::Length`] for numbers that are not of such matrices; else as [`triangular_solve`].
 pub fn qr_backward_cpu(factors: &Qr<Vec<f32>>, gradients: &Qr<Vec<f32>>, m: usize, n: usize) -> Result<Vec<f32>> {
-    let op = "qr_backward";
-    if m < n {
-        return Err(Error::Invalid { op, what: format!("{m} rows are fewer than {n} columns") });
-    }
-    let of = |factors: &Qr<Vec<f32>>| Ok::<_, Error>((HostMatrix::new(&factors.q, m, n)?, HostMatrix::new(&factors.r, n, n)?));
-    let ((q, r), (dq, dr)) = (of(factors)?, of(gradients)?);
-    let half = weigh_cpu(r.times(&dr.transposed()).minus(&dq.transposed().times(&q)), HALF);
+    let k = m.min(n);
+    let of = |factors: &Qr<Vec<f32>>| Ok::<_, Error>((HostMatrix::new(&factors.q, m, k)?, HostMatrix::new(&factors.r, k, n)?));
+    let ((q, r), (mut dq, dr)) = (of(factors)?, of(gradients)?);
+    let columns = |r: &HostMatrix, range: Range<usize>| HostMatrix::from_fn([k, range.len()], |i, j| r[(i, range.start + j)]);
+    let [u, du] = [&r, &dr].map(|r| columns(r, 0..k));
+    let [v, dv] = [&r, &dr].map(|r| columns(r, k..n));
+    dq = dq.plus(&q.times(&v.times(&dv.transposed())));
+    let half = weigh_cpu(u.times(&du.transposed()).minus(&dq.transposed().times(&q)), HALF);
     let mut left = dq.plus(&q.times(&half.plus(&half.transposed()))).transposed();
-    substitute_cpu(op, &r, &mut left, n, Triangle::UPPER)?;
-    Ok(left.transposed().corner(m, n))
+    substitute_cpu("qr_backward", &u, &mut left, k, Triangle::UPPER)?;
+    let (dx, dy) = (left.transposed(), q.times(&dv));
+    Ok(HostMatrix::from_fn([m, n], |i, j| if j < k { dx[(i, j)] } else { dy[(i, j - k)] }).corner(m, n))
 }
 
 /// The CPU twin of [`svd_backward`] for one matrix `m × n`, in `f64` and rounded at the end.

@@ -6,43 +6,67 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        source::Part,
+        params::Params as _,
+        source::{Part, Source},
     },
     ops::{
-        frames::{Operand, elementwise, function, map, one_input_of, record_two, two_inputs_of},
+        frames::{Operand, elementwise, function, record_two, two_inputs_of},
+        reduce,
         tensor::{
             Axes,
-            binary::mul_into,
-            norm::{norm, norm_cpu},
-            strided::concat,
+            sum::{sum, sum_cpu},
+            unary::sqrt,
         },
     },
+    params, wgsl,
 };
 
+params! { struct SquaresParams { length: u32, first: u32 } }
+
 const FLOATS: Part = Part::new("alias X, Y", "alias X = f32;\nalias Y = f32;\n");
-const FACTOR: Part = function!("forward(x: f32)", "min(1.0, params.alpha / (x + 1e-6))");
+const CLIPPED: Part = function!("combine(a: f32, b: f32)", "a * min(1.0, params.alpha / (b + 1e-6))");
 const AVERAGE: Part = function!("combine(a: f32, b: f32)", "fma(params.alpha, a - b, b)");
 
-static CLIP_FACTOR: Kernel =
-    one_input_of("clip_factor", &[read("a", F32), read_write("y", F32)], elementwise!("frames/elementwise_1", [FLOATS, FACTOR]));
+static SUM_SQUARES: Kernel = Kernel::trusted(
+    "sum_squares",
+    SquaresParams::FIELDS,
+    &[read("x", F32), read_write("parts", F32)],
+    &[reduce::source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "optimizer/sum_squares"]))],
+)
+.flat();
+static CLIP: Kernel =
+    two_inputs_of("clip", &[read("a", F32), read("b", F32), read_write("y", F32)], elementwise!("frames/elementwise_2", [FLOATS, CLIPPED]));
 static EMA: Kernel =
     two_inputs_of("ema", &[read("a", F32), read("b", F32), read_write("y", F32)], elementwise!("frames/elementwise_2", [FLOATS, AVERAGE]));
 
-pub(super) const KERNELS: &[&Kernel] = &[&CLIP_FACTOR, &EMA];
+pub(super) const KERNELS: &[&Kernel] = &[&SUM_SQUARES, &CLIP, &EMA];
 
-/// Multiplies all `gradients`, in place, by min(1, limit / (norm + 10⁻⁶)), and gives their norm before: that of all of them as one vector, `[]`.
+/// Numbers whose squares a workgroup adds.
+const CHUNK: usize = reduce::THREADS * reduce::TURNS;
+
+/// Multiplies all `gradients`, in place, by min(1, limit / (norm + 10⁻⁶)), and gives their norm before: that of all of them as one vector, `[]`. Two
+/// dispatches for each, and two or three for all. Squares are plain floats, as those of [`norm`](crate::tensor::norm()).
 ///
 /// # Errors
 /// [`Error::Invalid`] for no gradients, or a limit that is not positive.
 pub fn clip_gradients(encoder: &mut Encoder, gradients: &[&Tensor<f32>], limit: f32) -> Result<Tensor<f32>> {
     check(gradients.len(), limit)?;
     encoder.whole(|encoder| {
-        let norms = gradients.iter().map(|gradient| norm(encoder, gradient, Axes::ALL)?.reshape([1])).collect::<Result<Vec<_>>>()?;
-        let all = concat(encoder, &norms.iter().collect::<Vec<_>>(), 0)?;
-        let norm = norm(encoder, &all, Axes::ALL)?;
-        let factor = Tensor::uninit(encoder.context(), norm.shape())?;
-        map(encoder, &CLIP_FACTOR, &[limit], &norm, (&factor).into())?;
-        gradients.iter().try_for_each(|gradient| mul_into(encoder, gradient, &factor, *gradient))?;
+        let chunks = |gradient: &&Tensor<f32>| gradient.len().div_ceil(CHUNK);
+        let parts = Tensor::<f32>::uninit(encoder.context(), [gradients.iter().map(chunks).sum::<usize>()])?;
+        let mut first = 0;
+        for gradient in gradients {
+            let params = SquaresParams { length: gradient.len() as u32, first };
+            encoder.dispatch(&SUM_SQUARES, &params, &[*gradient, &parts], [chunks(gradient), 1, 1])?;
+            first += chunks(gradient) as u32;
+        }
+        let squares = sum(encoder, &parts, Axes::ALL)?;
+        let norm = sqrt(encoder, &squares)?;
+        for gradient in gradients {
+            let shape = gradient.shape();
+            let operands = [Operand::same(CLIP.name, "gradient", gradient, shape)?, Operand::broadcast(CLIP.name, "norm", &norm, shape)?];
+            record_two(encoder, &CLIP, &[limit], &operands[0], &operands[1], (*gradient).into())?;
+        }
         Ok(norm)
     })
 }
@@ -54,15 +78,19 @@ fn check(gradients: usize, limit: f32) -> Result<()> {
     Ok(())
 }
 
-/// The CPU twin of [`clip_gradients`], which gives the norm before: sums in its order, quotient and root rounded once.
+/// The CPU twin of [`clip_gradients`], which gives the norm before: sums in its order, but devices may round squares or not.
 ///
 /// # Errors
 /// As [`clip_gradients`].
 pub fn clip_gradients_cpu(gradients: &mut [&mut [f32]], limit: f32) -> Result<f32> {
     check(gradients.len(), limit)?;
-    let norm = |x: &[f32]| Ok(norm_cpu(x, [x.len()], Axes::ALL)?[0]);
-    let norms = gradients.iter().map(|gradient| norm(gradient)).collect::<Result<Vec<_>>>()?;
-    let norm = norm(&norms)?;
+    let squares = |chunk: &[f32]| {
+        let mut sums = [0.0; reduce::THREADS];
+        chunk.iter().enumerate().for_each(|(i, v)| sums[i % reduce::THREADS] += v * v);
+        reduce::tree_cpu(sums.to_vec(), &|a: f32, b| a + b)
+    };
+    let parts: Vec<f32> = gradients.iter().flat_map(|gradient| gradient.chunks(CHUNK)).map(squares).collect();
+    let norm = sum_cpu(&parts, [parts.len()], Axes::ALL)?[0].sqrt();
     let factor = (limit / (norm + 1e-6)).min(1.0);
     gradients.iter_mut().flat_map(|gradient| gradient.iter_mut()).for_each(|v| *v *= factor);
     Ok(norm)

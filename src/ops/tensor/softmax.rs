@@ -1,4 +1,4 @@
-//! softmax: y = e^x / Σ e^x along rows, plain or causal; log_softmax: its logarithm; and their gradients. A row is read twice, in one kernel: its
+//! softmax: y = e^x / Σ e^x along rows, plain, causal or with a mask; log_softmax: its logarithm; and their gradients. A row is read twice, in one kernel: its
 //! maximum and sum come in one pass (Milakov and Gimelshein 2018, arXiv:1805.02867).
 
 use crate::{
@@ -12,11 +12,20 @@ use crate::{
         source::Source,
     },
     msl,
-    ops::reduce::{HELD, Ways, alone, by_rows, held, lanes, rows_extent},
+    ops::{
+        frames::Operand,
+        reduce::{HELD, Ways, alone, by_rows, held, lanes, rows_extent},
+    },
     params, wgsl,
 };
 
-params! { struct Params { rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32 } }
+params! {
+    /// From `n1` on for a mask: the middle dimensions of x as four, and strides.
+    struct Params {
+        rows: u32, columns: u32, lanes: u32, queries: u32, beyond: i32, logarithm: u32, add: u32,
+        n1: u32, n2: u32, m0: u32, m1: u32, m2: u32, m3: u32,
+    }
+}
 params! { struct BackwardParams { rows: u32, columns: u32, lanes: u32, logarithm: u32, add: u32 } }
 
 const BINDINGS: &[Binding] = &[read("x", Float("X")), read_write("y", Float("X"))];
@@ -35,6 +44,7 @@ static SOFTMAX: Kernel = Kernel::trusted(
                 "shared/softmax",
                 "shared/lanes",
                 "shared/row_shared",
+                "tensor/mask_none",
                 "tensor/softmax"
             ]),
             2,
@@ -54,8 +64,30 @@ static SOFTMAX_ALONE: Kernel = Kernel::trusted(
         "shared/log",
         "shared/softmax",
         "shared/row_alone",
+        "tensor/mask_none",
         "tensor/softmax"
     ]))],
+)
+.entry("softmax")
+.flat();
+static SOFTMAX_MASKED: Kernel = Kernel::trusted(
+    "softmax_masked",
+    Params::FIELDS,
+    &[read("x", Float("X")), read_write("y", Float("X")), read("mask", U32)],
+    &[by_rows(
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "shared/log",
+            "shared/softmax",
+            "shared/lanes",
+            "shared/row_shared",
+            "tensor/mask",
+            "tensor/softmax"
+        ]),
+        2,
+    )],
 )
 .entry("softmax")
 .flat();
@@ -87,13 +119,14 @@ static SOFTMAX_BACKWARD_HELD: Kernel =
         .entry("softmax_backward")
         .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_ALONE, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
+pub(super) const KERNELS: &[&Kernel] = &[&SOFTMAX, &SOFTMAX_ALONE, &SOFTMAX_MASKED, &SOFTMAX_BACKWARD, &SOFTMAX_BACKWARD_HELD];
 
 /// Which softmax.
-#[derive(Clone, Copy, PartialEq)]
-enum Form {
+#[derive(Clone, Copy)]
+enum Form<'a> {
     Plain,
     Causal,
+    Masked(&'a Tensor<u32>),
     Logarithm,
 }
 
@@ -117,23 +150,52 @@ pub fn softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl 
 }
 
 /// [`softmax`] with a causal mask, for scores `[.., n, m]` of n queries with m keys: the last query sees all keys, and each before it one less. Of
-/// what is not seen, the share is 0; where a query sees nothing (of n > m), all are. An additive mask is an addition to `x` before it. Its gradient
-/// is [`softmax_backward`].
+/// what is not seen, the share is 0; where a query sees nothing (of n > m), all are. Its gradient is [`softmax_backward`].
 ///
 /// # Errors
 /// [`Error::Shape`] for a tensor of less than two dimensions.
-pub fn masked_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
+pub fn causal_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
-    masked_softmax_into(encoder, x, &y)?;
+    causal_softmax_into(encoder, x, &y)?;
+    Ok(y)
+}
+
+/// [`causal_softmax`] into a tensor of the caller.
+///
+/// # Errors
+/// [`Error::Shape`] if it has another shape; as [`causal_softmax`].
+pub fn causal_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
+    record(encoder, "causal_softmax", x, Form::Causal, y.into())
+}
+
+/// [`softmax`] of what `mask` has a number other than 0 for; it is broadcast to the shape of `x`, as in [`add`](super::add). Of what is hidden, the share is
+/// 0, whatever `x` has there; of a row that is hidden, all are. Its gradient is [`softmax_backward`]. A mask that is added to scores is an addition before
+/// [`softmax`].
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, tensor};
+/// # fn f(encoder: &mut Encoder, scores: &Tensor<f32>, positions: &Tensor<f32>, lengths: &Tensor<f32>) -> Result<()> {
+/// // Scores [batch, heads, queries, keys] of texts of several lengths [batch, 1, 1, 1]; positions [keys] are 0, 1, ..
+/// let inside = tensor::less(encoder, positions, lengths)?;
+/// let shares = tensor::masked_softmax(encoder, scores, &inside)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`masked_softmax_into`].
+pub fn masked_softmax<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, mask: &Tensor<u32>) -> Result<Tensor<T>> {
+    let y = Tensor::uninit(encoder.context(), x.shape())?;
+    masked_softmax_into(encoder, x, mask, &y)?;
     Ok(y)
 }
 
 /// [`masked_softmax`] into a tensor of the caller.
 ///
 /// # Errors
-/// [`Error::Shape`] if it has another shape; as [`masked_softmax`].
-pub fn masked_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: impl Into<Out<'y, T>>) -> Result<()> {
-    record(encoder, "masked_softmax", x, Form::Causal, y.into())
+/// [`Error::Shape`] if it has another shape, or the mask does not broadcast to that.
+pub fn masked_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, mask: &Tensor<u32>, y: impl Into<Out<'y, T>>) -> Result<()> {
+    record(encoder, "masked_softmax", x, Form::Masked(mask), y.into())
 }
 
 /// ln softmax(x) = x - ln Σ e^x, which keeps its digits where softmax is nearly 0 or 1.
@@ -154,7 +216,7 @@ pub fn log_softmax_into<'y, T: Float>(encoder: &mut Encoder, x: &Tensor<T>, y: i
     record(encoder, "log_softmax", x, Form::Logarithm, y.into())
 }
 
-fn record<T: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<T>, form: Form, y: Out<'_, T>) -> Result<()> {
+fn record<T: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<T>, form: Form<'_>, y: Out<'_, T>) -> Result<()> {
     y.check_shape(op, x.shape())?;
     let (rows, columns) = x.shape().as_matrix();
     let queries = match (form, x.shape().dims()) {
@@ -162,21 +224,32 @@ fn record<T: Float>(encoder: &mut Encoder, op: &'static str, x: &Tensor<T>, form
         (Form::Causal, _) => return Err(Error::Shape { op, what: "x", expected: "[.., queries, keys]".to_owned(), found: x.shape() }),
         _ => 0,
     };
-    let params = Params {
+    let mut params = Params {
         rows: rows as u32,
         columns: columns as u32,
         lanes: lanes(columns) as u32,
         queries: queries as u32,
         beyond: columns as i32 - queries as i32,
-        logarithm: (form == Form::Logarithm).into(),
+        logarithm: matches!(form, Form::Logarithm).into(),
         add: y.adds().into(),
+        n1: 1,
+        n2: 1,
+        m0: 0,
+        m1: 0,
+        m2: 0,
+        m3: 0,
     };
+    if let Form::Masked(mask) = form {
+        let [(_, m3), (n2, m2), (n1, m1), (_, m0)] = Operand::broadcast(op, "mask", mask, x.shape())?.strides(x.shape());
+        params = Params { n1, n2, m0, m1, m2, m3, ..params };
+        return encoder.dispatch(&SOFTMAX_MASKED, &params, &[x, y.tensor(), mask], rows_extent(rows, columns));
+    }
     let ways = Ways { shared: &SOFTMAX, alone: Some(&SOFTMAX_ALONE) };
     let (kernel, extent) = ways.choose(encoder, rows, || rows_extent(rows, columns));
     encoder.dispatch(kernel, &params, &[x, y.tensor()], extent)
 }
 
-/// The gradient of [`softmax`] or [`masked_softmax`], which gave `y`: dx = y·(dy - Σ y·dy).
+/// The gradient of [`softmax`], [`causal_softmax`] or [`masked_softmax`], which gave `y`: dx = y·(dy - Σ y·dy).
 ///
 /// # Errors
 /// As [`softmax_backward_into`].

@@ -107,7 +107,7 @@ def gelu_tanh_gate(x):
     return F.gelu(gate, approximate="tanh") * up
 
 
-def masked_softmax(x):
+def causal_softmax(x):
     n, m = x.shape[-2:]
     return x.masked_fill(~torch.ones(n, m, dtype=torch.bool).tril(m - n), -torch.inf).softmax(-1)
 
@@ -176,7 +176,8 @@ case("gather", lambda x, i: x[i], (5, 6), ids("gather", 9, 5))
 case("one_hot", lambda i: F.one_hot(i, 7).double(), ids("one_hot", 6, 7), gradients=False)
 case("softmax", lambda x: x.softmax(-1), SHAPE)
 case("log_softmax", lambda x: x.log_softmax(-1), SHAPE)
-case("masked_softmax", masked_softmax, (2, 4, 6))
+case("causal_softmax", causal_softmax, (2, 4, 6))
+case("masked_softmax", lambda x, mask: x.masked_fill(mask == 0, -torch.inf).softmax(-1), (2, 4, 6), ids("masked_softmax", 8, 2).reshape(2, 4, 1) | np.uint32([0, 1, 0, 1, 1, 0]))
 case("cross_entropy", lambda x, i: F.cross_entropy(x, i, reduction="none", ignore_index=3, label_smoothing=0.1), (6, 9), ids("cross_entropy", 6, 9))
 case("layer_norm", lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, 1e-5), (4, 19), (19,), (19,))
 case("rms_norm", rms_norm, (4, 19), (19,))
@@ -352,7 +353,8 @@ case("solve", torch.linalg.solve, near_diagonal("solve", 6, 6, 3), (6, 3))
 case("svd", torch.linalg.svdvals, (8, 5), gradients=False)
 case("least_squares", lambda a, b: torch.linalg.lstsq(a, b).solution, (9, 4), (9, 2))
 case("qr", lambda a: torch.linalg.qr(a)[1].abs(), (8, 5), gradients=False)
-of_factors("qr_backward", torch.linalg.qr, near_diagonal("qr_backward", 8, 5, 3))
+for name, rows, columns in ("qr_backward_tall", 8, 5), ("qr_backward_wide", 4, 7):
+    of_factors(name, torch.linalg.qr, near_diagonal(name, rows, columns, 3))
 for name, rows, columns in ("svd_backward_tall", 7, 4), ("svd_backward_wide", 4, 7), ("svd_backward_square", 4, 4):
     of_factors(name, lambda a: torch.linalg.svd(a, full_matrices=False), near_diagonal(name, rows, columns, 3 * np.arange(1, columns + 1)))
 

@@ -55,21 +55,24 @@ fn of(rng: &mut StdRng, [m, n, sides]: [usize; 3], count: usize) -> Vec<Case> {
         |r, t| Ok(vec![la::cholesky_backward(&mut r.encoder, &t[0], &t[1])?]),
         move |t| Ok(vec![la::cholesky_backward_cpu(t[0], t[1], n)?]),
     ));
-    let factors: Vec<_> = tall.matrices.iter().map(|a| la::qr_cpu(a, m, n).expect("it is finite")).collect();
-    let q = input(m, n, factors.iter().map(|factors| factors.q.clone()).collect());
-    let r = input(n, n, factors.iter().map(|factors| factors.r.clone()).collect());
-    cases.push(case(
-        name("qr"),
-        [&q, &r, &any(m, n), &any(n, n)],
-        |r, t| {
-            let [q, r_of, dq, dr] = [0, 1, 2, 3].map(|i| t[i].clone());
-            Ok(vec![la::qr_backward(&mut r.encoder, &Qr { q, r: r_of }, &Qr { q: dq, r: dr })?])
-        },
-        move |t| {
-            let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| t[i].to_vec());
-            Ok(vec![la::qr_backward_cpu(&Qr { q, r }, &Qr { q: dq, r: dr }, m, n)?])
-        },
-    ));
+    for (a, [m, n]) in [(&tall, [m, n]), (&near_two(any(n, m)), [n, m])] {
+        let factors: Vec<_> = a.matrices.iter().map(|a| la::qr_cpu(a, m, n).expect("it is finite")).collect();
+        let k = m.min(n);
+        let q = input(m, k, factors.iter().map(|factors| factors.q.clone()).collect());
+        let r = input(k, n, factors.iter().map(|factors| factors.r.clone()).collect());
+        cases.push(case(
+            format!("qr: {count} of {m} × {n}"),
+            [&q, &r, &any(m, k), &any(k, n)],
+            |r, t| {
+                let [q, r_of, dq, dr] = [0, 1, 2, 3].map(|i| t[i].clone());
+                Ok(vec![la::qr_backward(&mut r.encoder, &Qr { q, r: r_of }, &Qr { q: dq, r: dr })?])
+            },
+            move |t| {
+                let [q, r, dq, dr] = [0, 1, 2, 3].map(|i| t[i].to_vec());
+                Ok(vec![la::qr_backward_cpu(&Qr { q, r }, &Qr { q: dq, r: dr }, m, n)?])
+            },
+        ));
+    }
     for [m, n] in [[m, n], [n, m]] {
         let factors: Vec<_> = any(m, n).matrices.iter().map(|a| la::svd_cpu(a, m, n).expect("it converges")).collect();
         let k = m.min(n);
@@ -102,7 +105,7 @@ fn near_two(mut input: Input) -> Input {
     let [rows, columns] = [input.rows, input.columns];
     for matrix in &mut input.matrices {
         matrix.iter_mut().for_each(|v| *v /= 2.0 * (rows as f32).sqrt());
-        (0..columns).for_each(|i| matrix[i * columns + i] += 2.0);
+        (0..rows.min(columns)).for_each(|i| matrix[i * columns + i] += 2.0);
     }
     input
 }

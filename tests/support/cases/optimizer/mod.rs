@@ -9,7 +9,7 @@ use bitnet_wgpu::{
 
 pub const OPS: Family = &[
     ("optimizer::adamw", KernelsAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
-    ("optimizer::clip", Wgsl, || vec![clip(2.0), clip(1e4), average()]),
+    ("optimizer::clip", Wgsl, || vec![clip(2.0, [130, 7, 0]), clip(1e4, [130, 7, 1]), clip(3.0, [1, 8193, 20_000]), average()]),
     ("optimizer::lion", KernelsAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
     ("optimizer::sgd", KernelsAndTwin, || {
         vec![
@@ -135,36 +135,31 @@ fn lion<T: Float>() -> Case {
     Case::new(format!("{:?}", T::ELEMENT), record, check(wanted, 20.0)).twin(move || by_twin.clone()).of(T::ELEMENT)
 }
 
-/// Two gradients as one vector.
-fn clip(limit: f32) -> Case {
-    let (first, second) = (floats(&mut rng(4), N, 3.0), floats(&mut rng(5), 7, 3.0));
-    let square = |v: &[f32]| v.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
-    let norm = (square(&first) + square(&second)).sqrt();
+/// Gradients of such lengths as one vector.
+fn clip(limit: f32, lengths: [usize; 3]) -> Case {
+    let gradients: Vec<Vec<f32>> = (4..).zip(lengths).map(|(seed, length)| floats(&mut rng(seed), length, 3.0)).collect();
+    let norm = gradients.iter().flatten().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
     let factor = (f64::from(limit) / (norm + 1e-6)).min(1.0);
-    let of = move |v: &[f32]| v.iter().map(|&v| f64::from(v) * factor).collect::<Vec<f64>>();
-    let wanted = [vec![norm], of(&first), of(&second)];
+    let clipped = gradients.iter().map(|gradient| gradient.iter().map(|&v| f64::from(v) * factor).collect());
+    let wanted: Vec<Vec<f64>> = std::iter::once(vec![norm]).chain(clipped).collect();
     let check = move |got: &[Data], _| {
-        // A sum of 137 squares, two roots, a quotient and a product.
+        // A sum of squares in a tree, two roots, a quotient and a product.
         let near = |wanted: &Vec<f64>| wanted.iter().map(|&exact| Near { exact, error: 100.0 * U * exact.abs() }).collect::<Vec<_>>();
         wanted.iter().zip(got).try_for_each(|(wanted, got)| got.check_near(near(wanted)))
     };
-    let gradients = (first.clone(), second.clone());
+    let of_twin = gradients.clone();
     let twin = move || {
-        let (mut first, mut second) = gradients.clone();
-        let norm = optimizer::clip_gradients_cpu(&mut [&mut first, &mut second], limit).unwrap();
-        [vec![norm], first, second].map(Data::F32).to_vec()
+        let mut clipped = of_twin.clone();
+        let norm = optimizer::clip_gradients_cpu(&mut clipped.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(), limit).unwrap();
+        std::iter::once(vec![norm]).chain(clipped).map(Data::F32).collect()
     };
-    Case::new(
-        format!("to {limit}"),
-        move |r: &mut Recorder| {
-            let (first, second) = (r.upload(&first, [N])?, r.upload(&second, [7, 1])?);
-            let norm = optimizer::clip_gradients(&mut r.encoder, &[&first, &second], limit)?;
-            [&norm, &first, &second].into_iter().for_each(|tensor| r.watch_all(tensor));
-            Ok(())
-        },
-        check,
-    )
-    .twin(twin)
+    let record = move |r: &mut Recorder| {
+        let tensors = gradients.iter().map(|gradient| r.upload(gradient, [gradient.len(), 1])).collect::<Result<Vec<_>, _>>()?;
+        let norm = optimizer::clip_gradients(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), limit)?;
+        std::iter::once(&norm).chain(&tensors).for_each(|tensor| r.watch_all(tensor));
+        Ok(())
+    };
+    Case::new(format!("{lengths:?} to {limit}"), record, check).twin(twin)
 }
 
 fn average() -> Case {

@@ -33,7 +33,60 @@ pub fn cases() -> Vec<Case> {
         ];
         ways.into_iter().flatten()
     });
-    all.collect()
+    all.chain(masks()).collect()
+}
+
+/// Masks of every kind of shape, some of which hide whole rows.
+fn masks() -> Vec<Case> {
+    const X: [usize; 4] = [2, 3, 5, 70];
+    vec![
+        masked::<f32, 4>(X, X),
+        masked::<f16, 4>(X, [2, 1, 1, 70]),
+        masked::<f32, 4>(X, [2, 3, 1, 1]),
+        masked::<f32, 2>(X, [5, 70]),
+        masked::<f16, 3>(X, [3, 1, 70]),
+        masked::<f32, 1>(X, [70]),
+        masked::<f32, 2>(X, [5, 1]),
+        masked::<f32, 0>(X, []),
+        masked::<f32, 2>([1, 1, 2, 3000], [2, 3000]),
+        masked::<f32, 1>([1, 1, 0, 4], [4]),
+    ]
+}
+
+fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> Case {
+    let (mut rng, columns) = (rng(60 + N as u64), shape[3]);
+    let mask: Vec<u32> = (0..of_mask.iter().product()).map(|_| [0, 0, 1, u32::MAX, 1 << 31][rng.random_range(0..5)]).collect();
+    let mut x = convert::<X>(&floats(&mut rng, shape.iter().product(), 12.0));
+    // Where the mask is that has element i of x.
+    let place = |i: usize| {
+        let at = [i / columns / shape[2] / shape[1], i / columns / shape[2] % shape[1], i / columns % shape[2], i % columns];
+        at[4 - N..].iter().zip(&of_mask).fold(0, |place, (at, length)| place * length + at % length)
+    };
+    let seen: Vec<bool> = (0..x.len()).map(|i| mask[place(i)] != 0).collect();
+    // What is hidden may be anything.
+    let hidden: Vec<usize> = (0..x.len()).filter(|&i| !seen[i]).collect();
+    hidden.iter().step_by(7).for_each(|&i| x[i] = convert::<X>(&[[f32::NAN, f32::INFINITY, 6e4][i % 3]])[0]);
+    let by_row = move |x: &[f32], of: &dyn Fn(&[f32]) -> Vec<Near>| {
+        let row = |(x, seen): (&[f32], &[bool])| {
+            let kept: Vec<f32> = x.iter().zip(seen).filter(|(_, seen)| **seen).map(|(x, _)| *x).collect();
+            let mut shares = of(&kept).into_iter();
+            seen.iter().map(|seen| if *seen { shares.next().unwrap() } else { Near::exactly(0.0) }).collect::<Vec<_>>()
+        };
+        x.chunks_exact(columns).zip(seen.chunks_exact(columns)).flat_map(row).collect::<Vec<_>>()
+    };
+    let values = numbers(&x);
+    let wanted = by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
+    let twin = move || {
+        let exact = by_row(&values, &|row| tensor::softmax_cpu(row).into_iter().map(|v| Near::exactly(v.into())).collect());
+        vec![Data::F32(exact.iter().map(|near| near.exact as f32).collect())]
+    };
+    let record = move |r: &mut Recorder| {
+        let (x, mask) = (r.upload(&x, shape)?, r.upload(&mask, of_mask)?);
+        let y = tensor::masked_softmax(&mut r.encoder, &x, &mask)?;
+        r.watch_all(&y);
+        Ok(())
+    };
+    Case::near(format!("{shape:?} {:?}, a mask of {of_mask:?}", X::ELEMENT), wanted, record).twin(twin).of(X::ELEMENT)
 }
 
 /// How many numbers of a row are added one after another: those of a thread, then the steps of a tree.
@@ -119,7 +172,7 @@ fn forward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
     let record = move |r: &mut Recorder| {
         let x = r.upload(&x, shape)?;
         let all =
-            [tensor::softmax(&mut r.encoder, &x)?, tensor::log_softmax(&mut r.encoder, &x)?, tensor::masked_softmax(&mut r.encoder, &x)?];
+            [tensor::softmax(&mut r.encoder, &x)?, tensor::log_softmax(&mut r.encoder, &x)?, tensor::causal_softmax(&mut r.encoder, &x)?];
         all.iter().for_each(|y| r.watch_all(y));
         Ok(())
     };
