@@ -43,7 +43,7 @@ macro_rules! elementwise {
     ($frame:literal, [$($part:tt),* $(,)?]) => {
         &[$crate::kernel::source::Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", "shared/finite", $($part,)* "frames/operand", $frame])
             .workgroup_size([256, 1, 1])
-            .tile([1024, 1, 1])]
+            .tile([2048, 1, 1])]
     };
 }
 pub(super) use elementwise;

@@ -1,16 +1,29 @@
 // y[i] = combine(a[i], b[i]), on top of y if `add` is not 0; a and b are broadcast. The op brings `combine(a: f32, b: f32) -> f32`. One thread per
-// four outputs.
+// eight outputs.
 @group(0) @binding(0) var<storage, read> a: array<X>;
 @group(0) @binding(1) var<storage, read> b: array<X>;
 @group(0) @binding(2) var<storage, read_write> y: array<Y>;
 
+fn a_at(at: vec4<u32>) -> vec4<f32> { return vec4<f32>(f32(a[at.x]), f32(a[at.y]), f32(a[at.z]), f32(a[at.w])); }
+fn b_at(at: vec4<u32>) -> vec4<f32> { return vec4<f32>(f32(b[at.x]), f32(b[at.y]), f32(b[at.z]), f32(b[at.w])); }
+fn made(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return vec4<f32>(combine(a.x, b.x), combine(a.y, b.y), combine(a.z, b.z), combine(a.w, b.w));
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn elementwise_2(group: Group, ids: Ids) {
-    let places = outputs(group, ids);
-    let was = before(places);
-    let a_at = operand(places, 0u, params.a_dims);
-    let b_at = operand(places, 1u, params.b_dims);
-    let u = given(0u, vec4<f32>(f32(a[a_at.x]), f32(a[a_at.y]), f32(a[a_at.z]), f32(a[a_at.w])), was);
-    let v = given(1u, vec4<f32>(f32(b[b_at.x]), f32(b[b_at.y]), f32(b[b_at.z]), f32(b[b_at.w])), was);
-    store(places, was, vec4<f32>(combine(u.x, v.x), combine(u.y, v.y), combine(u.z, v.z), combine(u.w, v.w)));
+    let near = outputs(group, ids, 0u);
+    let far = outputs(group, ids, 1u);
+    let near_was = before(near);
+    let far_was = before(far);
+    let near_a = operand(near, 0u, params.a_dims);
+    let far_a = operand(far, 0u, params.a_dims);
+    let near_b = operand(near, 1u, params.b_dims);
+    let far_b = operand(far, 1u, params.b_dims);
+    let a_near = given(0u, a_at(near_a), near_was);
+    let a_far = given(0u, a_at(far_a), far_was);
+    let b_near = given(1u, b_at(near_b), near_was);
+    let b_far = given(1u, b_at(far_b), far_was);
+    store(near, near_was, made(a_near, b_near));
+    store(far, far_was, made(a_far, b_far));
 }

@@ -8,9 +8,10 @@ struct Params {
 }
 var<immediate> params: Params;
 
-// The outputs of a thread: four, which lie as far apart as a workgroup has threads, so that neighbours read what lies side by side.
-fn outputs(group: Group, ids: Ids) -> vec4<u32> {
-    return flat_group(group) * TILE_X + ids.local + THREADS * vec4<u32>(0u, 1u, 2u, 3u);
+// Four outputs of a thread, its first or, where `half` is 1, its last. They lie as far apart as a workgroup has threads, so that neighbours read what lies side
+// by side.
+fn outputs(group: Group, ids: Ids, half: u32) -> vec4<u32> {
+    return flat_group(group) * TILE_X + ids.local + THREADS * (4u * half + vec4<u32>(0u, 1u, 2u, 3u));
 }
 
 fn has(dims: u32, d: u32) -> bool { return ((dims >> d) & 1u) != 0u; }
@@ -49,7 +50,7 @@ fn before(outputs: vec4<u32>) -> vec4<f32> {
 // What an operand gives: what was read of it, or what y held.
 fn given(number: u32, read: vec4<f32>, was: vec4<f32>) -> vec4<f32> { return select(read, was, in_place(number)); }
 
-// All are made before one is stored, so that their loads wait together.
+// A thread makes all before it stores one, so that their loads wait together.
 fn store(outputs: vec4<u32>, was: vec4<f32>, made: vec4<f32>) {
     let v = select(made, was + made, params.add != 0u);
     if outputs.x < params.length { y[outputs.x] = Y(v.x); }

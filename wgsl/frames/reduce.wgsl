@@ -12,6 +12,15 @@ struct Params {
 }
 var<immediate> params: Params;
 
+// The number `i` of an output, which begin at `row`.
+fn nth(row: u32, i: u32, output: u32) -> Acc {
+    var at = row + i * params.inner_step;
+    if params.inner_count != params.count {
+        at = row + i / params.inner_count * params.outer_step + i % params.inner_count * params.inner_step;
+    }
+    return element(at, i, output);
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn reduce(group: Group, ids: Ids) {
     let index = flat_group(group);
@@ -26,13 +35,20 @@ fn reduce(group: Group, ids: Ids) {
         let row = output / params.inner_outputs * params.outer_stride + output % params.inner_outputs * params.inner_stride;
         let first = chunk * params.lanes * TURNS;
         let end = min(first + params.lanes * TURNS, params.count);
-        for (var i = first + lane; i < end; i += params.lanes) {
-            var at = row + i * params.inner_step;
-            if params.inner_count != params.count {
-                at = row + i / params.inner_count * params.outer_step + i % params.inner_count * params.inner_step;
-            }
-            acc = combine(acc, element(at, i, output));
+        var i = first + lane;
+        // Eight whose loads wait together.
+        for (; i + 7u * params.lanes < end; i += 8u * params.lanes) {
+            let a = nth(row, i, output);
+            let b = nth(row, i + params.lanes, output);
+            let c = nth(row, i + 2u * params.lanes, output);
+            let d = nth(row, i + 3u * params.lanes, output);
+            let e = nth(row, i + 4u * params.lanes, output);
+            let f = nth(row, i + 5u * params.lanes, output);
+            let g = nth(row, i + 6u * params.lanes, output);
+            let h = nth(row, i + 7u * params.lanes, output);
+            acc = combine(combine(combine(combine(combine(combine(combine(combine(acc, a), b), c), d), e), f), g), h);
         }
+        for (; i < end; i += params.lanes) { acc = combine(acc, nth(row, i, output)); }
     }
     acc = over_lanes(acc, params.lanes, step, ids.local);
     if lane == 0u && output < params.outputs { store(output * params.chunks + chunk, acc); }

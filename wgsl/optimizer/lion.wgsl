@@ -1,17 +1,28 @@
-// w = w·shrink - rate·sign(β1·m + (1 - β1)·g), then m = β2·m + (1 - β2)·g. One thread per weight.
+// w = w·shrink - rate·sign(β1·m + (1 - β1)·g), then m = β2·m + (1 - β2)·g. One thread per four weights, which lie as far
+// apart as a workgroup has threads.
 struct Params { length: u32, shrink: f32, rate: f32, beta1: f32, beta2: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> gradient: array<X>;
 @group(0) @binding(1) var<storage, read_write> weights: array<f32>;
 @group(0) @binding(2) var<storage, read_write> mean: array<f32>;
 
+fn put(i: u32, g: f32, w: f32, m: f32) {
+    if i >= params.length { return; }
+    let direction = fma(params.beta1, m, (1.0 - params.beta1) * g);
+    weights[i] = params.shrink * w - params.rate * sign(direction);
+    mean[i] = fma(params.beta2, m, (1.0 - params.beta2) * g);
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn lion(group: Group, ids: Ids) {
-    let i = flat_thread(group, ids);
-    if i >= params.length { return; }
-    let g = f32(gradient[i]);
-    let m = mean[i];
-    let direction = fma(params.beta1, m, (1.0 - params.beta1) * g);
-    weights[i] = params.shrink * weights[i] - params.rate * sign(direction);
-    mean[i] = fma(params.beta2, m, (1.0 - params.beta2) * g);
+    let all = flat_group(group) * TILE_X + ids.local + THREADS * vec4<u32>(0u, 1u, 2u, 3u);
+    let at = min(all, vec4<u32>(params.length - 1u));
+    // All are read before one is written, so that their loads wait together.
+    let g = vec4<f32>(f32(gradient[at.x]), f32(gradient[at.y]), f32(gradient[at.z]), f32(gradient[at.w]));
+    let w = vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
+    let v = vec4<f32>(mean[at.x], mean[at.y], mean[at.z], mean[at.w]);
+    put(all.x, g.x, w.x, v.x);
+    put(all.y, g.y, w.y, v.y);
+    put(all.z, g.z, w.z, v.z);
+    put(all.w, g.w, w.w, v.w);
 }

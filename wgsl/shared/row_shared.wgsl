@@ -13,6 +13,15 @@ fn share(group: Group, ids: Ids, lanes: u32) -> Share {
 // All numbers of columns `begin` to `end`. All threads must call this together; all get the result.
 fn over_row(first: u32, begin: u32, end: u32, lanes: u32, ids: Ids) -> Acc {
     var acc = identity();
-    for (var i = begin + ids.local % lanes; i < end; i += lanes) { acc = combine(acc, number(first, i)); }
+    var i = begin + ids.local % lanes;
+    // Four whose loads wait together.
+    for (; i + 3u * lanes < end; i += 4u * lanes) {
+        let a = number(first, i);
+        let b = number(first, i + lanes);
+        let c = number(first, i + 2u * lanes);
+        let d = number(first, i + 3u * lanes);
+        acc = combine(combine(combine(combine(acc, a), b), c), d);
+    }
+    for (; i < end; i += lanes) { acc = combine(acc, number(first, i)); }
     return over_lanes(acc, lanes, 1u, ids.local);
 }

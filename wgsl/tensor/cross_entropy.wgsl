@@ -14,6 +14,8 @@ fn combine(a: vec3<f32>, b: vec3<f32>) -> vec3<f32> {
     return vec3<f32>(joined.x, joined.y, a.z + b.z);
 }
 
+fn number(v: f32) -> vec3<f32> { return vec3<f32>(v, 1.0, v); }
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn cross_entropy(group: Group, ids: Ids) {
     let row = flat_group(group) * (THREADS / params.lanes) + ids.local / params.lanes;
@@ -22,10 +24,14 @@ fn cross_entropy(group: Group, ids: Ids) {
     // Threads beyond the last row wait for the others.
     let columns = select(0u, params.columns, row < params.rows);
     var acc = vec3<f32>(NOTHING.x, NOTHING.y, 0.0);
-    for (var i = lane; i < columns; i += params.lanes) {
-        let v = f32(logits[first + i]);
-        acc = combine(acc, vec3<f32>(v, 1.0, v));
+    var i = lane;
+    // Four whose loads wait together.
+    for (; i + 3u * params.lanes < columns; i += 4u * params.lanes) {
+        let at = first + i + params.lanes * vec4<u32>(0u, 1u, 2u, 3u);
+        let v = vec4<f32>(f32(logits[at.x]), f32(logits[at.y]), f32(logits[at.z]), f32(logits[at.w]));
+        acc = combine(combine(combine(combine(acc, number(v.x)), number(v.y)), number(v.z)), number(v.w));
     }
+    for (; i < columns; i += params.lanes) { acc = combine(acc, number(f32(logits[first + i]))); }
     acc = over_lanes(acc, params.lanes, 1u, ids.local);
     if lane != 0u || row >= params.rows { return; }
     let id = targets[row];

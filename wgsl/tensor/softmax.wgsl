@@ -17,6 +17,13 @@ fn number(first: u32, i: u32) -> vec2<f32> {
     return vec2<f32>(f32(x[first + i]), 1.0);
 }
 
+fn put(first: u32, i: u32, seen: u32, shifted: f32, logarithm: f32, scale: f32) {
+    let at = first + i;
+    var v = select(exp_negative(shifted) * scale, shifted - logarithm, params.logarithm != 0u);
+    if i >= seen || hidden(first, i) { v = 0.0; }
+    if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
+}
+
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn softmax(group: Group, ids: Ids) {
     let share = share(group, ids, params.lanes);
@@ -29,11 +36,14 @@ fn softmax(group: Group, ids: Ids) {
     let acc = over_row(first, 0u, seen, params.lanes, ids);
     let logarithm = log_positive(acc.y);
     let scale = 1.0 / acc.y;
-    for (var i = share.lane; i < columns; i += share.step) {
-        let at = first + i;
-        let shifted = f32(x[at]) - acc.x;
-        var v = select(exp_negative(shifted) * scale, shifted - logarithm, params.logarithm != 0u);
-        if i >= seen || hidden(first, i) { v = 0.0; }
-        if params.add != 0u { y[at] = X(f32(y[at]) + v); } else { y[at] = X(v); }
+    var i = share.lane;
+    for (; i + 3u * share.step < columns; i += 4u * share.step) {
+        let at = first + i + share.step * vec4<u32>(0u, 1u, 2u, 3u);
+        let v = vec4<f32>(f32(x[at.x]), f32(x[at.y]), f32(x[at.z]), f32(x[at.w]));
+        put(first, i, seen, v.x - acc.x, logarithm, scale);
+        put(first, i + share.step, seen, v.y - acc.x, logarithm, scale);
+        put(first, i + 2u * share.step, seen, v.z - acc.x, logarithm, scale);
+        put(first, i + 3u * share.step, seen, v.w - acc.x, logarithm, scale);
     }
+    for (; i < columns; i += share.step) { put(first, i, seen, f32(x[first + i]) - acc.x, logarithm, scale); }
 }

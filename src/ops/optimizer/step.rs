@@ -10,7 +10,7 @@ use crate::{
     kernel::{declaration::Kernel, params::Params},
 };
 
-/// The kernel of an optimizer, an element a thread: gradient, weights, and what the optimizer remembers of each.
+/// The kernel of an optimizer, four elements a thread in WGSL and one in Metal: gradient, weights, and what the optimizer remembers of each.
 macro_rules! optimizer {
     ($name:literal, $part:literal, $params:ty, [$($state:literal),+]) => {{
         use $crate::kernel::{
@@ -23,7 +23,7 @@ macro_rules! optimizer {
             <$params as $crate::kernel::params::Params>::FIELDS,
             &[read("gradient", Float("X")), read_write("weights", F32), $(read_write($state, F32)),+],
             &[
-                Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $part]).workgroup_size([256, 1, 1]),
+                Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $part]).workgroup_size([256, 1, 1]).tile([1024, 1, 1]),
                 Source::msl($crate::msl!["shared/prelude", $part]).workgroup_size([256, 1, 1]),
             ],
         )

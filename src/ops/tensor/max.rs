@@ -18,7 +18,7 @@ use crate::{
 static MAX: Kernel = reduce::kernel(
     "max",
     &[read("x", Float("X")), read_write("y", F32)],
-    &[reduction!(wgsl["shared/order", "tensor/max", "frames/reduce_floats"]), reduction!(msl["shared/order", "tensor/max"])],
+    &[reduction!(wgsl["shared/order", "tensor/max"]), reduction!(msl["shared/order", "tensor/max"])],
 );
 static MAX_BACKWARD: Kernel = reduce::spread_kernel(
     "max_backward",
