@@ -2,8 +2,8 @@
 // quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> source: array<f32>;
-@group(0) @binding(1) var<storage, read> gain: array<f32>;
+@group(0) @binding(0) var<storage, read> source: array<Source>;
+@group(0) @binding(1) var<storage, read> gain: array<Gain>;
 @group(0) @binding(2) var<storage, read_write> x: array<u32>;
 @group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
 @group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;

@@ -1,13 +1,11 @@
 // v = source / sqrt(mean(source²) + eps) · gain per token, source [tokens, features], and v quantised as in quantize_row.wgsl.
 struct Params { tokens: u32, features: u32, words: u32, eps: f32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> source: array<X>;
-@group(0) @binding(1) var<storage, read> gain: array<f32>;
+@group(0) @binding(0) var<storage, read> source: array<Source>;
+@group(0) @binding(1) var<storage, read> gain: array<Gain>;
 @group(0) @binding(2) var<storage, read_write> x: array<u32>;
 @group(0) @binding(3) var<storage, read_write> x_scale: array<f32>;
 @group(0) @binding(4) var<storage, read_write> x_sum: array<vec2<i32>>;
-
-fn number(token: u32, i: u32) -> f32 { return f32(source[token * params.features + i]); }
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn rms_norm_quantize(group: Group, ids: Ids) {

@@ -1,11 +1,8 @@
 // For shared/row.wgsl: rows of act(gate) · up, where a row of the kernel's `source` [tokens, 2·features] is gate, then up. relu² overflows f16, so all is f32.
 struct Fetched { gate: vec4<f32>, up: vec4<f32> }
-fn source_quad(at: u32, i: u32) -> vec4<f32> {
-    return vec4<f32>(source[at + within(i)], source[at + within(i + 1u)], source[at + within(i + 2u)], source[at + within(i + 3u)]);
-}
 fn fetch(token: u32, quad: u32) -> Fetched {
     let gates = token * 2u * params.features;
-    return Fetched(source_quad(gates, 4u * quad), source_quad(gates + params.features, 4u * quad));
+    return Fetched(source_quad(gates, quad), source_quad(gates + params.features, quad));
 }
 fn numbers(v: Fetched, quad: u32) -> vec4<f32> {
     let gated = vec4<f32>(combine(v.gate.x, v.up.x), combine(v.gate.y, v.up.y), combine(v.gate.z, v.up.z), combine(v.gate.w, v.up.w));

@@ -1,11 +1,6 @@
 // rms.wgsl for a row as row.wgsl has it; then every number is v · inverse · gain. All threads that share a row must call normalize_row together, after
-// clear_cells; `gain` is the kernel's.
+// clear_cells; `gain` is the kernel's, and gain_quad in shared/gain_any or shared/gain_whole.
 var<private> inverse: f32;
-
-fn gain_quad(quad: u32) -> vec4<f32> {
-    let i = 4u * quad;
-    return vec4<f32>(gain[within(i)], gain[within(i + 1u)], gain[within(i + 2u)], gain[within(i + 3u)]);
-}
 
 // Beyond the row, `inverse` or `gain` could make something else of 0.
 fn finished(v: vec4<f32>, quad: u32) -> vec4<f32> { return cut(apart(v * inverse, params.features) * gain_quad(quad), quad); }

@@ -3,6 +3,7 @@
 // A kernel that includes this defines `params.features` and
 //     Fetched, fetch(token, quad)     what is loaded for four numbers of a row, 4·quad .. 4·quad + 4
 //     numbers(fetched, quad)          these numbers; 0 beyond the row
+//     cut(numbers, quad)              0 in place of what is beyond the row: in shared/row_any, or for whole quads in shared/row_whole
 //     finished(numbers, quad)         what becomes of those that are not held; the kernel sees to the others
 var<private> held: array<vec4<f32>, HELD>;
 
@@ -11,15 +12,6 @@ fn magnitude(v: vec4<f32>) -> u32 {
     // where a float maximum is a tree of shuffles.
     let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
     return max(max(bits.x, bits.y), max(bits.z, bits.w));
-}
-
-// Where a load of the i-th number of a row goes: none goes beyond the row.
-fn within(i: u32) -> u32 { return min(i, params.features - 1u); }
-
-// Zeros in place of what is beyond the row.
-fn cut(v: vec4<f32>, quad: u32) -> vec4<f32> {
-    let left = max(params.features, 4u * quad) - 4u * quad;
-    return vec4<f32>(select(0.0, v.x, left > 0u), select(0.0, v.y, left > 1u), select(0.0, v.z, left > 2u), select(0.0, v.w, left > 3u));
 }
 
 // Loads are all on their way before the first number is needed.

@@ -34,35 +34,41 @@ const WORK: Work = Work::new(4, "elements", 48, 24);
 static RELU2: RowQuantizer = row_quantizer!(
     "gate_quantize_relu2", "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
     wgsl ["tensor/relu2", "bitnet/gate", "bitnet/row_gates"],
+    any ["bitnet/gates_any"], whole ["bitnet/gates_whole"],
     msl ["tensor/relu2", "bitnet/gate"]
 );
 static SILU: RowQuantizer = row_quantizer!(
     "gate_quantize_silu", "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
     wgsl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"],
+    any ["bitnet/gates_any"], whole ["bitnet/gates_whole"],
     msl ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 );
 static GELU: RowQuantizer = row_quantizer!(
     "gate_quantize_gelu_tanh", "gate_quantize" in "bitnet/gate_quantize", Params, BINDINGS, 7, WORK,
     wgsl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"],
+    any ["bitnet/gates_any"], whole ["bitnet/gates_whole"],
     msl ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
 );
 static NORM_RELU2: RowQuantizer = row_quantizer!(
     "gate_norm_quantize_relu2", "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
     wgsl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate", "bitnet/row_gates"],
+    any ["bitnet/gates_any", "shared/gain_any"], whole ["bitnet/gates_whole", "shared/gain_whole"],
     msl ["shared/rms", "shared/rms_row", "tensor/relu2", "bitnet/gate"]
 );
 static NORM_SILU: RowQuantizer = row_quantizer!(
     "gate_norm_quantize_silu", "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
     wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/row_gates"],
+    any ["bitnet/gates_any", "shared/gain_any"], whole ["bitnet/gates_whole", "shared/gain_whole"],
     msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate"]
 );
 static NORM_GELU: RowQuantizer = row_quantizer!(
     "gate_norm_quantize_gelu_tanh", "gate_norm_quantize" in "bitnet/gate_norm_quantize", NormParams, NORM_BINDINGS, 7, WORK,
     wgsl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/row_gates"],
+    any ["bitnet/gates_any", "shared/gain_any"], whole ["bitnet/gates_whole", "shared/gain_whole"],
     msl ["shared/rms", "shared/rms_row", "shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate"]
 );
 
-const QUANTIZERS: [[&Kernel; 5]; 6] =
+const QUANTIZERS: [[&Kernel; 7]; 6] =
     [RELU2.kernels(), SILU.kernels(), GELU.kernels(), NORM_RELU2.kernels(), NORM_SILU.kernels(), NORM_GELU.kernels()];
 pub(super) const KERNELS: &[&Kernel] = QUANTIZERS.as_flattened();
 

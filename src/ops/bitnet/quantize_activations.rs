@@ -26,7 +26,7 @@ const BINDINGS: &[Binding] = &[read("source", Float("X")), read_write("x", U32),
 
 static QUANTIZER: RowQuantizer = row_quantizer!(
     "quantize_activations", "quantize_activations" in "bitnet/quantize_activations", Params, BINDINGS, 3, Work::new(4, "elements", 20, 8),
-    wgsl ["shared/row_numbers"], msl []
+    wgsl [], any ["bitnet/source_any", "shared/row_numbers"], whole ["bitnet/source_whole"], msl []
 );
 
 pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();

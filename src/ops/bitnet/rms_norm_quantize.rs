@@ -28,7 +28,8 @@ const BINDINGS: &[Binding] =
 
 static QUANTIZER: RowQuantizer = row_quantizer!(
     "rms_norm_quantize", "rms_norm_quantize" in "bitnet/rms_norm_quantize", Params, BINDINGS, 7, Work::new(4, "elements", 36, 16),
-    wgsl ["shared/row_numbers", "shared/rms", "shared/rms_row"], msl ["shared/rms", "shared/rms_row"]
+    wgsl ["shared/rms", "shared/rms_row"], any ["bitnet/source_any", "shared/row_numbers", "shared/gain_any"],
+    whole ["bitnet/source_whole", "shared/gain_whole"], msl ["shared/rms", "shared/rms_row"]
 );
 
 pub(super) const KERNELS: &[&Kernel] = &QUANTIZER.kernels();

@@ -26,7 +26,7 @@ static RMS_NORM_ROUND: Rounding = rounding!(
     "rms_norm_round", "rms_norm_round" in "bitnet/rms_norm_round", Params,
     &[read_write("y", U32), read_write("units", F32), read("x", F32), read("gain", F32)],
     row [
-        REDUCE, CELLS, EXACT, "shared/row_of_group", "shared/row", "shared/row_numbers", "shared/rms", "shared/rms_row"
+        REDUCE, CELLS, EXACT, "shared/row_of_group", "shared/row", "shared/row_any", "shared/row_numbers", "shared/rms", "shared/gain_any", "shared/rms_row"
     ]
 );
 

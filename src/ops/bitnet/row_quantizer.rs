@@ -1,17 +1,17 @@
 //! What the ops that end by quantising rows share: kernels for each layout of activations, one workgroup or one thread per row.
 
-/// The kernels of an op: in each layout for rows of any length, then for short ones, of which a workgroup of half as many threads holds every number; and
-/// that for many rows on software adapters, of which a thread has one alone, in their layout.
+/// The kernels of an op: in each layout for rows of any length, for rows of whole quads, and for short ones of these, of which a workgroup of half as many
+/// threads holds every number; and that for many rows on software adapters, of which a thread has one alone, in their layout.
 pub struct RowQuantizer {
-    pub int8: [Kernel; 2],
-    pub half: [Kernel; 2],
+    pub int8: [Kernel; 3],
+    pub half: [Kernel; 3],
     pub alone: Kernel,
 }
 
 impl RowQuantizer {
-    pub const fn kernels(&'static self) -> [&'static Kernel; 5] {
-        let ([int8, short_int8], [half, short_half]) = (&self.int8, &self.half);
-        [int8, half, short_int8, short_half, &self.alone]
+    pub const fn kernels(&'static self) -> [&'static Kernel; 7] {
+        let ([int8, whole_int8, short_int8], [half, whole_half, short_half]) = (&self.int8, &self.half);
+        [int8, half, whole_int8, whole_half, short_int8, short_half, &self.alone]
     }
 
     pub fn choose(&'static self, layout: Layout, tokens: usize, features: usize, encoder: &Encoder) -> &'static Kernel {
@@ -19,65 +19,90 @@ impl RowQuantizer {
         if layout == Layout::Int8 && tokens >= capabilities.choice(Choice::RowsAlone) {
             return &self.alone;
         }
-        let short = features <= capabilities.choice(Choice::ShortRows);
-        layout.choose(&self.int8[usize::from(short)], &self.half[usize::from(short)])
+        let at = match capabilities.choice(Choice::ShortRows) {
+            most if most == 0 || !features.is_multiple_of(4) => 0,
+            most if features > most => 1,
+            _ => 2,
+        };
+        layout.choose(&self.int8[at], &self.half[at])
     }
 }
 
-/// Declares a [`RowQuantizer`]: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides those of the quantiser. A
-/// thread holds `$held` quads of a row. More make a longer text, which takes longer to fetch, whether a row has so many or not.
+/// Declares a [`RowQuantizer`]: `$file` computes the numbers of a row, `$wgsl` and `$msl` are the parts that it needs besides those of the quantiser, `$any`
+/// and `$whole` those that load numbers and quads. A thread holds `$held` quads of a row of any length. More make a longer text, which takes longer to
+/// fetch, whether a row has so many or not.
 macro_rules! row_quantizer {
     (
         $stem:literal, $entry:literal in $file:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
-        wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
+        wgsl [$($wgsl:tt),*], any [$($any:tt),*], whole [$($whole:tt),*], msl [$($msl:tt),*]
     ) => {
         $crate::ops::bitnet::row_quantizer::RowQuantizer {
             int8: row_quantizer!(
-                concat!($stem, "_int8"), concat!($stem, "_int8_short"), $entry, $params, $bindings, $held, $work,
-                wgsl [$($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file], msl [$($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file]
+                concat!($stem, "_int8"), $entry, $params, $bindings, $held, $work,
+                any [$($any,)* $($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file],
+                whole [$($whole,)* $($wgsl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file],
+                msl [$($msl,)* "bitnet/layout_int8", "bitnet/quantize_row", $file]
             ),
             half: row_quantizer!(
-                concat!($stem, "_half"), concat!($stem, "_half_short"), $entry, $params, $bindings, $held, $work,
-                wgsl [$($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
+                concat!($stem, "_half"), $entry, $params, $bindings, $held, $work,
+                any [$($any,)* $($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
+                whole [$($whole,)* $($wgsl,)* "bitnet/half_planes", "bitnet/layout_half", "bitnet/quantize_row", $file],
                 msl [$($msl,)* "bitnet/layout_half", "bitnet/quantize_row", $file]
             ),
             alone: {
                 use $crate::{kernel::{params::Params as _, source::{EXACT, Source}}, ops::bitnet::row_quantizer::{kernel, row_alone}};
                 const ALONE: Source = Source::wgsl($crate::wgsl![
-                    "shared/ids", EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_thread", "shared/row", $($wgsl,)* "bitnet/layout_int8",
-                    "bitnet/quantize_row", $file
+                    "shared/ids", EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_thread", "shared/row", "shared/row_any", $($any,)* $($wgsl,)*
+                    "bitnet/layout_int8", "bitnet/quantize_row", $file
                 ]);
                 kernel(concat!($stem, "_int8_alone"), $entry, <$params>::FIELDS, $bindings, &[row_alone(ALONE, $work)])
             },
         }
     };
     (
-        $name:expr, $short:expr, $entry:literal, $params:ty, $bindings:expr, $held:literal, $work:expr, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]
+        $name:expr, $entry:literal, $params:ty, $bindings:expr, $held:literal, $work:expr,
+        any [$($any:tt),*], whole [$($whole:tt),*], msl [$($msl:tt),*]
     ) => {{
         use $crate::{
             kernel::{params::Params as _, source::{CELLS, EXACT, REDUCE, Source}},
-            ops::bitnet::row_quantizer::{SHORT_QUADS, SHORT_THREADS, kernel, one_row},
+            ops::bitnet::row_quantizer::{kernel, one_row, short_rows, whole_rows},
         };
-        const WGSL: Source = one_row(
-            Source::wgsl($crate::wgsl![REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", $($wgsl),*]),
+        const ANY: Source = one_row(
+            Source::wgsl($crate::wgsl![
+                REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", "shared/row_any", $($any),*
+            ]),
+            $work,
+        );
+        const WHOLE: Source = one_row(
+            Source::wgsl($crate::wgsl![
+                REDUCE, CELLS, EXACT, "bitnet/absmax_scale", "shared/flat", "shared/row_of_group", "shared/row", "shared/row_whole", $($whole),*
+            ]),
             $work,
         );
         const MSL: Source =
             one_row(Source::msl($crate::msl!["shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", $($msl),*]), $work);
-        const SOURCES: &[Source] = &[WGSL.workgroup_bytes(1056).constants(&[("HELD", $held)]), MSL.workgroup_bytes(256)];
-        const SHORT: &[Source] =
-            &[WGSL.workgroup_bytes(4 * SHORT_THREADS + 32).workgroup_size([SHORT_THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", SHORT_QUADS)])];
+        const SOURCES: &[Source] = &[ANY.workgroup_bytes(1056).constants(&[("HELD", $held)]), MSL.workgroup_bytes(256)];
         [
             kernel($name, $entry, <$params>::FIELDS, $bindings, SOURCES),
-            kernel($short, $entry, <$params>::FIELDS, $bindings, SHORT),
+            kernel(concat!($name, "_whole"), $entry, <$params>::FIELDS, $bindings, &[whole_rows(WHOLE)]),
+            kernel(concat!($name, "_short"), $entry, <$params>::FIELDS, $bindings, &[short_rows(WHOLE)]),
         ]
     }};
 }
 pub(super) use row_quantizer;
 
-/// A workgroup that holds short rows, and how many quads a thread holds: rows of up to 2560 numbers.
-pub const SHORT_THREADS: u32 = 128;
-pub const SHORT_QUADS: u32 = 5;
+/// Threads of a workgroup that holds short rows.
+const SHORT_THREADS: u32 = 128;
+
+/// Rows of up to 2560 numbers, held whole.
+pub const fn short_rows(source: Source) -> Source {
+    source.workgroup_bytes(4 * SHORT_THREADS + 32).workgroup_size([SHORT_THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("HELD", 5)])
+}
+
+/// Rows of which up to 7168 numbers are held.
+pub const fn whole_rows(source: Source) -> Source {
+    source.workgroup_bytes(1056).constants(&[("HELD", 7)])
+}
 
 /// One row for a workgroup.
 pub const fn one_row(source: Source, work: Work) -> Source {

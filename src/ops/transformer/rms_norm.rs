@@ -30,8 +30,10 @@ static RMS_NORM: Kernel = Kernel::trusted(
             EXACT,
             "shared/row_of_group",
             "shared/row",
+            "shared/row_any",
             "shared/row_numbers",
             "shared/rms",
+            "shared/gain_any",
             "shared/rms_row",
             "shared/flat",
             "transformer/rms_norm"

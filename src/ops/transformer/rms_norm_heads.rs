@@ -31,6 +31,7 @@ static RMS_NORM_HEADS: Kernel = Kernel::trusted(
             EXACT,
             "shared/row_of_group",
             "shared/row",
+            "shared/row_any",
             "shared/row_numbers",
             "shared/rms",
             "shared/flat",
