@@ -16,7 +16,9 @@ fn quantize_quad(token: u32, quad: u32, v: vec4<f32>, scale: f32) -> vec2<u32> {
 fn quantize_row(token: u32, ids: Ids) {
     let bits = largest_of_row(token, ids);
     let finite = bits < 0x7f800000u;
-    let scale = absmax_scale(bitcast<f32>(select(0u, bits, finite)), 127.0);
+    var scale = 0.0;
+    if is_one(ids) { scale = absmax_scale(bitcast<f32>(select(0u, bits, finite)), 127.0); }
+    scale = from_one(7u, scale, ids);
     var sums = vec2<u32>();
     for (var h = 0u; h < HELD; h += 1u) {
         sums += quantize_quad(token, place(ids) + h * SHARERS, select(vec4<f32>(), held[h], finite), scale);

@@ -7,3 +7,5 @@ fn row_of(group: Group, ids: Ids) -> u32 { return flat_thread(group, ids); }
 fn clear_cells(ids: Ids) {}
 fn cell_max(cell: u32, v: u32, ids: Ids) -> u32 { return v; }
 fn cell_sum2(cell: u32, v: vec2<u32>, ids: Ids) -> vec2<u32> { return v; }
+fn is_one(ids: Ids) -> bool { return true; }
+fn from_one(cell: u32, v: f32, ids: Ids) -> f32 { return v; }
