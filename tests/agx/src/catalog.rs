@@ -52,11 +52,11 @@ fn is_for_others(name: &str) -> bool {
     of_a_step || of_bytes || SEVERAL_TOKENS.contains(&name)
 }
 
-/// Every kernel that has a text in `language`.
+/// Every kernel that has a text in `language`, of 32-bit elements where it has a choice.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
-    let on_f32 = |variant: &Variant| variant.floats.iter().all(|&(_, element)| element == Element::F32);
+    let of_words = |variant: &Variant| variant.floats.iter().all(|&(_, element)| element != Element::F16);
     let variants = move |declaration: &'static Kernel| {
-        let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && on_f32(variant);
+        let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && of_words(variant);
         declaration.variants().into_iter().filter(wanted).map(move |variant| Text { declaration, variant })
     };
     // Matrix units of WGSL have no counterpart here, as those of Metal.

@@ -25,6 +25,9 @@ pub fn cases() -> Vec<Case> {
     // More than threads hold of a row.
     let x = wild_activations(&mut rng, 2, 3087);
     cases.extend(LAYOUTS.map(|layout| case::<f32>(&x, 2, 3087, layout)));
+    let x = wild_activations(&mut rng, 2, 7184);
+    cases.extend(LAYOUTS.map(|layout| case::<f32>(&x, 2, 7184, layout).as_on_gpus()));
+    cases.extend(LAYOUTS.map(|layout| case::<f16>(&x, 2, 7184, layout).as_on_gpus()));
     // More rows than a dimension of a grid has workgroups.
     let x: Vec<f32> = (0..70_000).map(|_| rng.random_range(-3.0..3.0)).collect();
     cases.extend(LAYOUTS.map(|layout| case::<f32>(&x, x.len(), 1, layout).device_only()));

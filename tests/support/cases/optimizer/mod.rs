@@ -20,7 +20,8 @@ pub const OPS: Family = &[
     }),
 ];
 
-const N: usize = 130;
+/// All that a thread takes, and a few.
+const N: usize = 1050;
 const STEPS: usize = 3;
 
 /// Weights, and a gradient for each step.

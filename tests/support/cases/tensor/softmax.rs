@@ -77,7 +77,7 @@ fn masked<X: Float, const N: usize>(shape: [usize; 4], of_mask: [usize; N]) -> C
     let values = numbers(&x);
     let wanted = by_row(&values, &|row| shares(&row.iter().map(|&v| v.into()).collect::<Vec<_>>()));
     let twin = move || {
-        let exact = by_row(&values, &|row| tensor::softmax_cpu(row).into_iter().map(|v| Near::exactly(v.into())).collect());
+        let exact = by_row(&values, &|row| tensor::softmax_cpu(row).into_iter().map(Near::exactly).collect());
         vec![Data::F32(exact.iter().map(|near| near.exact as f32).collect())]
     };
     let record = move |r: &mut Recorder| {

@@ -107,9 +107,10 @@ pub fn case<T: Float>(
     back: Back<T>,
     back_into: BackInto<T>,
 ) -> Case {
-    let (shape, mut rng) = ([3, 67], rng(name.bytes().map(u64::from).sum()));
-    let x = convert::<T>(&inputs(&mut rng, 201));
-    let (dy, base) = (convert::<T>(&floats(&mut rng, 201, 3.0)), convert::<T>(&floats(&mut rng, 201, 3.0)));
+    // More than the first half of a thread's outputs.
+    let (shape, mut rng) = ([19, 67], rng(name.bytes().map(u64::from).sum()));
+    let x = convert::<T>(&inputs(&mut rng, 1273));
+    let (dy, base) = (convert::<T>(&floats(&mut rng, 1273, 3.0)), convert::<T>(&floats(&mut rng, 1273, 3.0)));
     let numbers: Vec<(f32, f32)> = x.iter().zip(&dy).map(|(&x, &dy)| (x.into(), dy.into())).collect();
     let twins: Vec<[f32; 2]> = numbers.iter().map(|&(x, dy)| twin(x, dy)).collect();
     let (y, dx): (Vec<Near>, Vec<Near>) = numbers.iter().zip(&twins).map(|(&(x, dy), &twin)| near(x.into(), dy.into(), twin)).unzip();
