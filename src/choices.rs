@@ -104,8 +104,8 @@ table! {
     AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64 rows. H200: "Attention of prompts on matrix units".
     AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 150, 150, 150;
-    /// Up to so many features, a row is quantised by 128 threads that hold 2560 numbers, in place of 256 that hold more, where
-    /// threads share a row. H100: "Ops of training".
+    /// Where it is not 0, rows of whole quads that threads share are quantised with a load for each quad; up to so many features, by 128 threads that hold
+    /// 2560 numbers, in place of 256 that hold 7168. H100 and H200: "Ops of training".
     ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;
     /// From so many columns on, threads that share a row hold 16 numbers each, in place of one. H100: "Ops of training".
     HeldColumns = "held_columns" in 0..=NEVER; 0, NEVER, NEVER;

@@ -1,4 +1,4 @@
-//! permute, transpose, slice, concat and pad: elements as they are, in other places. Of any type but `i8`.
+//! permute, transpose, slice, concat and pad: elements as they are, in other places. Of any type but `i8`; `pad` of floats.
 
 use crate::{
     choices::Choice,
