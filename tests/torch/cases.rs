@@ -2,7 +2,7 @@
 
 use crate::golden::{Case, Out};
 use bitnet_wgpu::{
-    Bits, Encoder, Float, IntMatrix, Result, Tensor, TernaryMatrix,
+    Bits, Encoder, Float, IntMatrix, PackedDense, Result, Tensor, TernaryMatrix,
     bitnet::{self, Gate, Layout, QuantizedActivations, QuantizedInt8, Scheme},
     f16,
     linear_algebra::{self as la, Qr, Svd, Triangle},
@@ -171,6 +171,22 @@ fn bitlinear_int(c: &mut Case, quantize: QuantizeWeights) -> Result<Vec<Out>> {
     Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
 }
 
+/// The same with ternary weights.
+fn bitlinear_float(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+    let (x, w, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
+    let w = quantize(e, &w)?;
+    let (y, dx) = (bitnet::bitlinear_float(e, &x, &w)?, bitnet::bitlinear_backward(e, &dy, &w)?);
+    Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
+}
+
+/// And with activations of 8 bits.
+fn bitlinear(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+    let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
+    let (w, quantized) = (quantize(e, &weights)?, bitnet::quantize_activations(e, &x)?);
+    let (dx, rounded) = (bitnet::bitlinear_backward(e, &dy, &w)?, bitnet::dequantize_activations(e, &quantized)?);
+    Ok(vec![bitnet::bitlinear(e, &x, &w)?.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &rounded)?.into()])
+}
+
 /// Weights with a scale for 32 columns, and activations of 8 bits.
 fn bitlinear_int_quantized(c: &mut Case, bits: Bits, epilogue: &Epilogue<'_, f32>) -> Result<Vec<Out>> {
     let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
@@ -179,6 +195,14 @@ fn bitlinear_int_quantized(c: &mut Case, bits: Bits, epilogue: &Epilogue<'_, f32
     let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
     bitnet::quantize_activations_into(e, &x, &quantized)?;
     Ok(vec![bitnet::bitlinear_int_quantized_with(e, &quantized, &w, epilogue)?.into()])
+}
+
+/// Activations in block floating point.
+fn bitlinear_rounded(c: &mut Case, quantize: fn(&mut Encoder, &Tensor<f32>) -> Result<TernaryMatrix>) -> Result<Vec<Out>> {
+    let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
+    let w = quantize(e, &w)?;
+    let rounded = bitnet::round_activations(e, &x, bitnet::rounded_block(w.group()))?;
+    Ok(vec![bitnet::bitlinear_rounded(e, &rounded, &w)?.into()])
 }
 
 /// What the codes of activations stand for, scales, and zero points if there are any.
@@ -355,12 +379,10 @@ pub const CASES: &[(&str, Run)] = &[
         );
         Ok(vec![y.into(), da.into(), db.into()])
     }),
-    ("bitlinear_float", |c| {
-        let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let w = bitnet::quantize_weights(e, &weights)?;
-        let (y, dx) = (bitnet::bitlinear_float(e, &x, &w)?, bitnet::bitlinear_backward(e, &dy, &w)?);
-        Ok(vec![y.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &x)?.into()])
-    }),
+    ("bitlinear_float", |c| bitlinear_float(c, bitnet::quantize_weights)),
+    ("bitlinear_float_by_row", |c| bitlinear_float(c, bitnet::quantize_weights_by_row)),
+    ("bitlinear_float_grouped", |c| bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
+    ("bitlinear_float_grouped_by_128", |c| bitlinear_float(c, |e, w| bitnet::quantize_weights_by_group(e, w, 128))),
     ("relu2_gate", |c| one_input(c, bitnet::relu2_gate::<f32>, bitnet::relu2_gate_backward)),
     ("silu_gate", |c| one_input(c, bitnet::silu_gate::<f32>, bitnet::silu_gate_backward)),
     ("gelu_tanh_gate", |c| one_input(c, bitnet::gelu_tanh_gate::<f32>, bitnet::gelu_tanh_gate_backward)),
@@ -415,12 +437,8 @@ pub const CASES: &[(&str, Run)] = &[
         transformer::rms_norm_heads(&mut c.encoder, &qkv, shape, &query_gain, &key_gain, 1e-5)?;
         Ok(vec![qkv.into()])
     }),
-    ("bitlinear", |c| {
-        let (x, weights, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let (w, quantized) = (bitnet::quantize_weights(e, &weights)?, bitnet::quantize_activations(e, &x)?);
-        let (dx, rounded) = (bitnet::bitlinear_backward(e, &dy, &w)?, bitnet::dequantize_activations(e, &quantized)?);
-        Ok(vec![bitnet::bitlinear(e, &x, &w)?.into(), dx.into(), tensor::matmul(e, Side::transposed(&dy), &rounded)?.into()])
-    }),
+    ("bitlinear", |c| bitlinear(c, bitnet::quantize_weights)),
+    ("bitlinear_grouped", |c| bitlinear(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
     ("quantize_weights_int2", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Two))),
     ("quantize_weights_int4", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Four))),
     ("quantize_weights_int8", |c| int_weights(c, |e, w| int_rows(e, w, Bits::Eight))),
@@ -506,11 +524,35 @@ pub const CASES: &[(&str, Run)] = &[
         let bias = c.x(2);
         bitlinear_int_quantized(c, Bits::Four, &Epilogue::new().bias(&bias).activation(Activation::Relu))
     }),
-    ("bitlinear_rounded", |c| {
+    ("bitlinear_rounded", |c| bitlinear_rounded(c, bitnet::quantize_weights)),
+    ("bitlinear_rounded_grouped", |c| bitlinear_rounded(c, |e, w| bitnet::quantize_weights_by_group(e, w, 16))),
+    ("bitlinear_int4_grouped", |c| bitlinear_int(c, |e, w| bitnet::quantize_weights_int(e, w, Bits::Four, Some(32), Scheme::Asymmetric))),
+    ("bitlinear_int1_quantized", |c| {
         let (x, w, e) = (c.x(0), c.x(1), &mut c.encoder);
-        let w = bitnet::quantize_weights(e, &w)?;
-        let rounded = bitnet::round_activations(e, &x, bitnet::rounded_block(None))?;
-        Ok(vec![bitnet::bitlinear_rounded(e, &rounded, &w)?.into()])
+        let w = bitnet::quantize_weights_binary_by_group(e, &w, None)?;
+        let (tokens, features) = x.shape().as_matrix();
+        let quantized = QuantizedActivations::uninit(context(), tokens, features, Layout::Int8)?;
+        bitnet::quantize_activations_into(e, &x, &quantized)?;
+        Ok(vec![bitnet::bitlinear_int_quantized::<f32>(e, &quantized, &w)?.into()])
+    }),
+    ("quantize_weights_binary_by_group", |c| int_weights(c, |e, w| bitnet::quantize_weights_binary_by_group(e, w, Some(32)))),
+    ("quantize_gradients", |c| int8(c, |e, x| bitnet::quantize_gradients(e, x, SEED))),
+    ("embed", |c| {
+        let (table, ids, dy) = (c.x(0), c.ids(1), c.dy());
+        let (rows, columns) = table.shape().as_matrix();
+        let numbers = support::block_on(table.read())?;
+        let table = PackedDense::from_f32(rows, columns, &numbers)?.upload(context())?;
+        let e = &mut c.encoder;
+        Ok(vec![transformer::embed(e, &ids, &table)?.into(), tensor::gather_backward(e, &dy, &ids, rows)?.into()])
+    }),
+    ("broadcast_to", |c| {
+        let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
+        Ok(vec![tensor::broadcast_to(e, &x, [4, 3, 5])?.into(), tensor::sum_to(e, &dy, [3, 1])?.into()])
+    }),
+    ("cast", |c| {
+        let (x, e) = (c.x(0), &mut c.encoder);
+        let words = tensor::cast::<f32, i32>(e, &x)?;
+        Ok(vec![tensor::cast::<i32, f32>(e, &words)?.into()])
     }),
     ("finish", |c| {
         let (x, bias) = (c.x(0), c.x(1));

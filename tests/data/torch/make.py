@@ -69,9 +69,8 @@ def ternary_rows(w):
     return ternary(w, dim=-1, keepdim=True)
 
 
-def ternary_groups(w):
-    """Sixteen columns each."""
-    return ternary_rows(w.unflatten(-1, (-1, 16))).flatten(-2)
+def ternary_groups(w, size=16):
+    return ternary_rows(w.unflatten(-1, (-1, size))).flatten(-2)
 
 
 def ternary_matrices(w):
@@ -82,6 +81,11 @@ def block_floats(x):
     """Multiples of 2^(e - 15), where the largest magnitude of a row is from 2^e to 2^(e + 1): rows are one block."""
     unit = 2 ** (x.detach().abs().amax(-1, keepdim=True).log2().floor() - 15)
     return straight_through(x, (x / unit).round() * unit)
+
+
+def block_floats_of_groups(x):
+    """A block for sixteen columns."""
+    return block_floats(x.unflatten(-1, (-1, 16))).flatten(-2)
 
 
 def rms_norm(x, gain):
@@ -239,6 +243,13 @@ def absmax_codes(x, largest, levels):
     return quantized_rows(x, 1 / scale, torch.zeros(()), -levels - 1, levels), scale
 
 
+def stochastic(x, seed):
+    """Codes of 8 bits, rounded up as often as what is left says, by the random words of `dropout`; and what they are multiplied by."""
+    scale = 127 / x.abs().amax(1, keepdim=True)
+    up = torch.from_numpy((philox(x.numel(), seed) >> np.uint64(8)).astype(np.float64) * 2**-24).reshape(x.shape)
+    return ((x * scale + up).floor().clamp(-127, 127)) / scale, scale[:, 0]
+
+
 def hadamard(x):
     h = torch.ones(1, 1)
     for _ in range(3):
@@ -259,7 +270,8 @@ case("hadamard", hadamard, (3, 16))
 case("matmul_with", lambda a, b, bias: F.gelu(a @ b + bias), (5, 7), (7, 6), (6,))
 case("binarize", lambda x: straight_through(x.clamp(-1, 1), torch.where(x > 0, 1.0, -1.0)), SHAPE)
 # The same random words, from that file's own seeds.
-dropout = runpy.run_path(str(pathlib.Path(__file__).parent / "../learn/make.py"))["dropout"]
+learn = runpy.run_path(str(pathlib.Path(__file__).parent / "../learn/make.py"))
+dropout, philox = learn["dropout"], learn["philox"]
 case("dropout", lambda x: dropout(x, 5 << 32 | 7), (5, 9))
 case("relu_dropout", lambda x: dropout(F.relu(x), 5 << 32 | 7), (5, 9))
 case("rms_norm_fake_quantize", lambda x, gain: fake_quantized_activations(rms_norm(x, gain)), (4, 19), (19,))
@@ -303,6 +315,18 @@ case("bitlinear_int_with", lambda x, w, b: F.relu(x @ integers(w, 4).T + b), (3,
 case("bitlinear_int_quantized_with", lambda x, w, b: F.relu(fake_quantized_activations(x) @ integers(w, 4, 32).T + b), (4, 64), (3, 64), (3,),
      gradients=False)
 case("bitlinear_rounded", lambda x, w: block_floats(x) @ ternary(w).T, (4, 100), (5, 100), gradients=False)
+case("bitlinear_grouped", lambda x, w: fake_quantized_activations(x) @ ternary_groups(w).T, (4, 48), (5, 48))
+case("bitlinear_float_by_row", lambda x, w: x @ ternary_rows(w).T, (4, 37), (5, 37))
+case("bitlinear_float_grouped", lambda x, w: x @ ternary_groups(w).T, (4, 48), (5, 48))
+case("bitlinear_float_grouped_by_128", lambda x, w: x @ ternary_groups(w, 128).T, (3, 256), (6, 256))
+case("bitlinear_rounded_grouped", lambda x, w: block_floats_of_groups(x) @ ternary_groups(w).T, (4, 48), (5, 48), gradients=False)
+case("bitlinear_int4_grouped", lambda x, w: x @ integers(w, 4, 32).T, (3, 64), (4, 64))
+case("bitlinear_int1_quantized", lambda x, w: fake_quantized_activations(x) @ signs(w, 1).T, (4, 64), (3, 64), gradients=False)
+case("quantize_weights_binary_by_group", lambda w: signs(w.unflatten(-1, (-1, 32)), -1).flatten(-2), (3, 64), gradients=False)
+case("quantize_gradients", lambda x: stochastic(x, 5 << 32 | 7), (3, 37), gradients=False)
+case("embed", lambda w, i: w[i], (6, 12), ids("embed", 5, 6))
+case("broadcast_to", lambda x: x.expand(4, 3, 5), (3, 1))
+case("cast", lambda x: x.trunc(), SHAPE, gradients=False)
 case("finish", lambda x, b: F.gelu(x + b), (4, 6), (6,), gradients=False)
 case("sum_to", lambda x: x.sum((0, 2), keepdim=True)[0], BOX, gradients=False)
 case("qr_full", lambda a: torch.linalg.qr(a, mode="complete")[1].abs(), (8, 5), gradients=False)
