@@ -107,7 +107,8 @@ pub fn min_into<'y, X: Float>(encoder: &mut Encoder, x: &Tensor<X>, axes: impl I
     SMALLEST.record(encoder, x, axes.into(), y.into())
 }
 
-/// The largest |x| over `axes`; NaN if there is one, -infinity where there is nothing.
+/// The largest |x| over `axes`; NaN if there is one, -infinity where there is nothing. Its gradient is that of [`max`] of [`abs`](super::abs): the winner of |x| gets
+/// `dy` by [`max_backward`], and its sign by [`abs_backward`](super::abs_backward).
 ///
 /// # Errors
 /// As [`sum`](fn@super::sum).
