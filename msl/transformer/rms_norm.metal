@@ -3,16 +3,16 @@
 struct Params { uint tokens, features, first, add; float eps; };
 
 struct Element {
-    device const float* row;
-    float operator()(uint i) const { return row[i]; }
+    device const X* row;
+    float operator()(uint i) const { return float(row[i]); }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void rms_norm(
     constant Params& params   [[buffer(0)]],
-    device const float* x     [[buffer(1)]],
+    device const X* x         [[buffer(1)]],
     device const float* gain  [[buffer(2)]],
-    device float* y           [[buffer(3)]],
+    device X* y               [[buffer(3)]],
     uint3 group   [[threadgroup_position_in_grid]],
     uint3 groups  [[threadgroups_per_grid]],
     uint local    [[thread_index_in_threadgroup]],
@@ -27,6 +27,6 @@ kernel void rms_norm(
     for (uint i = local; i < params.features; i += THREADS) {
         const uint at = token * params.features + i;
         const float v = element(i) * inverse * gain[i];
-        y[at] = params.add != 0 ? y[at] + v : v;
+        y[at] = X(params.add != 0 ? float(y[at]) + v : v);
     }
 }

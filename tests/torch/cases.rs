@@ -112,6 +112,15 @@ where
     Ok(vec![tensor::layer_norm(e, &x, &weight, &bias, 1e-5)?.into(), of.x.into(), of.weight.into(), of.bias.into()])
 }
 
+fn rms_norm<T: Float>(c: &mut Case) -> Result<Vec<Out>>
+where
+    Out: From<Tensor<T>>,
+{
+    let (x, gain, dy, e) = (c.floats::<T>("in0"), c.x(1), c.floats("dy"), &mut c.encoder);
+    let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
+    Ok(vec![transformer::rms_norm(e, &x, &gain, 1e-5)?.into(), of.x.into(), of.gain.into()])
+}
+
 fn matmul<T: Float>(c: &mut Case) -> Result<Vec<Out>>
 where
     Out: From<Tensor<T>>,
@@ -358,11 +367,7 @@ pub const CASES: &[(&str, Run)] = &[
         Ok(vec![tensor::cross_entropy(e, &x, &targets, options)?.into(), dx.into()])
     }),
     ("layer_norm", layer_norm::<f32>),
-    ("rms_norm", |c| {
-        let (x, gain, dy, e) = (c.x(0), c.x(1), c.dy(), &mut c.encoder);
-        let of = transformer::rms_norm_backward(e, &x, &gain, 1e-5, &dy)?;
-        Ok(vec![transformer::rms_norm(e, &x, &gain, 1e-5)?.into(), of.x.into(), of.gain.into()])
-    }),
+    ("rms_norm", rms_norm::<f32>),
     ("rotate", |c| {
         let (x, dy, e) = (c.x(0), c.dy(), &mut c.encoder);
         let frequencies: Vec<f32> = (0..4).map(|i| 10000f64.powf(-f64::from(i) / 4.0) as f32).collect();
@@ -575,6 +580,7 @@ pub const CASES: &[(&str, Run)] = &[
     }),
     ("softmax_f16", softmax::<f16>),
     ("layer_norm_f16", layer_norm::<f16>),
+    ("rms_norm_f16", rms_norm::<f16>),
     ("matmul_f16", matmul::<f16>),
     ("gelu_tanh_gate_f16", |c| one_input(c, bitnet::gelu_tanh_gate::<f16>, bitnet::gelu_tanh_gate_backward)),
     ("flash_attention_f16", flash_attention::<f16>),

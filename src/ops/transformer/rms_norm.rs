@@ -1,6 +1,7 @@
 //! RMSNorm without a quantiser after it, for what is not quantised: the head's input.
 
 use crate::{
+    element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, out::Out, tensor::Tensor},
     kernel::{
@@ -22,7 +23,7 @@ params! { struct Params { tokens: u32, features: u32, first: u32, add: u32, eps:
 static RMS_NORM: Kernel = Kernel::trusted(
     "rms_norm",
     Params::FIELDS,
-    &[read("x", F32), read("gain", F32), read_write("y", F32)],
+    &[read("x", Float("X")), read("gain", F32), read_write("y", Float("X"))],
     &[
         Source::wgsl(wgsl![
             REDUCE,
@@ -52,11 +53,11 @@ static RMS_NORM: Kernel = Kernel::trusted(
 
 pub(super) const KERNELS: &[&Kernel] = &[&RMS_NORM];
 
-/// Every row of `x` `[m, k]` as x / sqrt(mean(x²) + eps) · gain.
+/// Every row of `x` `[m, k]` (`f32` or `f16`) as x / sqrt(mean(x²) + eps) · gain, rounded once more for `f16`.
 ///
 /// # Errors
 /// As [`rms_norm_into`].
-pub fn rms_norm(encoder: &mut Encoder, x: &Tensor<f32>, gain: &Tensor<f32>, eps: f32) -> Result<Tensor<f32>> {
+pub fn rms_norm<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, gain: &Tensor<f32>, eps: f32) -> Result<Tensor<T>> {
     let y = Tensor::uninit(encoder.context(), x.shape())?;
     rms_norm_into(encoder, x, 0, gain, eps, &y)?;
     Ok(y)
@@ -66,13 +67,13 @@ pub fn rms_norm(encoder: &mut Encoder, x: &Tensor<f32>, gain: &Tensor<f32>, eps:
 ///
 /// # Errors
 /// [`Error::Shape`] if `gain` is not `[k]`, or the output has more rows than there are or other columns.
-pub fn rms_norm_into<'y>(
+pub fn rms_norm_into<'y, T: Float>(
     encoder: &mut Encoder,
-    x: &Tensor<f32>,
+    x: &Tensor<T>,
     first: usize,
     gain: &Tensor<f32>,
     eps: f32,
-    y: impl Into<Out<'y, f32>>,
+    y: impl Into<Out<'y, T>>,
 ) -> Result<()> {
     let (op, y) = ("rms_norm", y.into());
     let ((m, k), (tokens, columns)) = (x.shape().as_matrix(), y.tensor().shape().as_matrix());
@@ -87,13 +88,13 @@ pub fn rms_norm_into<'y>(
     encoder.dispatch(&RMS_NORM, &params, &[x, gain, y.tensor()], [tokens, 1, 1])
 }
 
-/// The gradients of [`rms_norm`], as they are made (`RmsNormGradients<Tensor<f32>>`), or where they go to (`RmsNormGradients<Out<f32>>`).
+/// The gradients of [`rms_norm`]: `RmsNormGradients<Tensor<T>, Tensor<f32>>` as they are made, or where they go to (`RmsNormGradients<Out<T>, Out<f32>>`).
 #[derive(Clone, Copy, Debug)]
-pub struct RmsNormGradients<T> {
+pub struct RmsNormGradients<X, W> {
     /// `[m, k]`
-    pub x: T,
+    pub x: X,
     /// `[k]`
-    pub gain: T,
+    pub gain: W,
 }
 
 /// The gradients of [`rms_norm`] of whole rows, where `dy` is that of its output: with n the normed row and g = dy·gain, dx = (g - n·mean(g·n)) /
@@ -101,13 +102,13 @@ pub struct RmsNormGradients<T> {
 ///
 /// # Errors
 /// As [`rms_norm_backward_into`].
-pub fn rms_norm_backward(
+pub fn rms_norm_backward<T: Float>(
     encoder: &mut Encoder,
-    x: &Tensor<f32>,
+    x: &Tensor<T>,
     gain: &Tensor<f32>,
     eps: f32,
-    dy: &Tensor<f32>,
-) -> Result<RmsNormGradients<Tensor<f32>>> {
+    dy: &Tensor<T>,
+) -> Result<RmsNormGradients<Tensor<T>, Tensor<f32>>> {
     let context = encoder.context();
     let made = RmsNormGradients { x: Tensor::uninit(context, x.shape())?, gain: Tensor::uninit(context, gain.shape())? };
     rms_norm_backward_into(encoder, x, gain, eps, dy, RmsNormGradients { x: (&made.x).into(), gain: (&made.gain).into() })?;
@@ -118,13 +119,13 @@ pub fn rms_norm_backward(
 ///
 /// # Errors
 /// [`Error::Shape`] if `gain` or its gradient is not `[k]`, or `dy` or the gradient of `x` has another shape than `x`.
-pub fn rms_norm_backward_into(
+pub fn rms_norm_backward_into<T: Float>(
     encoder: &mut Encoder,
-    x: &Tensor<f32>,
+    x: &Tensor<T>,
     gain: &Tensor<f32>,
     eps: f32,
-    dy: &Tensor<f32>,
-    gradients: RmsNormGradients<Out<'_, f32>>,
+    dy: &Tensor<T>,
+    gradients: RmsNormGradients<Out<'_, T>, Out<'_, f32>>,
 ) -> Result<()> {
     norm_rows_backward(encoder, "rms_norm_backward", x, gain, Norm { center: false, eps }, dy, gradients.x, gradients.gain)
 }
@@ -150,7 +151,7 @@ pub fn rms_norm_cpu(x: &[f32], gain: &[f32], eps: f32) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows, or `dy` has another length.
-pub fn rms_norm_backward_cpu(x: &[f32], gain: &[f32], eps: f32, dy: &[f32]) -> Result<RmsNormGradients<Vec<f32>>> {
+pub fn rms_norm_backward_cpu(x: &[f32], gain: &[f32], eps: f32, dy: &[f32]) -> Result<RmsNormGradients<Vec<f32>, Vec<f32>>> {
     let [x, gain, _] = Norm { center: false, eps }.backward_cpu(x, gain, dy)?;
     Ok(RmsNormGradients { x, gain })
 }

@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Case> {
 
 /// The gradients of an RMS norm.
 pub fn rms_cases() -> Vec<Case> {
-    all_shapes().map(|(mut rng, shape)| backward::<f32>(&mut rng, shape, false)).collect()
+    all_shapes().flat_map(|(mut rng, shape)| [backward::<f32>(&mut rng, shape, false), backward::<f16>(&mut rng, shape, false)]).collect()
 }
 
 /// A row as a norm sees it: mean, 1 / sqrt(variance + eps), and by how much they may miss. A sum of k numbers has `adds` roundings, a quotient 5 U; a
@@ -160,15 +160,13 @@ fn backward<X: Float>(rng: &mut StdRng, [m, k]: [usize; 2], center: bool) -> Cas
         }
     };
     let record = move |r: &mut Recorder| {
-        let weight = r.upload(&weight, [k])?;
+        let (weight, x, dy) = (r.upload(&weight, [k])?, r.upload(&x, [m, k])?, r.upload(&dy, [m, k])?);
         if center {
-            let (x, dy) = (r.upload(&x, [m, k])?, r.upload(&dy, [m, k])?);
             let all = tensor::layer_norm_backward(&mut r.encoder, &x, &weight, EPS, &dy)?;
             r.watch_all(&all.x);
             r.watch_all(&all.weight);
             r.watch_all(&all.bias);
         } else {
-            let (x, dy) = (r.upload(&numbers(&x), [m, k])?, r.upload(&numbers(&dy), [m, k])?);
             let all = transformer::rms_norm_backward(&mut r.encoder, &x, &weight, EPS, &dy)?;
             r.watch_all(&all.x);
             r.watch_all(&all.gain);

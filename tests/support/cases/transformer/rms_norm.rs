@@ -1,7 +1,7 @@
 //! `src/ops/transformer/rms_norm.rs`
 
-use crate::{Case, Data, activations, floats, random_shapes, rng, sums};
-use bitnet_wgpu::{Out, transformer};
+use crate::{Case, Data, Near, Recorder, activations, convert, floats, random_shapes, rng, sums};
+use bitnet_wgpu::{Element, Out, f16, transformer};
 use rand::{RngExt, rngs::StdRng};
 
 const EPS: f32 = 1e-5;
@@ -31,8 +31,31 @@ pub fn cases() -> Vec<Case> {
         let first = rng.random_range(0..=m);
         let tokens = rng.random_range(0..=m - first);
         cases.push(case(&mut rng, (m, k, first, tokens)));
+        cases.push(in_halves(&mut rng, (m, k, first, tokens)));
     }
+    cases.extend([in_halves(&mut rng(20), (9, 257, 2, 7)), in_halves(&mut rng(21), (3, 3087, 1, 2))]);
     cases
+}
+
+/// Alone, and added to something.
+fn in_halves(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
+    let [x, base] = [m, tokens].map(|rows| convert::<f16>(&floats(rng, rows * k, 3.0)));
+    let gain = floats(rng, k, 2.0);
+    let values: Vec<f32> = x.iter().map(|&v| v.into()).collect();
+    let normed = transformer::rms_norm_cpu(&values, &gain, EPS).unwrap()[first * k..][..tokens * k].to_vec();
+    let on_top = normed.iter().zip(&base).map(|(&v, &base)| Near::exactly(v).on_top_of(base)).collect();
+    let wanted: [Vec<Near>; 2] = [normed.into_iter().map(Near::exactly).collect(), on_top];
+    let check = move |got: &[Data], _| got.iter().zip(&wanted).try_for_each(|(got, near)| got.check_near(near.iter().copied()));
+    let record = move |r: &mut Recorder| {
+        let (x, gain, base) = (r.upload(&x, [m, k])?, r.upload(&gain, [k])?, r.upload(&base, [tokens, k])?);
+        let y = r.output::<f16>([tokens, k])?;
+        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, &y)?;
+        transformer::rms_norm_into(&mut r.encoder, &x, first, &gain, EPS, Out::add(&base))?;
+        r.watch_all(&y);
+        r.watch_all(&base);
+        Ok(())
+    };
+    Case::new(format!("rows {first}.. of {m} × {k}, {tokens}, in halves"), record, check).of(Element::F16)
 }
 
 fn case(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
