@@ -9,8 +9,9 @@ use faer::{
     Mat, MatRef, Side,
     prelude::{Solve, SolveLstsq},
 };
+use rand::rngs::StdRng;
 use std::time::Instant;
-use support::{Matrix, U, block_on, context, floats, hilbert, of_rank, rng, roundings};
+use support::{Matrix, U, assert_gradient, block_on, context, floats, hilbert, of_rank, rng, roundings};
 
 /// Runs an op on tensors of these numbers and waits for its results.
 fn run<T: Send>(given: &[(&[f32], Shape)], op: impl Fn(&mut Encoder, &[Tensor<f32>]) -> Result<Outcome<T>>) -> Result<T> {
@@ -343,4 +344,82 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(linear_algebra::least_squares_cpu(&[0.0; 2], &[0.0; 1], 1, 2), Err(Error::Invalid { .. })));
     assert!(matches!(linear_algebra::qr_cpu(&[0.0; 3], 2, 2), Err(Error::Length { .. })));
     assert!(matches!(linear_algebra::svd_cpu(&[0.0; 3], 2, 2), Err(Error::Length { .. })));
+}
+
+/// Twice the identity, and something.
+fn near_two(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
+    let noise = floats(rng, rows * columns, 0.3);
+    noise.iter().enumerate().map(|(at, v)| if at / columns == at % columns { v + 2.0 } else { *v }).collect()
+}
+
+/// Σ dy·y
+fn weighed(y: &Matrix, dy: &[f32]) -> f64 {
+    dy.iter().enumerate().map(|(at, dy)| y.at(at / y.columns, at % y.columns) * f64::from(*dy)).sum()
+}
+
+/// The gradients of the twins against finite differences of `faer`'s results.
+#[test]
+fn gradients_are_slopes() {
+    let of = |numbers: &[f64], rows: usize, columns: usize| Matrix::from_fn(rows, columns, |i, j| numbers[i * columns + j]);
+    let wide = |numbers: &[f32]| numbers.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+    let solved = |a: &Matrix, b: &Matrix| from_reference(reference(a).partial_piv_lu().solve(reference(b)).as_ref());
+    let mut rng = rng(80);
+
+    let (n, sides) = (4, 2);
+    let (a, b, dx) = (near_two(&mut rng, n, n), floats(&mut rng, n * sides, 1.0), floats(&mut rng, n * sides, 1.0));
+    let lower = |a: &[f64]| Matrix::from_fn(n, n, |i, j| if i < j { 0.0 } else { a[i * n + j] });
+    let x = solved(&of(&wide(&a), n, n), &of(&wide(&b), n, sides)).to_f32();
+    let made = linear_algebra::solve_backward_cpu(&a, &x, &dx, n).unwrap();
+    assert_gradient("solve, A", &a, &made.a, |a| weighed(&solved(&of(a, n, n), &of(&wide(&b), n, sides)), &dx));
+    assert_gradient("solve, b", &b, &made.b, |b| weighed(&solved(&of(&wide(&a), n, n), &of(b, n, sides)), &dx));
+    let x = solved(&lower(&wide(&a)), &of(&wide(&b), n, sides)).to_f32();
+    let made = linear_algebra::triangular_solve_backward_cpu(&a, &x, &dx, n, Triangle::LOWER).unwrap();
+    assert_gradient("triangular, A", &a, &made.a, |a| weighed(&solved(&lower(a), &of(&wide(&b), n, sides)), &dx));
+    assert_gradient("triangular, b", &b, &made.b, |b| weighed(&solved(&lower(&wide(&a)), &of(b, n, sides)), &dx));
+
+    let (m, n) = (6, 3);
+    let (a, b, dx) = (near_two(&mut rng, m, n), floats(&mut rng, m * sides, 1.0), floats(&mut rng, n * sides, 1.0));
+    let fitted = |a: &[f64], b: &[f64]| {
+        let turned = of(a, m, n).transposed();
+        solved(&turned.times(&of(a, m, n)), &turned.times(&of(b, m, sides)))
+    };
+    let x = fitted(&wide(&a), &wide(&b)).to_f32();
+    let made = linear_algebra::least_squares_backward_cpu(&a, &b, &x, &dx, m, n).unwrap();
+    assert_gradient("least squares, A", &a, &made.a, |a| weighed(&fitted(a, &wide(&b)), &dx));
+    assert_gradient("least squares, b", &b, &made.b, |b| weighed(&fitted(&wide(&a), b), &dx));
+
+    // Both triangles change together.
+    let (n, dl) = (4, floats(&mut rng, 16, 1.0));
+    let a = near_two(&mut rng, n, n);
+    let factor = |a: &[f64]| {
+        let symmetric = Matrix::from_fn(n, n, |i, j| 0.5 * (a[i * n + j] + a[j * n + i]));
+        from_reference(reference(&symmetric).llt(Side::Lower).unwrap().L())
+    };
+    let made = linear_algebra::cholesky_backward_cpu(&factor(&wide(&a)).to_f32(), &dl, n).unwrap();
+    assert_gradient("cholesky", &a, &made, |a| weighed(&factor(a), &dl));
+
+    for [m, n] in [[5, 3], [3, 3], [3, 5]] {
+        let (a, k) = (near_two(&mut rng, m, n), m.min(n));
+        let (dq, dr) = (floats(&mut rng, m * k, 1.0), floats(&mut rng, k * n, 1.0));
+        // With a positive diagonal.
+        let factors = |a: &[f64]| {
+            let made = reference(&of(a, m, n)).qr();
+            let (q, r) = (from_reference(made.compute_thin_Q().as_ref()), from_reference(made.thin_R()));
+            let sign = |i: usize| r.at(i, i).signum();
+            [Matrix::from_fn(m, k, |i, j| q.at(i, j) * sign(j)), Matrix::from_fn(k, n, |i, j| r.at(i, j) * sign(i))]
+        };
+        let [q, r] = factors(&wide(&a)).map(|factor| factor.to_f32());
+        let gradients = Qr { q: dq.clone(), r: dr.clone() };
+        let made = linear_algebra::qr_backward_cpu(&Qr { q, r }, &gradients, m, n).unwrap();
+        assert_gradient(&format!("qr, {m} × {n}"), &a, &made, |a| {
+            let [q, r] = factors(a);
+            weighed(&q, &dq) + weighed(&r, &dr)
+        });
+        let (made, ds) = (linear_algebra::svd_cpu(&a, m, n).unwrap(), floats(&mut rng, k, 1.0));
+        let gradients = Svd { u: vec![0.0; m * k], s: ds.clone(), vt: vec![0.0; k * n] };
+        let made = linear_algebra::svd_backward_cpu(&made, &gradients, m, n).unwrap();
+        assert_gradient(&format!("singular values, {m} × {n}"), &a, &made, |a| {
+            singular_values(&of(a, m, n)).iter().zip(&ds).map(|(s, ds)| s * f64::from(*ds)).sum()
+        });
+    }
 }
