@@ -7,6 +7,7 @@ use super::{
     cache::KernelCache,
     canary::Canary,
     capabilities::Capabilities,
+    capture::Captures,
     pipeline::Pipeline,
     pipelines::Pipelines,
     plan::Plan,
@@ -66,6 +67,7 @@ struct Shared {
     poll: PollThread,
     tracer: Arc<Tracer>,
     canary: OnceLock<Arc<Canary>>,
+    captures: OnceLock<Captures>,
 }
 
 impl Drop for Shared {
@@ -106,6 +108,7 @@ impl Context {
             poll,
             tracer,
             canary: OnceLock::new(),
+            captures: OnceLock::new(),
         };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
         let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
@@ -460,6 +463,11 @@ impl Context {
         submitted
     }
 
+    /// Has submissions captured from here on, which are counted from the next.
+    pub(super) fn capture(&self, captures: Captures) {
+        self.shared.captures.get_or_init(|| captures);
+    }
+
     /// Submits what `record` puts into a command encoder.
     pub(super) fn submit(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
         let device = &self.shared.device;
@@ -471,7 +479,11 @@ impl Context {
         span!("submit", label);
         let log = self.shared.tracer.log();
         let _call = self.shared.tracer.call("submit", label, None);
-        let submitted = guarded(device, || format!("`{label}`"), encode);
+        let captured = || match self.shared.captures.get() {
+            Some(captures) => captures.around(device, label, encode),
+            None => encode(),
+        };
+        let submitted = guarded(device, || format!("`{label}`"), captured);
         match (&submitted, log) {
             // So that a trace has the time when the host can know that it is done.
             (Ok(index), Some(log)) => self.watch(index.clone(), move |error| log.fail(error)),

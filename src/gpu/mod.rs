@@ -4,6 +4,7 @@ pub(crate) mod adapters;
 pub(crate) mod cache;
 pub(crate) mod canary;
 pub(crate) mod capabilities;
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod encoder;
 pub(crate) mod health;

@@ -4,6 +4,7 @@ use super::{
     adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, WANTED, environment, lacking, matrices},
     cache::KernelCache,
     capabilities::Capabilities,
+    capture::Captures,
     context::Context,
     probes,
 };
@@ -27,9 +28,13 @@ impl Context {
 
     /// Opens a device. One process may have several, of one adapter or of many; their tensors do not mix.
     ///
+    /// Where the environment has `BITNET_WGPU_CAPTURE=N`, a graphics debugger that is attached (Xcode; RenderDoc, in builds with debug assertions) captures
+    /// the N-th submission on the device, counted from 1; with `N:COUNT`, so many from it on, each by itself. The debugger is told by
+    /// wgpu's `start_graphics_debugger_capture`: let it have no other capture meanwhile. So with [`Context::from_wgpu`].
+    ///
     /// # Errors
     /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it; [`Error::NoDevice`]; [`Error::MissingFeature`]
-    /// (immediates), [`Error::Limit`].
+    /// (immediates), [`Error::Limit`]; [`Error::Invalid`] for another value of `BITNET_WGPU_CAPTURE`.
     pub async fn open(options: ContextOptions) -> Result<Self> {
         Self::open_listed(&Adapters::list(&options).await.take()?, &options).await
     }
@@ -156,7 +161,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
-    /// [`Context::device_needs`].
+    /// [`Context::device_needs`]. [`Error::Invalid`] as with [`Context::open`].
     pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
         Self::probed(adapter, device, queue, None, None).await
     }
@@ -172,6 +177,7 @@ impl Context {
         if let Some(error) = lacking(features, &limits) {
             return Err(error);
         }
+        let captures = Captures::asked()?;
         let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter));
         let context = Self::on(adapter, device, queue, capabilities.clone(), wait_limit, cache)?;
         let found = probes::probe(&context).await?;
@@ -179,6 +185,10 @@ impl Context {
         capabilities.fused_multiply_add = found.fused_multiply_add;
         capabilities.timestamps = found.clock_moves;
         log::info!("{:?} kernels on {capabilities:?}", context.language());
+        // What is counted is the app's work, not the probes'.
+        if let Some(captures) = captures {
+            context.capture(captures);
+        }
         Ok(context.with_capabilities(capabilities))
     }
 }

@@ -1,0 +1,91 @@
+//! Submissions that a graphics debugger captures, RenderDoc or Xcode. An environment variable says which; wgpu tells the debugger, if one is attached.
+
+use super::adapters::environment;
+use crate::error::{Error, Result};
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// `N` or `N:COUNT`: the N-th submission, counted from 1, or as many from it on.
+const VARIABLE: &str = "BITNET_WGPU_CAPTURE";
+
+/// A debugger is a process's, not a device's, and has one capture at a time.
+static CAPTURING: Mutex<()> = Mutex::new(());
+
+/// Which submissions of a device are captured.
+pub struct Captures {
+    /// By their numbers, from 0.
+    wanted: Range<u64>,
+    submitted: AtomicU64,
+}
+
+impl Captures {
+    /// What the environment asks for.
+    pub fn asked() -> Result<Option<Self>> {
+        let Some(value) = environment(VARIABLE) else { return Ok(None) };
+        match parse(&value) {
+            Some(wanted) => Ok(Some(Self { wanted, submitted: AtomicU64::new(0) })),
+            None => {
+                let what =
+                    format!("{VARIABLE} is {value:?}; it is N or N:COUNT: the number of a submission, from 1, and how many from it on");
+                Err(Error::Invalid { op: "capture", what })
+            }
+        }
+    }
+
+    /// Encodes and submits by `submit`, which is captured if it is its turn. What other threads do meanwhile is in the capture too.
+    pub fn around<R>(&self, device: &wgpu::Device, label: &str, submit: impl FnOnce() -> R) -> R {
+        let number = self.submitted.fetch_add(1, Ordering::Relaxed);
+        let _capture = self.wanted.contains(&number).then(|| {
+            log::info!("submission {}, `{label}`, is captured", number + 1);
+            Capture::begin(device)
+        });
+        submit()
+    }
+}
+
+fn parse(value: &str) -> Option<Range<u64>> {
+    let (number, count) = value.split_once(':').unwrap_or((value, "1"));
+    let (number, count) = (number.parse::<u64>().ok()?, count.parse::<u64>().ok()?);
+    let first = number.checked_sub(1)?;
+    Some(first..first.checked_add(count)?).filter(|wanted| !wanted.is_empty())
+}
+
+/// Ends when it is dropped, by a panic too.
+struct Capture<'a>(&'a wgpu::Device, #[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl<'a> Capture<'a> {
+    #[allow(unsafe_code)]
+    fn begin(device: &'a wgpu::Device) -> Self {
+        let only = CAPTURING.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the lock keeps off all other captures of this crate. Whoever sets the variable has none of their own, and trusts the debugger.
+        unsafe { device.start_graphics_debugger_capture() };
+        Self(device, only)
+    }
+}
+
+impl Drop for Capture<'_> {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: this has begun one.
+        unsafe { self.0.stop_graphics_debugger_capture() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_says_which_submissions() {
+        let asked = ["1", "7", "1:3", "12:4", "18446744073709551615"].map(parse);
+        assert_eq!(asked, [Some(0..1), Some(6..7), Some(0..3), Some(11..15), Some(u64::MAX - 1..u64::MAX)]);
+        for wrong in ["", "0", "0:2", "3:0", "1:", ":1", "-1", "1:2:3", "one", "1, 2", "18446744073709551615:2", "18446744073709551616"] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+}
