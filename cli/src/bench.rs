@@ -3,15 +3,14 @@
 use crate::{
     adapters,
     model::{self, ModelArgs, device, with_progress},
-    profile::Profile,
+    profile::{self, Profile},
     random::{RandomModel, Shape},
     say,
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element, Error, MemoryStats,
+    Element, MemoryStats,
     formats::ModelConfig,
-    measure::Roof,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
 };
 use clap::Args;
@@ -153,8 +152,8 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     };
     let contexts = args.model.contexts()?;
     let context = contexts.first();
-    if args.profile && contexts.len() > 1 {
-        bail!("--profile: kernels are timed on one GPU");
+    if args.profile {
+        profile::device(&contexts)?;
     }
     let longest = match &source {
         Source::Files(files) => files.config().context,
@@ -201,11 +200,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     for _ in 0..3 {
         time(&model, 512.min(limit.saturating_sub(8)), 8, cache)?;
     }
-    let roof = match context.map(|context| pollster::block_on(Roof::measure(context))).transpose() {
-        // It reads a tensor that is larger than caches, and may be larger than the limit.
-        Err(Error::MemoryLimit { .. }) => None,
-        roof => roof?,
-    };
+    let roof = context.map(profile::roof).transpose()?.flatten();
     if let Some(roof) = &roof {
         object["roof_bytes_per_second"] = roof.bytes_per_second.into();
     }
@@ -221,7 +216,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         let (seconds, rate) = (times[3], prompt as f64 / times[3]);
         show(format!("prefill {prompt:5}: {:8.1} ms, {rate:8.0} tokens per second", seconds * 1e3))?;
         prefills.push(json!({ "tokens": prompt, "seconds": seconds, "tokens_per_second": rate }));
-        if args.profile && context.is_some() {
+        if args.profile {
             show(Profile::of_prompt(&model, &prompt_of(&model, prompt), roof.as_ref())?.to_string())?;
         }
     }
@@ -273,7 +268,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         let rate = sequences as f64 / time_batch(&model, sequences, args.tokens, cache)?;
         show(format!("{sequences:5} sequences: {rate:8.1} tokens per second in all"))?;
         batches.push(json!({ "sequences": sequences, "tokens_per_second": rate }));
-        if args.profile && context.is_some() {
+        if args.profile {
             show(Profile::of_step(&model, sequences, 1, roof.as_ref())?.to_string())?;
         }
     }
@@ -281,9 +276,6 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         object["batches"] = batches.into();
     }
     if args.profile {
-        if context.is_none() {
-            bail!("--profile: kernels are timed on a GPU");
-        }
         // The first context that was timed, for its arrivals.
         let timed = decodes.first().map(|d| (d["context"].as_u64().unwrap_or(0) as usize, d["tokens_per_second"].as_f64().unwrap_or(0.0)));
         let (past, rate) = timed.context("--profile needs a context of --contexts that fits")?;

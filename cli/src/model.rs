@@ -145,9 +145,14 @@ impl ModelArgs {
     /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time. With `--offload auto`, it leaves room for such a
     /// session.
     pub fn load(&self, files: &ModelFiles, room: SessionOptions) -> Result<Model> {
-        let (contexts, offload) = (self.contexts()?, self.offload(room));
+        self.load_to(&self.contexts()?, files, room)
+    }
+
+    /// The same to these devices.
+    pub fn load_to(&self, contexts: &[Context], files: &ModelFiles, room: SessionOptions) -> Result<Model> {
+        let offload = self.offload(room);
         let load = |progress: &mut dyn FnMut(usize, usize)| {
-            Model::from_files(devices(&contexts), files, self.options().offload(offload).progress(progress))
+            Model::from_files(devices(contexts), files, self.options().offload(offload).progress(progress))
         };
         let model = with_progress("loading", load)?;
         note_placed(&model)?;

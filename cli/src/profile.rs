@@ -1,13 +1,59 @@
-//! A decoding step or a prompt, kernel by kernel, for `bitnet bench --profile`.
+//! A decoding step or a prompt, kernel by kernel, for `--profile` of `bitnet bench` and `bitnet run`.
 
-use anyhow::Result;
-use bitnet_wgpu::{Clock, Recording, measure::Roof, model::Model};
+use anyhow::{Result, bail};
+use bitnet_wgpu::{Clock, Context, Error, Recording, measure::Roof, model::Model};
 use pollster::block_on;
 use serde_json::{Value, json};
 use std::{
     fmt,
     time::{Duration, Instant},
 };
+
+/// The GPU whose kernels are timed, before a model is loaded to it.
+pub fn device(contexts: &[Context]) -> Result<&Context> {
+    match contexts {
+        [context] => Ok(context),
+        [] => bail!("--profile: kernels are timed on a GPU, and --gpu takes one"),
+        _ => bail!("--profile: kernels are timed on one GPU"),
+    }
+}
+
+/// What a device reads at most, where there is room to measure it.
+pub fn roof(context: &Context) -> Result<Option<Roof>> {
+    match block_on(Roof::measure(context)) {
+        // It reads a tensor that is larger than caches, and may be larger than the limit.
+        Err(Error::MemoryLimit { .. }) => Ok(None),
+        roof => Ok(Some(roof?)),
+    }
+}
+
+/// A text's prompt, and a step of its decoding.
+pub struct OfText {
+    roof: Option<Roof>,
+    prompt: Profile,
+    step: Profile,
+}
+
+impl OfText {
+    /// Of a prompt and so many tokens after it, which a model has just generated: all of the prompt in one piece, and the step in the middle of them.
+    pub fn new(model: &Model, context: &Context, prompt: &[u32], generated: usize) -> Result<Self> {
+        let (roof, middle) = (roof(context)?, prompt.len() + generated / 2);
+        let (prompt, past) = (Profile::of_prompt(model, prompt, roof.as_ref())?, middle.min(model.config().context - 1));
+        Ok(Self { step: Profile::of_step(model, 1, past, roof.as_ref())?, prompt, roof })
+    }
+
+    /// For `--json`.
+    pub fn object(&self) -> Value {
+        let roof = self.roof.map(|roof| roof.bytes_per_second);
+        json!({ "roof_bytes_per_second": roof, "prompt": self.prompt.object(), "step": self.step.object() })
+    }
+}
+
+impl fmt::Display for OfText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.prompt, self.step)
+    }
+}
 
 /// What was recorded of a model, in microseconds.
 pub struct Profile {
@@ -85,17 +131,29 @@ impl Profile {
         Ok(Self { what, clock, dispatches, gpu: us(gpu), host: hosts[4], kernels, roof: roof.map(|roof| roof.bytes_per_second) })
     }
 
-    /// Adds it to the object that `--json` prints.
+    /// Adds that of a step to the object that `--json` prints.
     pub fn put(&self, object: &mut Value) {
         object["dispatches_per_token"] = self.dispatches.into();
         object["gpu_us_per_token"] = self.gpu.into();
         object["host_us_per_token"] = self.host.into();
+        object["kernels"] = self.kernels();
+    }
+
+    /// An object of its own.
+    fn object(&self) -> Value {
+        json!({
+            "what": self.what, "clock": format!("{:?}", self.clock).to_lowercase(), "dispatches": self.dispatches,
+            "gpu_us": self.gpu, "host_us": self.host, "kernels": self.kernels(),
+        })
+    }
+
+    fn kernels(&self) -> Value {
         let kernel = |kernel: &Kernel| {
             let rate = kernel.rate();
             let share = rate.zip(self.roof).map(|(rate, roof)| rate / roof);
             json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us, "bytes": kernel.bytes, "bytes_per_second": rate, "share_of_roof": share })
         };
-        object["kernels"] = self.kernels.iter().map(kernel).collect();
+        self.kernels.iter().map(kernel).collect()
     }
 }
 

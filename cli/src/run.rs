@@ -3,7 +3,7 @@
 use crate::{
     generation::{self, GenerationArgs},
     model::{self, ChatArgs, ModelArgs},
-    note, say,
+    note, profile, say,
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
@@ -44,6 +44,9 @@ pub struct RunArgs {
     pub session: Option<PathBuf>,
     #[command(flatten)]
     pub generation: GenerationArgs,
+    /// After the text, time its prompt and a decoding step in the middle of it kernel by kernel, and what the host does for them
+    #[arg(long)]
+    pub profile: bool,
     #[command(flatten)]
     pub model: ModelArgs,
     /// Print one JSON object instead of the text
@@ -91,7 +94,9 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
         check_session(file)?;
     }
     let draft = args.generation.draft(&files, &args.model)?;
-    let model = args.model.load(&files, options.room(1, ids.len(), files.config().context)?)?;
+    let contexts = args.model.contexts()?;
+    let profiled = if args.profile { Some(profile::device(&contexts)?) } else { None };
+    let model = args.model.load_to(&contexts, &files, options.room(1, ids.len(), files.config().context)?)?;
     let options = args.generation.with_draft(options, draft, &model, &args.model)?;
     let (adapter, language) = model::device(&model)?;
     if !args.json {
@@ -117,7 +122,10 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
     let prefill = if args.session.is_none() { Some(rate(ids.len(), generated.prefill)) } else { None };
     let decode = rate(generated.ids.len().saturating_sub(1), generated.decode);
     let stop = generated.stop.map(|stop| format!("{stop:?}"));
-    if args.json {
+    let profile = || profiled.map(|context| profile::OfText::new(&model, context, &ids, generated.ids.len())).transpose();
+    // An error of it is told when all else is done.
+    let profile = if args.json {
+        let profile = profile();
         let object = serde_json::json!({
             "prompt_tokens": ids.len(),
             "ids": generated.ids,
@@ -129,8 +137,10 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
             "decode_tokens_per_second": decode,
             "adapter": adapter,
             "language": language,
+            "profile": profile.as_ref().ok().and_then(Option::as_ref).map(profile::OfText::object),
         });
         shown = say(format!("{object}\n"));
+        profile
     } else {
         shown = shown.and_then(|()| say("\n"));
         let stop = stop.map_or_else(String::new, |stop| format!(", ended by {stop}"));
@@ -140,10 +150,14 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
         });
         let (prompt, generated) = (ids.len(), generated.ids.len());
         note(format!("prompt: {prompt} tokens{prefill}; generated: {generated} tokens, {decode:.1} per second{drafts}{stop}"));
-    }
+        let profile = profile();
+        profile.iter().flatten().for_each(note);
+        profile
+    };
     if let Some(file) = &args.session {
         pollster::block_on(session.save(file))?;
     }
+    profile?;
     Ok(shown?)
 }
 

@@ -64,6 +64,37 @@ fn speculation_is_counted() {
     fails(&["run", TALES, "x", "--speculate", "no/such/model"], "no/such/model");
 }
 
+/// Of its prompt and of a step in the middle of the text: as tables beside the text, and in the object.
+#[test]
+fn a_texts_kernels_are_timed() {
+    let run = ["run", TALES, "--ids", "2046,7,9,12,5", "--gpu", "--greedy", "--max-tokens", "6", "--ignore-eos"];
+    let (plain, profiled) = (json(&run), json(&[&run[..], &["--profile"]].concat()));
+    assert!(plain["profile"].is_null() && plain["ids"] == profiled["ids"], "{plain} {profiled}");
+    let profile = &profiled["profile"];
+    let roof = profile["roof_bytes_per_second"].as_f64().unwrap();
+    for (what, named) in [("prompt", "a prompt of 5 tokens"), ("step", "a step of 1 after 8 tokens")] {
+        let of = &profile[what];
+        assert!(of["what"] == named && of["gpu_us"].as_f64().unwrap() > 0.0 && of["host_us"].as_f64().unwrap() > 0.0, "{of}");
+        let kernels = of["kernels"].as_array().unwrap();
+        let sum = |key: &str| kernels.iter().map(|kernel| kernel[key].as_f64().unwrap()).sum::<f64>();
+        // All dispatches are some kernel's. They read the weights of eight layers, two bits each.
+        assert!(sum("count") == of["dispatches"].as_f64().unwrap() && sum("bytes") > 5e6, "{of}");
+        for kernel in kernels.iter().filter(|kernel| kernel["share_of_roof"].is_number()) {
+            let rate = kernel["bytes"].as_f64().unwrap() / (1e-6 * kernel["us"].as_f64().unwrap());
+            assert!((kernel["share_of_roof"].as_f64().unwrap() * roof / rate - 1.0).abs() < 1e-9, "{kernel}");
+        }
+    }
+    let output = bitnet(&[&run[..], &["--profile"]].concat()).output().unwrap();
+    let (text, told) = (String::from_utf8(output.stdout.clone()).unwrap(), errors(&output));
+    assert_eq!(text.trim_end(), plain["text"].as_str().unwrap().trim_end());
+    for part in ["a prompt of 5 tokens, by the ", "a step of 1 after 8 tokens, by the ", "% of the roof  ", " dispatches on the GPU"] {
+        assert!(told.contains(part), "{part:?}: {told}");
+    }
+    fails(&["run", TALES, "x", "--cpu", "--profile"], "--profile: kernels are timed on a GPU");
+    fails(&["run", TALES, "x", "--adapter", "0", "--adapter", "0", "--profile"], "on one GPU");
+    fails(&["bench", TALES, "--cpu", "--profile"], "--profile: kernels are timed on a GPU");
+}
+
 #[test]
 fn layers_that_do_not_fit_stay_in_host_memory() {
     let run = |options: &[&str]| json(&[&["run", TALES, "Once upon a time", "--gpu", "--greedy", "--max-tokens", "4"], options].concat());
