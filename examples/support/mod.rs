@@ -1,6 +1,8 @@
 //! What the examples share: a device, random numbers, and how figures are printed.
 #![allow(dead_code, reason = "each example uses its part")]
 
+pub mod roofline;
+
 use bitnet_wgpu::{Context, PackedTernary, Result, Scales, bitnet, measure::Roof};
 use pollster::block_on;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
