@@ -68,6 +68,6 @@ fn done(recording: &Recording, profile: &Profile, tokens: usize) -> Vec<Point> {
 
 fn plot(context: &Context, points: &[Point]) -> bitnet_wgpu::Result<String> {
     let (roof, arithmetic) = (block_on(measure::Roof::measure(context))?, block_on(measure::arithmetic(context))?);
-    let title = format!("Kernels and the roofs of {}, by how many tokens they were for", context.capabilities().adapter);
+    let title = format!("{}: kernels, and for how many tokens", context.capabilities().adapter);
     Ok(roofline::svg(&title, roof.bytes_per_second, arithmetic, points))
 }
