@@ -161,7 +161,7 @@ fn assert_one_product(context: &Context, w: &PackedTernary, x: &[f32], m: usize)
     }
 }
 
-/// Ops of which more than a case is tried, and how many.
+/// Ops of which more than a case is tried, and how many. They add up numbers in an order that no size changes.
 const MORE: &[(&str, usize)] = &[
     ("tensor::sum", 4),
     ("tensor::max", 2),
@@ -286,8 +286,9 @@ fn assert_same_in_all_sizes(case: &Case, context: &Context, op: &str) -> Vec<&'s
         let got = outputs(&recorded);
         let checked = got.as_ref().map_err(String::clone).and_then(|got| case.check(got, Leeway::Device));
         assert_eq!(checked, Ok(()), "{op}, {}, size {n} of {all:?}", case.name);
-        // A GPU's compiler may fuse the multiply-adds of one text and not of another; where nothing is promised, bits are those of software adapters.
-        let promised = case.exact || context.capabilities().software;
+        // A GPU's compiler may fuse the multiply-adds of one text and not of another, and lavapipe's makes other powers; where nothing is promised, bits are
+        // those of software adapters, for the ops above.
+        let promised = case.exact || context.capabilities().software && MORE.iter().any(|(name, _)| *name == op);
         assert!(!promised || bytes(&got.unwrap()) == wanted, "{op}, {}: other bits in size {n} of {all:?}", case.name);
     }
     all.into_iter().filter(|(_, sizes)| !sizes.is_empty()).map(|(name, _)| name).collect()
