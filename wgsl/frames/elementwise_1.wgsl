@@ -13,10 +13,10 @@ fn elementwise_1(group: Group, ids: Ids) {
     let far = outputs(group, ids, 1u);
     let near_was = before(near);
     let far_was = before(far);
-    let near_a = operand(near, 0u, params.a_dims);
-    let far_a = operand(far, 0u, params.a_dims);
-    let a_near = given(0u, a_at(near_a), near_was);
-    let a_far = given(0u, a_at(far_a), far_was);
+    let near_in_a = operand(near, 0u, params.a_dims);
+    let far_in_a = operand(far, 0u, params.a_dims);
+    let a_near = given(0u, a_at(near_in_a), near_was);
+    let a_far = given(0u, a_at(far_in_a), far_was);
     store(near, near_was, made(a_near));
     store(far, far_was, made(a_far));
 }

@@ -16,14 +16,14 @@ fn elementwise_2(group: Group, ids: Ids) {
     let far = outputs(group, ids, 1u);
     let near_was = before(near);
     let far_was = before(far);
-    let near_a = operand(near, 0u, params.a_dims);
-    let far_a = operand(far, 0u, params.a_dims);
-    let near_b = operand(near, 1u, params.b_dims);
-    let far_b = operand(far, 1u, params.b_dims);
-    let a_near = given(0u, a_at(near_a), near_was);
-    let a_far = given(0u, a_at(far_a), far_was);
-    let b_near = given(1u, b_at(near_b), near_was);
-    let b_far = given(1u, b_at(far_b), far_was);
+    let near_in_a = operand(near, 0u, params.a_dims);
+    let far_in_a = operand(far, 0u, params.a_dims);
+    let near_in_b = operand(near, 1u, params.b_dims);
+    let far_in_b = operand(far, 1u, params.b_dims);
+    let a_near = given(0u, a_at(near_in_a), near_was);
+    let a_far = given(0u, a_at(far_in_a), far_was);
+    let b_near = given(1u, b_at(near_in_b), near_was);
+    let b_far = given(1u, b_at(far_in_b), far_was);
     store(near, near_was, made(a_near, b_near));
     store(far, far_was, made(a_far, b_far));
 }

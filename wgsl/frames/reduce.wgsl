@@ -12,7 +12,7 @@ struct Params {
 }
 var<immediate> params: Params;
 
-// The number `i` of an output, which begin at `row`.
+// Number `i` of an output whose numbers begin at `row`.
 fn nth(row: u32, i: u32, output: u32) -> Acc {
     var at = row + i * params.inner_step;
     if params.inner_count != params.count {

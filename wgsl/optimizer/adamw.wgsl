@@ -1,6 +1,5 @@
 // m = β1·m + (1 - β1)·g, v = β2·v + (1 - β2)·g², w = w·shrink - rate·m / (√v·root + ε): `shrink`, `rate` and `root` have weight decay and the
-// corrections of the first steps in them. One thread per four weights, which lie as far apart
-// as a workgroup has threads.
+// corrections of the first steps in them. One thread per four weights.
 struct Params { length: u32, shrink: f32, rate: f32, root: f32, beta1: f32, beta2: f32, eps: f32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> gradient: array<X>;
@@ -19,15 +18,12 @@ fn put(i: u32, g: f32, w: f32, old_mean: f32, old_square: f32) {
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn adamw(group: Group, ids: Ids) {
-    let all = flat_group(group) * TILE_X + ids.local + THREADS * vec4<u32>(0u, 1u, 2u, 3u);
-    let at = min(all, vec4<u32>(params.length - 1u));
-    // All are read before one is written, so that their loads wait together.
-    let g = vec4<f32>(f32(gradient[at.x]), f32(gradient[at.y]), f32(gradient[at.z]), f32(gradient[at.w]));
-    let w = vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
+    let mine = four(group, ids);
+    let at = mine.at;
     let m = vec4<f32>(mean[at.x], mean[at.y], mean[at.z], mean[at.w]);
     let v = vec4<f32>(square[at.x], square[at.y], square[at.z], square[at.w]);
-    put(all.x, g.x, w.x, m.x, v.x);
-    put(all.y, g.y, w.y, m.y, v.y);
-    put(all.z, g.z, w.z, m.z, v.z);
-    put(all.w, g.w, w.w, m.w, v.w);
+    put(mine.all.x, mine.gradient.x, mine.weight.x, m.x, v.x);
+    put(mine.all.y, mine.gradient.y, mine.weight.y, m.y, v.y);
+    put(mine.all.z, mine.gradient.z, mine.weight.z, m.z, v.z);
+    put(mine.all.w, mine.gradient.w, mine.weight.w, m.w, v.w);
 }

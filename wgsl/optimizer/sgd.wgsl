@@ -1,5 +1,4 @@
-// v = momentum·v + g, g being the gradient and decay·w; w -= rate·v, or rate·(g + momentum·v) with `nesterov`. One thread per four weights, which lie as far
-// apart as a workgroup has threads.
+// v = momentum·v + g, g being the gradient and decay·w; w -= rate·v, or rate·(g + momentum·v) with `nesterov`. One thread per four weights.
 struct Params { length: u32, rate: f32, momentum: f32, decay: f32, nesterov: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> gradient: array<X>;
@@ -17,14 +16,11 @@ fn put(i: u32, gradient: f32, w: f32, before: f32) {
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
 fn sgd(group: Group, ids: Ids) {
-    let all = flat_group(group) * TILE_X + ids.local + THREADS * vec4<u32>(0u, 1u, 2u, 3u);
-    let at = min(all, vec4<u32>(params.length - 1u));
-    // All are read before one is written, so that their loads wait together.
-    let g = vec4<f32>(f32(gradient[at.x]), f32(gradient[at.y]), f32(gradient[at.z]), f32(gradient[at.w]));
-    let w = vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
+    let mine = four(group, ids);
+    let at = mine.at;
     let v = vec4<f32>(velocity[at.x], velocity[at.y], velocity[at.z], velocity[at.w]);
-    put(all.x, g.x, w.x, v.x);
-    put(all.y, g.y, w.y, v.y);
-    put(all.z, g.z, w.z, v.z);
-    put(all.w, g.w, w.w, v.w);
+    put(mine.all.x, mine.gradient.x, mine.weight.x, v.x);
+    put(mine.all.y, mine.gradient.y, mine.weight.y, v.y);
+    put(mine.all.z, mine.gradient.z, mine.weight.z, v.z);
+    put(mine.all.w, mine.gradient.w, mine.weight.w, v.w);
 }

@@ -23,7 +23,7 @@ macro_rules! optimizer {
             <$params as $crate::kernel::params::Params>::FIELDS,
             &[read("gradient", Float("X")), read_write("weights", F32), $(read_write($state, F32)),+],
             &[
-                Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", $part]).workgroup_size([256, 1, 1]).tile([1024, 1, 1]),
+                Source::wgsl($crate::wgsl!["shared/ids", "shared/flat", "optimizer/four", $part]).workgroup_size([256, 1, 1]).tile([1024, 1, 1]),
                 Source::msl($crate::msl!["shared/prelude", $part]).workgroup_size([256, 1, 1]),
             ],
         )
