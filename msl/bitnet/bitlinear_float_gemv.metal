@@ -24,7 +24,7 @@ kernel void bitlinear_float_gemv(
     device const X4* a           [[buffer(1)]],
     device const uint* codes     [[buffer(2)]],
     device const float* w_scale  [[buffer(3)]],
-    device Y* y                  [[buffer(4)]],
+    device Y* y                  [[buffer(4)]] BIAS_ARGUMENT,
     uint3 group   [[threadgroup_position_in_grid]],
     uint lane     [[thread_index_in_simdgroup]],
     uint subgroup [[simdgroup_index_in_threadgroup]])
@@ -81,5 +81,6 @@ kernel void bitlinear_float_gemv(
     float all = 0.0f;
     for (uint i = 0; i < 32; ++i) all += of_lanes[(subgroup * SUMS + lane) * 33u + i];
     const uint at = token * params.n + row;
-    y[at] = Y(params.add != 0 ? float(y[at]) + all : all);
+    const float v = FINISHED(all, row);
+    y[at] = Y(params.add != 0 ? float(y[at]) + v : v);
 }

@@ -2,7 +2,7 @@
 // [rows, words] words of sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup of four SIMD-groups computes
 // 64 rows × TILE_Y tokens (16, 32 or 64), each SIMD-group a quarter of 32 rows and half the tokens. 64 elements of every row and token are in
 // threadgroup memory at a time as halves, in the half layout's order on both sides.
-// A part before brings `Params`, and what is done to a product before it is stored (product_plain.metal, product_finish.metal).
+// A part before brings `Params`, and what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 
 // The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.
 #define STRIDE 72

@@ -1,19 +1,9 @@
 // y[t, r] = (Σ_k xq[t, k]·Wq[r, k]) · w_scale[r] / x_scale[t], added to y if `add` is not 0; for few tokens t. codes is [rows, words] words of
 // sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup computes TILE_X rows of one token, a SIMD-group ROWS
 // rows: each lane takes every 32nd word of them and the activations that belong to it. dot_*.metal multiplies a word.
-// A part before brings `Params`, and what is done to a product before it is stored (product_plain.metal, product_finish.metal).
+// A part before brings `Params`, and what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 
 static_assert(ROWS == 8, "three exchanges leave each lane one of eight rows");
-
-// Two lanes whose numbers differ in the bit `mask` share 2·pairs rows: one keeps the even rows, the other the odd ones, and each gives the other the
-// rest. `exchange` is the function that moves a number between them.
-#define SHARE(pairs, mask, exchange) \
-    for (uint r = 0; r < pairs; ++r) { \
-        const Acc even = acc[2u * r]; \
-        const Acc odd = acc[2u * r + 1u]; \
-        const bool keeps_odd = (lane & mask) != 0u; \
-        acc[r] = (keeps_odd ? odd : even) + exchange(keeps_odd ? even : odd, ushort(mask)); \
-    }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void bitlinear_gemv(

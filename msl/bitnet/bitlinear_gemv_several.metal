@@ -2,21 +2,11 @@
 // sixteen codes, x [tokens, 2, words] vectors of four words, y [tokens, rows]. A threadgroup computes TILE_X rows of TILE_Y tokens, a SIMD-group
 // ROWS rows of all these tokens: each lane takes every 32nd word of them, once for all tokens, and the activations that belong to it. dot_*.metal
 // multiplies a word.
-// A part before brings `Params`, and what is done to a product before it is stored (product_plain.metal, product_finish.metal).
+// A part before brings `Params`, and what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 
 // A SIMD-group's sums: of row r and token t, number t·ROWS + r.
 #define SUMS (ROWS * TILE_Y)
 static_assert(SUMS == 16 || SUMS == 32, "exchanges leave each lane one sum");
-
-// Two lanes whose numbers differ in the bit `mask` share 2·pairs sums: one keeps the even ones, the other the odd ones, and each gives the other the
-// rest. `exchange` is the function that moves a number between them.
-#define SHARE(pairs, mask, exchange) \
-    for (uint s = 0; s < pairs; ++s) { \
-        const Acc even = acc[2u * s]; \
-        const Acc odd = acc[2u * s + 1u]; \
-        const bool keeps_odd = (lane & mask) != 0u; \
-        acc[s] = (keeps_odd ? odd : even) + exchange(keeps_odd ? even : odd, ushort(mask)); \
-    }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void bitlinear_gemv_several(

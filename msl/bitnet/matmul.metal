@@ -28,7 +28,7 @@ kernel void matmul(
     device const X* a            [[buffer(1)]],
     device const uint* codes     [[buffer(2)]],
     device const float* w_scale  [[buffer(3)]],
-    device Y* y                  [[buffer(4)]],
+    device Y* y                  [[buffer(4)]] BIAS_ARGUMENT,
     uint3 group   [[threadgroup_position_in_grid]],
     uint local    [[thread_index_in_threadgroup]],
     uint lane     [[thread_index_in_simdgroup]],
@@ -52,5 +52,5 @@ kernel void matmul(
     right.words = params.words;
     right.groups = params.groups;
     right.group_words = params.group_words;
-    multiply<float>(params, left, right, y, a_tile, b_tile, block, group, local, lane, subgroup);
+    multiply<float>(params, left, right, y BIAS_GIVEN, a_tile, b_tile, block, group, local, lane, subgroup);
 }

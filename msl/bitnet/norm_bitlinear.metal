@@ -10,16 +10,6 @@ static inline uint magnitude(float4 v) {
     return max(max(bits.x, bits.y), max(bits.z, bits.w));
 }
 
-// Two lanes whose numbers differ in the bit `mask` share 2·pairs rows: one keeps the even rows, the other the odd ones, and each gives the other the
-// rest. `exchange` is the function that moves a number between them.
-#define SHARE(pairs, mask, exchange) \
-    for (uint r = 0; r < pairs; ++r) { \
-        const Acc even = acc[2u * r]; \
-        const Acc odd = acc[2u * r + 1u]; \
-        const bool keeps_odd = (lane & mask) != 0u; \
-        acc[r] = (keeps_odd ? odd : even) + exchange(keeps_odd ? even : odd, ushort(mask)); \
-    }
-
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void norm_bitlinear(
     constant Params& params      [[buffer(0)]],

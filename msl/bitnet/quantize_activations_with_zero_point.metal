@@ -16,7 +16,9 @@ struct Affine {
         scales[row] = grid.x;
         zero_points[row] = int(grid.y);
     }
-    int code(float v, float2 grid) const { return int(clamp(rint(v * grid.x) + grid.y, -128.0f, 127.0f)); }
+    // Nothing is random.
+    uint4 noise(uint) const { return uint4(0u); }
+    int code(float v, float2 grid, uint) const { return int(clamp(rint(v * grid.x) + grid.y, -128.0f, 127.0f)); }
 };
 
 [[max_total_threads_per_threadgroup(THREADS)]]

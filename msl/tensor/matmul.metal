@@ -9,7 +9,7 @@ kernel void matmul(
     constant Params& params  [[buffer(0)]],
     device const X* a        [[buffer(1)]],
     device const X* b        [[buffer(2)]],
-    device Y* y              [[buffer(3)]],
+    device Y* y              [[buffer(3)]] BIAS_ARGUMENT,
     uint3 group   [[threadgroup_position_in_grid]],
     uint local    [[thread_index_in_threadgroup]],
     uint lane     [[thread_index_in_simdgroup]],
@@ -29,5 +29,5 @@ kernel void matmul(
     right.lines = right.along_k ? params.n : params.k;
     right.length = right.along_k ? params.k : params.n;
     right.start = group.z * params.b_batch;
-    multiply<X>(params, left, right, y, a_tile, b_tile, block, group, local, lane, subgroup);
+    multiply<X>(params, left, right, y BIAS_GIVEN, a_tile, b_tile, block, group, local, lane, subgroup);
 }

@@ -7,7 +7,7 @@ kernel void matmul_gemv(
     constant Params& params  [[buffer(0)]],
     device const X* a        [[buffer(1)]],
     device const X* b        [[buffer(2)]],
-    device Y* y              [[buffer(3)]],
+    device Y* y              [[buffer(3)]] BIAS_ARGUMENT,
     uint3 group   [[threadgroup_position_in_grid]],
     uint lane     [[thread_index_in_simdgroup]],
     uint subgroup [[simdgroup_index_in_threadgroup]])
@@ -33,5 +33,6 @@ kernel void matmul_gemv(
     const uint row = row0 + lane;
     if (lane >= TILE_Y || row >= params.m || column >= params.n) return;
     const uint at = (group.z * params.m + row) * params.n + column;
-    y[at] = Y(params.add != 0 ? float(y[at]) + own : own);
+    const float v = FINISHED(own, column);
+    y[at] = Y(params.add != 0 ? float(y[at]) + v : v);
 }

@@ -11,7 +11,7 @@ kernel void matmul_gemv_columns(
     constant Params& params  [[buffer(0)]],
     device const X* a        [[buffer(1)]],
     device const X* b        [[buffer(2)]],
-    device Y* y              [[buffer(3)]],
+    device Y* y              [[buffer(3)]] BIAS_ARGUMENT,
     uint3 group [[threadgroup_position_in_grid]],
     uint local  [[thread_index_in_threadgroup]])
 {
@@ -41,7 +41,8 @@ kernel void matmul_gemv_columns(
         for (uint i = 0; i < 4; ++i) {
             if (column + i >= params.n) continue;
             const uint at = (group.z * params.m + row) * params.n + column + i;
-            y[at] = Y(params.add != 0 ? float(y[at]) + own[i] : own[i]);
+            const float v = FINISHED(own[i], column + i);
+            y[at] = Y(params.add != 0 ? float(y[at]) + v : v);
         }
     }
 }

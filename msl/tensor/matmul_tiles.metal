@@ -10,7 +10,7 @@
 // Makes the tile of a threadgroup, with tiles of T.
 template <typename T, typename Problem, typename Right>
 static inline void multiply(
-    constant Problem& params, Floats left, Right right, device Y* y,
+    constant Problem& params, Floats left, Right right, device Y* y BIAS_PARAMETER,
     threadgroup T* a_tile, threadgroup T* b_tile, threadgroup float* block,
     uint3 group, uint local, uint lane, uint subgroup)
 {
@@ -63,7 +63,7 @@ static inline void multiply(
                 const uint row = row0 + row_part + 8 * j + e / 8u;
                 const uint column = column0 + column_part + 8 * i + e % 8u;
                 if (row < params.m && column < params.n) {
-                    const float v = block[subgroup * 64u + e];
+                    const float v = FINISHED(block[subgroup * 64u + e], column);
                     const uint at = (group.z * params.m + row) * params.n + column;
                     y[at] = Y(params.add != 0 ? float(y[at]) + v : v);
                 }

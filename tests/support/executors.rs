@@ -97,7 +97,7 @@ impl Executor {
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
                 vulkan && features.contains(wgpu::Features::PASSTHROUGH_SHADERS)
             }
-            Self::Host(Text::Metal) if matches!(op.by, By::Wgsl | By::WgslAndTwin) => false,
+            Self::Host(Text::Metal) if op.by.is_wgsl_only() => false,
             Self::Host(_) => op.by != By::Device && cfg!(target_os = "linux"),
         }
     }

@@ -14,8 +14,8 @@ use crate::{
     },
     msl,
     ops::tensor::{
-        epilogue::Epilogue,
-        matmul_kernels::{Forms, Product, STORE, large_tile, metal_tile, metal_tile_of_quads, tile},
+        epilogue::{Epilogue, Filling, STORE, finished},
+        matmul_kernels::{Forms, Product, large_tile, metal_tile, metal_tile_of_quads, tile},
     },
     params,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary},
@@ -69,27 +69,26 @@ macro_rules! gemv_of {
 
 /// A SIMD-group makes so many rows of `tokens`; a turn takes a word of each.
 const fn metal(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_float_gemv"];
+    const PARTS: &[Part] = msl!["shared/prelude", "bitnet/bitlinear_float_word", HOLE, "bitnet/bitlinear_float_gemv"];
     let (products, bytes) = (16 * rows * tokens, 8 * rows + 64 * tokens);
     let source = Source::msl(PARTS).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).constants(constants);
     source.work(Work::new(products, "products", bytes, 2 * products)).workgroup_bytes(2 * rows * tokens * 33 * 4)
 }
 
 /// With an epilogue, whose bias is bound in the fifth place.
-const FINISH: &[Part] =
-    wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "bitnet/ternary_bias", "tensor/activated", "tensor/matmul_finish"];
+const FINISH: Filling = finished!("X", 4, 5, wgsl ["tensor/matmul_finish"], msl []);
 
 const BINDINGS: &[Binding] =
     &[read("a", Float("X")), read("codes", U32), read("w_scale", F32), read_write("y", Float("Y")), read("bias", Float("X"))];
 
-/// Both forms of one declaration: products as they are, and with an epilogue. Metal texts, which come after the WGSL, are of products as they are.
+/// Both forms of one declaration: products as they are, and with an epilogue.
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
     let plain = Kernel::trusted(names[0], Params::FIELDS, BINDINGS.split_at(4).0, sources);
-    let finish = Kernel::trusted(names[1], Params::FIELDS, BINDINGS, sources.split_at(1).0);
-    [plain.entry(entry).fill(STORE), finish.entry(entry).fill(FINISH)]
+    let finish = Kernel::trusted(names[1], Params::FIELDS, BINDINGS, sources);
+    [STORE.fill(plain.entry(entry)), FINISH.fill(finish.entry(entry))]
 }
 
-const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "tensor/matmul_tiles", "bitnet/matmul"];
+const METAL_TILE: &[Part] = msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "bitnet/matmul"];
 
 static MATMUL_TERNARY: Forms = forms(
     ["matmul_ternary", "matmul_ternary_finish"],

@@ -14,11 +14,12 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{HOLE, Part, Source},
+        source::{HOLE, Source},
     },
+    msl,
     ops::tensor::{
-        epilogue::Epilogue,
-        matmul_kernels::{Forms, STORE, tile},
+        epilogue::{Epilogue, Filling, STORE, finished},
+        matmul_kernels::{Forms, metal_tile, tile},
     },
     params,
     weights::int::{matrix::IntMatrix, packed::PackedInt},
@@ -41,13 +42,14 @@ static MATMUL_INT: Forms = {
         read_write("y", Float("Y")),
         read("bias", Float("X")),
     ];
-    const SOURCES: &[Source] =
-        &[tile(wgsl!["shared/ids", "bitnet/matmul_int", "tensor/matmul_a", "tensor/matmul_block", HOLE, "tensor/matmul"])];
-    const FINISH: &[Part] = wgsl!["shared/exp", "shared/sigmoid", "shared/normal", BIAS, "tensor/activated", "tensor/matmul_finish"];
-    const BIAS: Part = Part::new("bias", "@group(0) @binding(5) var<storage, read> bias: array<X>;\n");
+    const SOURCES: &[Source] = &[
+        tile(wgsl!["shared/ids", "bitnet/matmul_int", "tensor/matmul_a", "tensor/matmul_block", HOLE, "tensor/matmul"]),
+        metal_tile(msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "bitnet/int/matmul"]),
+    ];
+    const FINISH: Filling = finished!("X", 5, 6, wgsl ["tensor/matmul_finish"], msl []);
     let plain = Kernel::trusted("matmul_int", Params::FIELDS, BINDINGS.split_at(5).0, SOURCES);
     let finish = Kernel::trusted("matmul_int_finish", Params::FIELDS, BINDINGS, SOURCES);
-    [plain.entry("matmul").fill(STORE), finish.entry("matmul").fill(FINISH)]
+    [STORE.fill(plain.entry("matmul")), FINISH.fill(finish.entry("matmul"))]
 };
 
 pub(super) const KERNELS: &[&Kernel] = &[&MATMUL_INT[0], &MATMUL_INT[1]];

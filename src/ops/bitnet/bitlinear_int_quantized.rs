@@ -4,7 +4,7 @@
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
-    bitlinear_kernels::{Product, product_parts},
+    bitlinear_kernels::{PRODUCT_PLAIN, Product},
 };
 use crate::{
     element::Float,
@@ -20,7 +20,11 @@ use crate::{
         params::Params as _,
         source::{EXACT, HOLE, Part, Source, Work},
     },
-    ops::tensor::{epilogue::Epilogue, matmul_kernels::Forms},
+    msl,
+    ops::tensor::{
+        epilogue::{Epilogue, Filling, finished},
+        matmul_kernels::Forms,
+    },
     params,
     weights::int::{affine::Affine, bits::Bits, matrix::IntMatrix, packed::PackedInt},
     wgsl,
@@ -47,20 +51,28 @@ const BINDINGS: &[Binding] = &[
     read("bias", Float("Y")),
 ];
 const PARTS: &[Part] = wgsl!["shared/ids", EXACT, HOLE, "bitnet/bitlinear_int_quantized"];
+const METAL: &[Part] = msl!["shared/prelude", "shared/exact", HOLE, "bitnet/bitlinear_int_quantized"];
 
 const fn forms(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
-    const PRODUCT: Product = Product { params: [Params::FIELDS; 2], bindings: BINDINGS, parts: product_parts!(6) };
+    const FINISH: Filling = finished!("Y", 6, 7, wgsl ["bitnet/product_finish"], msl []);
+    const PRODUCT: Product = Product { params: [Params::FIELDS; 2], bindings: BINDINGS, fillings: [PRODUCT_PLAIN, FINISH] };
     PRODUCT.forms(names, "bitlinear_int_quantized", sources)
 }
 
 /// 64 rows of `tokens` tokens; a turn is 32 columns of a row.
-const fn source(tokens: u32, workgroup_bytes: u32) -> Source {
-    let source = Source::wgsl(PARTS).tile([64, tokens, 1]).constants(&[("UNITS", 4)]).workgroup_bytes(workgroup_bytes);
+const fn source(source: Source, tokens: u32, workgroup_bytes: u32) -> Source {
+    let source = source.tile([64, tokens, 1]).constants(&[("UNITS", 4)]).workgroup_bytes(workgroup_bytes);
     source.work(Work::new(32 * tokens, "weights", 0, 64 * tokens))
 }
 
-static ONE: Forms = forms(["bitlinear_int_quantized", "bitlinear_int_quantized_finish"], &[source(1, 8592)]);
-static SEVERAL: Forms = forms(["bitlinear_int_quantized_several", "bitlinear_int_quantized_several_finish"], &[source(8, 9600)]);
+static ONE: Forms = forms(
+    ["bitlinear_int_quantized", "bitlinear_int_quantized_finish"],
+    &[source(Source::wgsl(PARTS), 1, 8592), source(Source::msl(METAL), 1, 8976)],
+);
+static SEVERAL: Forms = forms(
+    ["bitlinear_int_quantized_several", "bitlinear_int_quantized_several_finish"],
+    &[source(Source::wgsl(PARTS), 8, 9600), source(Source::msl(METAL), 8, 12_672)],
+);
 
 pub(super) const KERNELS: &[&Kernel] = &[&ONE[0], &ONE[1], &SEVERAL[0], &SEVERAL[1]];
 

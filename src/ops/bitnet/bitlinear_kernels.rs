@@ -9,7 +9,10 @@ use crate::{
         source::{EXACT, EXACT_GLSL, HOLE, Part, REDUCE, Source, Work, glsl, spirv},
     },
     msl,
-    ops::tensor::matmul_kernels::{Forms, UNIT_8, UNIT_16},
+    ops::tensor::{
+        epilogue::{Filling, finished},
+        matmul_kernels::{Forms, UNIT_8, UNIT_16},
+    },
     params, wgsl,
 };
 
@@ -89,35 +92,21 @@ const BINDINGS: &[Binding] = &[
     read("bias", Float("Y")),
 ];
 
-/// What fills the hole of a product, in WGSL: as it is, and with a bias, bound in a place, and an activation. A part of each may come before.
-macro_rules! product_parts {
-    ($binding:literal $(, $plain:ident, $finish:ident)?) => {{
-        const BIAS: Part = Part::new("bias", concat!("@group(0) @binding(", $binding, ") var<storage, read> bias: array<Y>;\n"));
-        const PARTS: [&[Part]; 2] = [
-            wgsl![$($plain,)? "bitnet/product_plain"],
-            wgsl![$($finish,)? BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"],
-        ];
-        PARTS
-    }};
-}
-pub(super) use product_parts;
-
 /// What the two forms of a product are declared by: as it is, and finished by a bias, which is the last binding, and an activation.
 pub(super) struct Product {
     pub params: [Fields; 2],
     pub bindings: &'static [Binding],
-    /// [`product_parts`]
-    pub parts: [&'static [Part]; 2],
+    pub fillings: [Filling; 2],
 }
 
 impl Product {
     const fn plain(&self, name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
         let bindings = self.bindings.split_at(self.bindings.len() - 1).0;
-        Kernel::trusted(name, self.params[0], bindings, sources).entry(entry).fill(self.parts[0]).fill_msl(PLAIN_MSL)
+        self.fillings[0].fill(Kernel::trusted(name, self.params[0], bindings, sources).entry(entry))
     }
 
     const fn finish(&self, name: &'static str, entry: &'static str, sources: &'static [Source]) -> Kernel {
-        Kernel::trusted(name, self.params[1], self.bindings, sources).entry(entry).fill(self.parts[1]).fill_msl(FINISH_MSL)
+        self.fillings[1].fill(Kernel::trusted(name, self.params[1], self.bindings, sources).entry(entry))
     }
 
     pub const fn forms(&self, names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
@@ -125,15 +114,20 @@ impl Product {
     }
 }
 
-const PLAIN_MSL: &[Part] = msl!["bitnet/product_plain"];
-const FINISH_MSL: &[Part] = msl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", "bitnet/product_finish"];
+/// Products of integers as they are, whose kernels bring their parameters.
+pub(super) const PRODUCT_PLAIN: Filling = Filling { wgsl: wgsl!["bitnet/product_plain"], msl: msl!["tensor/product_plain"] };
 
 /// Weights with a scale a row.
-const PRODUCT: Product =
-    Product { params: [Params::FIELDS, FinishParams::FIELDS], bindings: BINDINGS, parts: product_parts!(6, PLAIN_PARAMS, FINISH_PARAMS) };
-const PLAIN_PARAMS: Part = Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32 }\n");
-const FINISH_PARAMS: Part =
-    Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32, biased: u32, activation: u32 }\n");
+const PRODUCT: Product = {
+    const PARAMS: Part = Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32 }\n");
+    const MSL_PARAMS: Part = Part::new("Params", "struct Params { uint rows, tokens, words, add; };\n");
+    const FINISH_PARAMS: Part =
+        Part::new("Params", "struct Params { rows: u32, tokens: u32, words: u32, add: u32, biased: u32, activation: u32 }\n");
+    const MSL_FINISH_PARAMS: Part = Part::new("Params", "struct Params { uint rows, tokens, words, add, biased, activation; };\n");
+    const PLAIN: Filling = Filling { wgsl: wgsl![PARAMS, "bitnet/product_plain"], msl: msl![MSL_PARAMS, "tensor/product_plain"] };
+    const FINISH: Filling = finished!("Y", 6, 7, wgsl [FINISH_PARAMS, "bitnet/product_finish"], msl [MSL_FINISH_PARAMS]);
+    Product { params: [Params::FIELDS, FinishParams::FIELDS], bindings: BINDINGS, fillings: [PLAIN, FINISH] }
+};
 
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {
     PRODUCT.forms(names, entry, sources)
@@ -180,8 +174,14 @@ pub static GEMV_HALF: Forms = forms(
     "bitlinear_gemv",
     &[
         gemv(Source::wgsl(GEMV_HALF_PARTS), 64, 8, 8 * 16, 64).constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)]).workgroup_bytes(320),
-        gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
-            .constants(&[("ROWS", 8)]),
+        gemv(
+            Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "shared/share_sums", HOLE, "bitnet/bitlinear_gemv"]),
+            64,
+            8,
+            8 * 16,
+            64,
+        )
+        .constants(&[("ROWS", 8)]),
     ],
 );
 
@@ -193,8 +193,14 @@ pub static GEMV_BIASED: Forms = forms(
         gemv(Source::wgsl(wgsl![REDUCE, EXACT, "bitnet/dot_biased", "bitnet/row_sums", HOLE, "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
             .constants(&[("ROWS", 8), ("TURNS", 1), ("SPLIT", 1)])
             .workgroup_bytes(320),
-        gemv(Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", HOLE, "bitnet/bitlinear_gemv"]), 64, 8, 8 * 16, 64)
-            .constants(&[("ROWS", 8)]),
+        gemv(
+            Source::msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "shared/share_sums", HOLE, "bitnet/bitlinear_gemv"]),
+            64,
+            8,
+            8 * 16,
+            64,
+        )
+        .constants(&[("ROWS", 8)]),
     ],
 );
 
@@ -209,7 +215,7 @@ const fn several(parts: &'static [Part], threads: u32, tokens: u32, [turns, word
         .work(Work::new(products, "products", turns * words * (16 + 16 * tokens), 2 * products))
 }
 
-/// In Metal 64 threads, of which 32 lanes make `rows` rows of `tokens` tokens; a turn of the loop is a word of each.
+/// In Metal 64 threads, of which 32 lanes make `rows` rows of `tokens` tokens; a turn of the loop is a word of each, activations in halves.
 const fn several_msl(parts: &'static [Part], rows: u32, tokens: u32) -> Source {
     let products = 16 * rows * tokens;
     Source::msl(parts).workgroup_size([64, 1, 1]).tile([2 * rows, tokens, 1]).work(Work::new(
@@ -226,7 +232,8 @@ const fn several_kernel(names: [&'static str; 2], sources: &'static [Source]) ->
 
 const SEVERAL_INT8: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_gemv_several"];
 const SEVERAL_HALF: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv_several"];
-const SEVERAL_HALF_MSL: &[Part] = msl!["shared/prelude", "shared/exact", "bitnet/dot_half", HOLE, "bitnet/bitlinear_gemv_several"];
+const SEVERAL_HALF_MSL: &[Part] =
+    msl!["shared/prelude", "shared/exact", "bitnet/dot_half", "shared/share_sums", HOLE, "bitnet/bitlinear_gemv_several"];
 
 /// Two tokens at a time; two teams share four rows.
 pub static GEMV_INT8_2: Forms =
@@ -276,8 +283,12 @@ pub static GEMV_BIASED_4: Forms = several_kernel(
     &[
         several(wgsl![REDUCE, EXACT, "bitnet/dot_biased", HOLE, "bitnet/bitlinear_gemv_several"], 64, 4, [1, 1, 1])
             .constants(&[("TURNS", 1), ("SPLIT", 1)]),
-        several_msl(msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", HOLE, "bitnet/bitlinear_gemv_several"], 8, 4)
-            .constants(&[("ROWS", 8)]),
+        several_msl(
+            msl!["shared/prelude", "shared/exact", "bitnet/dot_biased", "shared/share_sums", HOLE, "bitnet/bitlinear_gemv_several"],
+            8,
+            4,
+        )
+        .constants(&[("ROWS", 8)]),
     ],
 );
 
@@ -466,11 +477,19 @@ const fn grouped(names: [&'static str; 2], sources: &'static [Source]) -> Forms 
         read_write("y", Float("Y")),
         read("bias", Float("Y")),
     ];
-    const PRODUCT: Product = Product { params: [GroupedParams::FIELDS; 2], bindings: BINDINGS, parts: product_parts!(5) };
+    const FINISH: Filling = finished!("Y", 5, 6, wgsl ["bitnet/product_finish"], msl []);
+    const PRODUCT: Product = Product { params: [GroupedParams::FIELDS; 2], bindings: BINDINGS, fillings: [PRODUCT_PLAIN, FINISH] };
     PRODUCT.forms(names, "bitlinear_grouped", sources)
 }
 
 const GROUPED_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_grouped"];
+
+/// In Metal, a SIMD-group makes eight rows of a token, or four of four; a turn is a word of each.
+const fn grouped_msl(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
+    const PARTS: &[Part] =
+        msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_float_word", "shared/share_sums", HOLE, "bitnet/bitlinear_grouped"];
+    several_msl(PARTS, rows, tokens).constants(constants)
+}
 
 /// A turn is a word of a row, for `tokens` tokens.
 const fn grouped_source(tokens: u32) -> Source {
@@ -483,7 +502,7 @@ const fn grouped_source(tokens: u32) -> Source {
 }
 
 /// Scales by groups of columns.
-pub static GROUPED: Forms = grouped(names!("bitlinear_grouped"), &[grouped_source(1)]);
+pub static GROUPED: Forms = grouped(names!("bitlinear_grouped"), &[grouped_source(1), grouped_msl(8, 1, &[("ROWS", 8)])]);
 
 /// Four tokens at a time.
-pub static GROUPED_SEVERAL: Forms = grouped(names!("bitlinear_grouped_several"), &[grouped_source(4)]);
+pub static GROUPED_SEVERAL: Forms = grouped(names!("bitlinear_grouped_several"), &[grouped_source(4), grouped_msl(4, 4, &[("ROWS", 4)])]);

@@ -4,6 +4,7 @@
 use super::{
     int8::{HostInt8, QuantizedInt8, Scaled, word_extent, word_lanes},
     quantize_activations::{absmax_scale, largest_magnitude},
+    row_quantizer::shared_rows,
 };
 use crate::{
     element::Float,
@@ -12,38 +13,31 @@ use crate::{
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
-        params::Params as _,
-        source::{EXACT, Source, Work},
+        source::Work,
     },
-    ops::{philox::word, reduce::by_rows},
-    params, wgsl,
+    ops::philox::word,
+    params,
 };
 
 params! { struct Params { rows: u32, columns: u32, lanes: u32, seed_low: u32, seed_high: u32 } }
 
-static QUANTIZE_GRADIENTS: Kernel = Kernel::trusted(
+static QUANTIZE_GRADIENTS: Kernel = shared_rows!(
     "quantize_gradients",
-    Params::FIELDS,
+    Params,
     &[read("x", Float("X")), read_write("codes", U32), read_write("scales", F32)],
     // A word of the tree and two of the grid for each thread.
-    &[by_rows(
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/flat",
-            EXACT,
-            "shared/finite",
-            "shared/philox",
-            "bitnet/absmax_scale",
-            "shared/magnitude",
-            "shared/lanes",
-            "bitnet/quantize_rows",
-            "bitnet/quantize_gradients"
-        ]),
-        3,
-    )
-    .work(Work::new(4, "elements", 20, 8))],
-)
-.flat();
+    3,
+    Work::new(4, "elements", 20, 8),
+    [
+        "shared/finite",
+        "shared/philox",
+        "bitnet/absmax_scale",
+        "shared/magnitude",
+        "shared/lanes",
+        "bitnet/quantize_rows",
+        "bitnet/quantize_gradients",
+    ]
+);
 
 pub(super) const KERNELS: &[&Kernel] = &[&QUANTIZE_GRADIENTS];
 

@@ -9,10 +9,45 @@ use crate::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::Source,
+        source::{Part, Source},
     },
-    params, wgsl,
+    msl, params, wgsl,
 };
+
+/// What fills the holes of a product's texts, in WGSL and in Metal.
+#[derive(Clone, Copy)]
+pub(crate) struct Filling {
+    pub wgsl: &'static [Part],
+    pub msl: &'static [Part],
+}
+
+impl Filling {
+    pub const fn fill(self, kernel: Kernel) -> Kernel {
+        kernel.fill(self.wgsl).fill_msl(self.msl)
+    }
+}
+
+/// For products of floats as they are; those of integers bring their parameters too.
+pub(crate) const STORE: Filling = Filling { wgsl: wgsl!["tensor/matmul_store"], msl: msl!["tensor/product_plain"] };
+
+/// The [`Filling`] of an epilogue: `bias`, of the type `$type`, in binding `$binding` of WGSL and `$buffer` of Metal, and more parts of each.
+macro_rules! finished {
+    ($type:literal, $binding:literal, $buffer:literal, wgsl [$($wgsl:tt),*], msl [$($msl:tt),*]) => {{
+        use $crate::kernel::source::Part;
+        const BIAS: Part = Part::new("bias", concat!("@group(0) @binding(", $binding, ") var<storage, read> bias: array<", $type, ">;\n"));
+        const BIAS_MSL: Part = Part::new("bias", concat!(
+            "#define BIAS_PARAMETER , device const ", $type, "* bias\n",
+            "#define BIAS_ARGUMENT , device const ", $type, "* bias [[buffer(", $buffer, ")]]\n",
+        ));
+        $crate::ops::tensor::epilogue::Filling {
+            wgsl: $crate::wgsl![BIAS, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", $($wgsl),*],
+            msl: $crate::msl![
+                BIAS_MSL, "shared/exp", "shared/sigmoid", "shared/normal", "tensor/activated", $($msl,)* "tensor/product_finish"
+            ],
+        }
+    }};
+}
+pub(crate) use finished;
 
 params! { struct Params { length: u32, columns: u32, add: u32, biased: u32, activation: u32 } }
 

@@ -8,7 +8,9 @@ use crate::{
         params::Params as _,
         source::{HOLE, Part, Source, Work},
     },
-    msl, params, wgsl,
+    msl,
+    ops::tensor::epilogue::{Filling, STORE, finished},
+    params, wgsl,
 };
 
 params! {
@@ -48,11 +50,8 @@ pub const KERNELS: &[&Kernel] = &[
 /// A kernel for products as they are, and one for products with an epilogue, which has a bias bound: where it is none, anything of its type.
 pub type Forms = [Kernel; 2];
 
-/// The part that stores, in the place of [`HOLE`]: as it is.
-pub const STORE: &[Part] = wgsl!["tensor/matmul_store"];
 /// With an epilogue, whose bias is bound in the fourth place.
-const FINISH: &[Part] =
-    wgsl!["shared/exp", "shared/sigmoid", "shared/normal", "tensor/matmul_bias", "tensor/activated", "tensor/matmul_finish"];
+const FINISH: Filling = finished!("X", 3, 4, wgsl ["tensor/matmul_finish"], msl []);
 
 /// 64 × 64 outputs a workgroup, 4 × 4 a thread; a turn takes four elements of the depth, which are in workgroup memory.
 pub const fn tile(parts: &'static [Part]) -> Source {
@@ -79,7 +78,7 @@ pub const fn metal_tile_of_quads(parts: &'static [Part]) -> Source {
     metal_tile(parts).constants(&[("DEPTH", 16), ("ALIGNED", 1)])
 }
 
-const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "tensor/matmul_tiles", "tensor/matmul"];
+const METAL_PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_tiles", "tensor/matmul"];
 const METAL: Source = metal_tile(METAL_PARTS);
 const METAL_QUADS: Source = metal_tile_of_quads(METAL_PARTS);
 
@@ -105,7 +104,7 @@ const fn gemv(parts: &'static [Part]) -> Source {
 }
 
 const fn metal_gemv(aligned: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "tensor/matmul_gemv"];
+    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", HOLE, "tensor/matmul_gemv"];
     let source = Source::msl(PARTS).workgroup_size([256, 1, 1]).tile([8, 8, 1]);
     source.constants(aligned).work(Work::new(32, "products", 144, 64))
 }
@@ -116,7 +115,8 @@ const fn gemv_columns(source: Source) -> Source {
 }
 
 const fn metal_gemv_columns(aligned: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] = msl!["shared/prelude", "tensor/matmul_side", "shared/add_quads", "shared/lanes", "tensor/matmul_gemv_columns"];
+    const PARTS: &[Part] =
+        msl!["shared/prelude", "tensor/matmul_side", "shared/add_quads", "shared/lanes", HOLE, "tensor/matmul_gemv_columns"];
     gemv_columns(Source::msl(PARTS)).constants(aligned)
 }
 
@@ -126,12 +126,12 @@ const ALIGNED: &[(&str, u32)] = &[("ALIGNED", 1)];
 
 /// A product as it is: all bindings but the bias, which is the last.
 const fn plain(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, bindings.split_at(bindings.len() - 1).0, sources).entry(entry).fill(STORE)
+    STORE.fill(Kernel::trusted(name, Params::FIELDS, bindings.split_at(bindings.len() - 1).0, sources).entry(entry))
 }
 
-/// The same declaration with an epilogue, which Metal texts, that come after the WGSL, do not have.
+/// The same declaration with an epilogue.
 const fn finish(name: &'static str, entry: &'static str, bindings: &'static [Binding], sources: &'static [Source]) -> Kernel {
-    Kernel::trusted(name, Params::FIELDS, bindings, sources.split_at(1).0).entry(entry).fill(FINISH)
+    FINISH.fill(Kernel::trusted(name, Params::FIELDS, bindings, sources).entry(entry))
 }
 
 const fn forms(names: [&'static str; 2], entry: &'static str, sources: &'static [Source]) -> Forms {

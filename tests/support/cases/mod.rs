@@ -30,6 +30,13 @@ pub enum By {
     Units,
 }
 
+impl By {
+    /// Has it no text in Metal by hand?
+    pub fn is_wgsl_only(self) -> bool {
+        matches!(self, Self::Wgsl | Self::WgslAndTwin)
+    }
+}
+
 /// An op and its cases.
 pub struct Op {
     /// Its family and name.

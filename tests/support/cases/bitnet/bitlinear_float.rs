@@ -73,9 +73,7 @@ fn finish<X: Float, Y: Float>((m, rows, columns): (usize, usize, usize), (activa
         Ok(())
     };
     let name = format!("{m} × {rows} × {columns}, {activation:?}, bias: {biased}, {:?} to {:?}", X::ELEMENT, Y::ELEMENT);
-    let case = Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT);
-    // Large tiles are too much work for an emulated GPU.
-    if m > 1000 { case.device_only() } else { case }
+    Case::new(name, record, check).of(X::ELEMENT).of(Y::ELEMENT)
 }
 
 /// Forward, on top of something, and the gradient for the input.

@@ -45,7 +45,7 @@ pub const OPS: Family = &[
     ("tensor::linear_cross_entropy", WgslAndTwin, linear_cross_entropy::cases),
     ("tensor::matmul", KernelsAndTwin, matmul::cases),
     ("tensor::matmul_int8", Kernels, matmul_int8::cases),
-    ("tensor::matmul_with", Wgsl, matmul::finished),
+    ("tensor::matmul_with", Kernels, matmul::finished),
     ("tensor::max", KernelsAndTwin, max::cases),
     ("tensor::norm", KernelsAndTwin, norm::cases),
     ("tensor::pad_rows", Kernels, pad_rows::cases),

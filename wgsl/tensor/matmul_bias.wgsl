@@ -1,1 +1,0 @@
-@group(0) @binding(3) var<storage, read> bias: array<X>;
