@@ -213,6 +213,9 @@ impl Checkpoint {
     }
 
     /// [`Checkpoint::linear`] for a matrix that is known to have `rows` rows; padding rows are dropped.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::linear`]; [`Error::Format`](crate::Error::Format) for a matrix of other rows.
     pub fn linear_with_rows(&self, name: &str, rows: usize) -> Result<PackedTernary> {
         self.read(name, &self.tensor(&format!("{name}.weight"))?, Some(rows))
     }

@@ -30,6 +30,10 @@ pub trait ModelFile: Send + Sync {
     fn contains(&self, name: &str) -> bool;
 
     /// The weights of a BitLinear, `[rows, columns]`. In queries and keys, row i of a head rotates with row i + half, as in transformers.
+    ///
+    /// # Errors
+    /// [`Error::Format`](crate::Error::Format) for a tensor that is missing or of another shape, or weights that are not ternary;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a type that is not read.
     fn linear(&self, name: &str, rows: usize, columns: usize) -> Result<PackedTernary>;
 
     /// The weights of several BitLinears of one input, `[rows, columns]`: their rows one after another, as kernels read them, where the file has them so; else
@@ -55,9 +59,15 @@ pub trait ModelFile: Send + Sync {
     }
 
     /// The gains of a norm, `[len]`, as they multiply: Gemma's are stored less 1 by transformers.
+    ///
+    /// # Errors
+    /// As [`ModelFile::linear`]; [`Error::Format`](crate::Error::Format) for a number that is not finite.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>>;
 
     /// An embedding or a head, `[rows, columns]`, in its stored type if there is a [`DenseElement`](crate::DenseElement) for it.
+    ///
+    /// # Errors
+    /// As [`ModelFile::vector`].
     fn dense(&self, name: &str, rows: usize, columns: usize) -> Result<PackedDense>;
 
     /// [`ModelFile::dense`] as a ternary matrix of the same numbers, where the file has it so; else none, and whoever wants it asks for the other.

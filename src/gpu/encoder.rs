@@ -175,6 +175,9 @@ impl Encoder {
     }
 
     /// Runs what is recorded, once: `finish().submit()`.
+    ///
+    /// # Errors
+    /// As [`Recording::submit`].
     pub fn submit(self) -> Result<Submission> {
         self.finish().submit()
     }

@@ -58,6 +58,9 @@ impl Recording {
     /// time by the GPU's clock, and in the next step's by the host's. GPUs that time only pass bounds (Apple's) can do no
     /// finer; where timestamps are missing or read zero (macOS 26, gfx-rs/wgpu #9414; seen when a context is made), each step is submitted
     /// and waited for alone, which blocks, and [`Profile::clock`] says so.
+    ///
+    /// # Errors
+    /// What the device reports.
     pub async fn profile(&self) -> Result<Profile> {
         let time = |times: Vec<Duration>| {
             let named = self.steps.iter().zip(times);
@@ -73,6 +76,9 @@ impl Recording {
 
     /// Runs it `times` times in one submission and returns the mean time of one run: what a benchmark reports. Waits for
     /// completion; the caller warms up. Where a model's layers are offloaded, it is timed by the host's clock, since copies are outside of passes.
+    ///
+    /// # Errors
+    /// What the device reports.
     pub async fn time(&self, times: u32) -> Result<(Clock, Duration)> {
         let all = 0..self.steps.len();
         if self.uploads.is_empty()

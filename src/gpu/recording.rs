@@ -119,6 +119,9 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
 
 impl Recording {
     /// Runs it once: one command encoder, one compute pass (more where layers are offloaded), one submission. Dispatches see the results of earlier ones.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], and what else the device reports.
     pub fn submit(&self) -> Result<Submission> {
         let index = self.context.submit_with(self.label, |encoder| self.encode_submitted(encoder))?;
         Ok(Submission { context: self.context.clone(), index })
@@ -255,6 +258,9 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Copies back what is bound, as bytes.
+    ///
+    /// # Errors
+    /// What the device reports.
     ///
     /// # Panics
     /// If there is no such binding.

@@ -23,6 +23,9 @@ const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE.union(wgpu::Buff
 
 impl<T: ElementType> Tensor<T> {
     /// A tensor with whatever its buffer last held: for outputs that a kernel writes in full.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for more than the device can bind; [`Error::MemoryLimit`] and [`Error::OutOfMemory`], which list what is live.
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         let bytes = bindable::<T>(context, shape)?;
@@ -53,6 +56,9 @@ impl<T: ElementType> Tensor<T> {
     }
 
     /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// As [`Tensor::uninit`].
     pub fn zeros(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
         let tensor = Self::uninit(context, shape)?;
         context.clear(&tensor.buffer)?;
@@ -130,6 +136,9 @@ impl<T: ElementType> Tensor<T> {
     }
 
     /// The same data under another shape of as many elements.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for a shape of more or fewer elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if shape.checked_len() != Some(self.len()) {

@@ -123,6 +123,9 @@ impl QuantizedActivations {
     }
 
     /// Copies codes and scales back.
+    ///
+    /// # Errors
+    /// What the device reports.
     pub async fn read(&self) -> Result<HostActivations> {
         let (words, scales) = (self.codes.read(), self.scales.read());
         let (words, scales) = (words.await?, scales.await?);

@@ -184,6 +184,9 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
 }
 
 /// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks; exact on every device.
+///
+/// # Errors
+/// As [`bitlinear_quantized`].
 pub fn accumulators(encoder: &mut Encoder, x: &QuantizedActivations, w: &TernaryMatrix) -> Result<Tensor<f32>> {
     let context = encoder.context();
     let ones = |shape: Shape| context.upload(&vec![1.0; shape.checked_len().unwrap_or(0)], shape);
@@ -203,6 +206,9 @@ pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Res
 }
 
 /// The CPU twin of [`bitlinear_quantized`].
+///
+/// # Errors
+/// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and scales as it says; [`Error::Invalid`] for too many features.
 pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
     let scales = w.row_scales();
     let groups = groups(w.columns(), w.group());
@@ -213,6 +219,9 @@ pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result
 }
 
 /// The CPU twin of [`accumulators`], `[tokens, rows]`.
+///
+/// # Errors
+/// As [`bitlinear_quantized_cpu`].
 pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
     let groups = groups(w.columns(), w.group());
     by_rows(x, w, |_, _, sum| (0..groups).map(sum).sum())

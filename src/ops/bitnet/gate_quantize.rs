@@ -103,6 +103,9 @@ pub fn gate_quantize(encoder: &mut Encoder, x: &Tensor<f32>, gate: Gate, norm: N
 }
 
 /// [`gate_quantize`] into activations of the caller, in their layout.
+///
+/// # Errors
+/// As [`gate_quantize`]; [`Error::Shape`] for activations of other tokens or features.
 pub fn gate_quantize_into(
     encoder: &mut Encoder,
     x: &Tensor<f32>,

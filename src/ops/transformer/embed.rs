@@ -56,6 +56,9 @@ pub(super) const KERNELS: &[&Kernel] = &[&EMBED_F32, &EMBED_F16, &EMBED_BF16, &E
 
 /// The rows of `table` `[vocab, k]` that `tokens` `[m]` name, as `[m, k]`. Ids beyond the vocabulary read its last row: whoever makes them
 /// on the host checks them.
+///
+/// # Errors
+/// As [`embed_into`].
 pub fn embed(encoder: &mut Encoder, tokens: &Tensor<u32>, table: &DenseMatrix) -> Result<Tensor<f32>> {
     let y = Tensor::uninit(encoder.context(), [tokens.len(), table.columns()])?;
     embed_into(encoder, tokens, table, &y)?;

@@ -12,6 +12,9 @@ use crate::{
 
 impl PackedTernary {
     /// Copies it to the GPU.
+    ///
+    /// # Errors
+    /// As [`Tensor::uninit`].
     pub fn upload(&self, context: &Context) -> Result<TernaryMatrix> {
         Ok(TernaryMatrix {
             codes: context.upload(self.words(), [self.rows(), row_words(self.columns())])?,
@@ -81,6 +84,9 @@ impl TernaryMatrix {
     }
 
     /// Copies it back.
+    ///
+    /// # Errors
+    /// What the device reports.
     pub async fn read(&self) -> Result<PackedTernary> {
         let (words, scales) = (self.codes.read(), self.scales.read());
         let scales = Scales::compress(self.group, scales.await?);
