@@ -15,7 +15,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::Source,
+        source::{Part, Source},
     },
     params,
     shape::Shape,
@@ -47,6 +47,9 @@ macro_rules! elementwise {
     };
 }
 pub(super) use elementwise;
+
+/// What "frames/elementwise_2" needs where both inputs are of one type.
+pub const ALIKE: Part = Part::new("alias B", "alias B = X;\n");
 
 /// A part of text that is a function in one expression.
 macro_rules! function {

@@ -90,12 +90,14 @@ macro_rules! unary {
         $crate::ops::frames::elementwise!("frames/elementwise_1", [FORWARD])
     }};
     (@backward [$($part:tt),*]) => {{
+        use $crate::ops::frames::ALIKE;
         const COMBINE: $crate::kernel::source::Part = $crate::ops::frames::function!("combine(x: f32, dy: f32)", "backward(x, dy)");
-        $crate::ops::frames::elementwise!("frames/elementwise_2", [$($part,)* COMBINE])
+        $crate::ops::frames::elementwise!("frames/elementwise_2", [$($part,)* ALIKE, COMBINE])
     }};
     (@backward $expression:literal) => {{
+        use $crate::ops::frames::ALIKE;
         const COMBINE: $crate::kernel::source::Part = $crate::ops::frames::function!("combine(x: f32, dy: f32)", $expression);
-        $crate::ops::frames::elementwise!("frames/elementwise_2", [COMBINE])
+        $crate::ops::frames::elementwise!("frames/elementwise_2", [ALIKE, COMBINE])
     }};
 }
 pub(super) use unary;

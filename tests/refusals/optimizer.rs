@@ -15,9 +15,9 @@ fn steps_refuse_what_does_not_fit() {
     assert_shape(optimizer::sgd(&mut encoder, optimizer::Sgd::new(0.1), &x, &x, &row));
     assert_shape(optimizer::lion(&mut encoder, optimizer::Lion::new(0.1), &x, &row, &x));
     assert_shape(optimizer::ema(&mut encoder, &x, &row, 0.9));
-    assert!(matches!(optimizer::clip_gradients(&mut encoder, &[], 1.0), Err(Error::Invalid { .. })));
+    assert!(matches!(optimizer::clip_gradients::<f32>(&mut encoder, &[], 1.0), Err(Error::Invalid { .. })));
     assert!(matches!(optimizer::clip_gradients(&mut encoder, &[&x], 0.0), Err(Error::Invalid { .. })));
-    assert!(matches!(optimizer::clip_gradients_cpu(&mut [], 1.0), Err(Error::Invalid { .. })));
+    assert!(matches!(optimizer::clip_gradients_cpu::<f32>(&mut [], 1.0), Err(Error::Invalid { .. })));
     assert!(matches!(optimizer::clip_gradients_cpu(&mut [&mut [1.0]], f32::NAN), Err(Error::Invalid { .. })));
     assert!(encoder.is_empty());
 }

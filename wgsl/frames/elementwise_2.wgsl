@@ -1,7 +1,7 @@
-// y[i] = combine(a[i], b[i]), on top of y if `add` is not 0; a and b are broadcast. The op brings `combine(a: f32, b: f32) -> f32`. One thread per
-// eight outputs.
+// y[i] = combine(a[i], b[i]), on top of y if `add` is not 0; a and b are broadcast. The op brings `combine(a: f32, b: f32) -> f32` and
+// `B`, what b is of. One thread per eight outputs.
 @group(0) @binding(0) var<storage, read> a: array<X>;
-@group(0) @binding(1) var<storage, read> b: array<X>;
+@group(0) @binding(1) var<storage, read> b: array<B>;
 @group(0) @binding(2) var<storage, read_write> y: array<Y>;
 
 fn a_at(at: vec4<u32>) -> vec4<f32> { return vec4<f32>(f32(a[at.x]), f32(a[at.y]), f32(a[at.z]), f32(a[at.w])); }

@@ -2,7 +2,7 @@
 // lie in one.
 struct Params { length: u32, first: u32 }
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<X>;
 @group(0) @binding(1) var<storage, read_write> parts: array<f32>;
 
 @compute @workgroup_size(WG_X, WG_Y, WG_Z)
@@ -12,7 +12,10 @@ fn sum_squares(group: Group, ids: Ids) {
     if begin >= params.length { return; }
     let end = min(begin + THREADS * TURNS, params.length);
     var sum = identity();
-    for (var i = begin + ids.local; i < end; i += THREADS) { sum = combine(sum, x[i] * x[i]); }
+    for (var i = begin + ids.local; i < end; i += THREADS) {
+        let v = f32(x[i]);
+        sum = combine(sum, v * v);
+    }
     sum = over_lanes(sum, THREADS, 1u, ids.local);
     if ids.local == 0u { parts[params.first + index] = sum; }
 }

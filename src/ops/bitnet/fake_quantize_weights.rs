@@ -119,7 +119,8 @@ pub fn fake_quantize_weights_into<'y, T: Float>(
 
 /// [`fake_quantize_weights`] of a stack of matrices, `w` `[.., rows, columns]`, with s for each, `[.., 1, 1]`, and to the bits of each alone: for λ = 1
 /// what [`quantize_weights_by_matrix`](super::quantize_weights_by_matrix) makes. [`fake_quantize_backward`] takes such scales as they are. What is not
-/// finite harms its own matrix only.
+/// finite harms its own matrix only. Rows, or groups of columns that are all as long, are matrices of one row under another shape: with `w` as
+/// `[rows, 1, columns]`, or `[rows, groups, 1, columns / groups]`, they have a scale each, and so has their gradient.
 ///
 /// # Errors
 /// As [`fake_quantize_weights_into`].

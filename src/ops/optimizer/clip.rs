@@ -1,6 +1,7 @@
 //! clip_gradients: all gradients, as one vector, to a norm of at most so much. Pascanu et al. 2012, arXiv:1211.5063. And the moving average of weights.
 
 use crate::{
+    element::Float,
     error::{Error, Result},
     gpu::{encoder::Encoder, tensor::Tensor},
     kernel::{
@@ -23,21 +24,30 @@ use crate::{
 
 params! { struct SquaresParams { length: u32, first: u32 } }
 
-const FLOATS: Part = Part::new("alias X, Y", "alias X = f32;\nalias Y = f32;\n");
+/// Gradients and what becomes of them are of one type, the norm is a float.
+const GRADIENTS: Part = Part::new("alias B, Y", "alias B = f32;\nalias Y = X;\n");
+/// Averages are floats.
+const AVERAGES: Part = Part::new("alias X, Y", "alias X = f32;\nalias Y = f32;\n");
 const CLIPPED: Part = function!("combine(a: f32, b: f32)", "a * min(1.0, params.alpha / (b + 1e-6))");
 const AVERAGE: Part = function!("combine(a: f32, b: f32)", "fma(params.alpha, a - b, b)");
 
 static SUM_SQUARES: Kernel = Kernel::trusted(
     "sum_squares",
     SquaresParams::FIELDS,
-    &[read("x", F32), read_write("parts", F32)],
+    &[read("x", Float("X")), read_write("parts", F32)],
     &[reduce::source(Source::wgsl(wgsl!["shared/ids", "shared/flat", "frames/reduce_sum", "shared/lanes", "optimizer/sum_squares"]))],
 )
 .flat();
-static CLIP: Kernel =
-    two_inputs_of("clip", &[read("a", F32), read("b", F32), read_write("y", F32)], elementwise!("frames/elementwise_2", [FLOATS, CLIPPED]));
-static EMA: Kernel =
-    two_inputs_of("ema", &[read("a", F32), read("b", F32), read_write("y", F32)], elementwise!("frames/elementwise_2", [FLOATS, AVERAGE]));
+static CLIP: Kernel = two_inputs_of(
+    "clip",
+    &[read("a", Float("X")), read("b", F32), read_write("y", Float("X"))],
+    elementwise!("frames/elementwise_2", [GRADIENTS, CLIPPED]),
+);
+static EMA: Kernel = two_inputs_of(
+    "ema",
+    &[read("a", F32), read("b", Float("B")), read_write("y", F32)],
+    elementwise!("frames/elementwise_2", [AVERAGES, AVERAGE]),
+);
 
 pub(super) const KERNELS: &[&Kernel] = &[&SUM_SQUARES, &CLIP, &EMA];
 
@@ -45,14 +55,14 @@ pub(super) const KERNELS: &[&Kernel] = &[&SUM_SQUARES, &CLIP, &EMA];
 const CHUNK: usize = reduce::THREADS * reduce::TURNS;
 
 /// Multiplies all `gradients`, in place, by min(1, limit / (norm + 10⁻⁶)), and gives their norm before: that of all of them as one vector, `[]`. Two
-/// dispatches for each, and two or three for all. Squares are plain floats, as those of [`norm`](crate::tensor::norm()).
+/// dispatches for each, and two or three for all. Squares are plain floats, as those of [`norm`](crate::tensor::norm()), of halves too.
 ///
 /// # Errors
 /// [`Error::Invalid`] for no gradients, or a limit that is not positive.
-pub fn clip_gradients(encoder: &mut Encoder, gradients: &[&Tensor<f32>], limit: f32) -> Result<Tensor<f32>> {
+pub fn clip_gradients<T: Float>(encoder: &mut Encoder, gradients: &[&Tensor<T>], limit: f32) -> Result<Tensor<f32>> {
     check(gradients.len(), limit)?;
     encoder.whole(|encoder| {
-        let chunks = |gradient: &&Tensor<f32>| gradient.len().div_ceil(CHUNK);
+        let chunks = |gradient: &&Tensor<T>| gradient.len().div_ceil(CHUNK);
         let parts = Tensor::<f32>::uninit(encoder.context(), [gradients.iter().map(chunks).sum::<usize>()])?;
         let mut first = 0;
         for gradient in gradients {
@@ -82,17 +92,17 @@ fn check(gradients: usize, limit: f32) -> Result<()> {
 ///
 /// # Errors
 /// As [`clip_gradients`].
-pub fn clip_gradients_cpu(gradients: &mut [&mut [f32]], limit: f32) -> Result<f32> {
+pub fn clip_gradients_cpu<T: Float>(gradients: &mut [&mut [T]], limit: f32) -> Result<f32> {
     check(gradients.len(), limit)?;
-    let squares = |chunk: &[f32]| {
+    let squares = |chunk: &[T]| {
         let mut sums = [0.0; reduce::THREADS];
-        chunk.iter().enumerate().for_each(|(i, v)| sums[i % reduce::THREADS] += v * v);
+        chunk.iter().map(|&v| v.into()).enumerate().for_each(|(i, v): (usize, f32)| sums[i % reduce::THREADS] += v * v);
         reduce::tree_cpu(sums.to_vec(), &|a: f32, b| a + b)
     };
     let parts: Vec<f32> = gradients.iter().flat_map(|gradient| gradient.chunks(CHUNK)).map(squares).collect();
     let norm = sum_cpu(&parts, [parts.len()], Axes::ALL)?[0].sqrt();
     let factor = (limit / (norm + 1e-6)).min(1.0);
-    gradients.iter_mut().flat_map(|gradient| gradient.iter_mut()).for_each(|v| *v *= factor);
+    gradients.iter_mut().flat_map(|gradient| gradient.iter_mut()).for_each(|v| *v = T::from_f32((*v).into() * factor));
     Ok(norm)
 }
 
@@ -100,7 +110,7 @@ pub fn clip_gradients_cpu(gradients: &mut [&mut [f32]], limit: f32) -> Result<f3
 ///
 /// # Errors
 /// [`Error::Shape`] if they differ.
-pub fn ema(encoder: &mut Encoder, average: &Tensor<f32>, weights: &Tensor<f32>, decay: f32) -> Result<()> {
+pub fn ema<T: Float>(encoder: &mut Encoder, average: &Tensor<f32>, weights: &Tensor<T>, decay: f32) -> Result<()> {
     let shape = average.shape();
     let operands = [Operand::same("ema", "average", average, shape)?, Operand::same("ema", "weights", weights, shape)?];
     record_two(encoder, &EMA, &[decay], &operands[0], &operands[1], average.into())

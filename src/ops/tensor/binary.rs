@@ -11,7 +11,7 @@ use crate::{
         source::Part,
     },
     ops::{
-        frames::{Operand, broadcast_shape, combine, elementwise, function, record_three, three_inputs, two_inputs},
+        frames::{ALIKE, Operand, broadcast_shape, combine, elementwise, function, record_three, three_inputs, two_inputs},
         tensor::{copy::cast, sum::sum_to},
     },
 };
@@ -33,7 +33,7 @@ macro_rules! binary {
                 const OF_A: Part = function!("of_a(a: f32, b: f32, dy: f32)", $da);
                 const OF_B: Part = function!("of_b(a: f32, b: f32, dy: f32)", $db);
                 const CHOICE: Part = function!("combine(a: f32, b: f32, c: f32)", "select(of_a(a, b, c), of_b(a, b, c), params.alpha != 0.0)");
-                pub static FORWARD: Kernel = two_inputs(stringify!($name), elementwise!("frames/elementwise_2", [$($part,)* COMBINE])).one_float();
+                pub static FORWARD: Kernel = two_inputs(stringify!($name), elementwise!("frames/elementwise_2", [$($part,)* ALIKE, COMBINE])).one_float();
                 pub static BACKWARD: Kernel =
                     three_inputs(stringify!($back), GRADIENT, elementwise!("frames/elementwise_3", [$($part,)* OF_A, OF_B, CHOICE])).one_float();
             }

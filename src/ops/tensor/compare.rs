@@ -9,7 +9,7 @@ use crate::{
         declaration::Kernel,
         source::Part,
     },
-    ops::frames::{broadcast_shape, combine, elementwise, function, two_inputs_of},
+    ops::frames::{ALIKE, broadcast_shape, combine, elementwise, function, two_inputs_of},
 };
 
 const BINDINGS: &[Binding; 3] = &[read("a", Float("X")), read("b", Float("X")), read_write("y", U32)];
@@ -22,7 +22,7 @@ macro_rules! comparisons {
             mod $name {
                 use super::*;
                 const COMBINE: Part = function!("combine(a: f32, b: f32)", $expression);
-                pub static KERNEL: Kernel = two_inputs_of(stringify!($name), BINDINGS, elementwise!("frames/elementwise_2", [WORDS, COMBINE]));
+                pub static KERNEL: Kernel = two_inputs_of(stringify!($name), BINDINGS, elementwise!("frames/elementwise_2", [WORDS, ALIKE, COMBINE]));
             }
 
             $(#[$doc])*

@@ -1,9 +1,17 @@
-//! The crate's kernels in the variants that are compiled here: either language, `f32`, with subgroup operations.
+//! The crate's kernels in the variants that are compiled here: either language, all in `f32` or all in `f16`, with subgroup operations.
 
 use bitnet_wgpu::{
     Element, Kernel, ShaderLanguage,
     kernel::{Variant, Work},
 };
+
+/// What ends the names of variants in halves.
+const HALVES: &str = " f16";
+
+/// Is a name that of a variant in halves? They are compiled and may not spill, but have no line in the table.
+pub fn is_of_halves(name: &str) -> bool {
+    name.ends_with(HALVES)
+}
 
 /// A kernel's text in one language.
 pub struct Text {
@@ -12,9 +20,10 @@ pub struct Text {
 }
 
 impl Text {
-    /// The kernel's name and the language; unique.
+    /// The kernel's name, the language, and whether it is of halves; unique.
     pub fn name(&self) -> String {
-        format!("{} {}", self.declaration.name, language_name(self.variant.language))
+        let halves = if self.variant.floats.iter().any(|&(_, element)| element == Element::F16) { HALVES } else { "" };
+        format!("{} {}{halves}", self.declaration.name, language_name(self.variant.language))
     }
 
     pub fn text(&self) -> String {
@@ -52,11 +61,14 @@ fn is_for_others(name: &str) -> bool {
     of_a_step || of_bytes || SEVERAL_TOKENS.contains(&name)
 }
 
-/// Every kernel that has a text in `language`, of 32-bit elements where it has a choice.
+/// Every kernel that has a text in `language`, of 32-bit elements, and where it has a choice of halves too.
 pub fn kernels(language: ShaderLanguage) -> impl Iterator<Item = Text> {
-    let of_words = |variant: &Variant| variant.floats.iter().all(|&(_, element)| element != Element::F16);
+    let alike = |variant: &Variant| {
+        let halves = variant.floats.iter().filter(|&&(_, element)| element == Element::F16).count();
+        halves == 0 || halves == variant.floats.len()
+    };
     let variants = move |declaration: &'static Kernel| {
-        let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && of_words(variant);
+        let wanted = move |variant: &Variant| variant.language == language && variant.subgroups && alike(variant);
         declaration.variants().into_iter().filter(wanted).map(move |variant| Text { declaration, variant })
     };
     // Matrix units of WGSL have no counterpart here, as those of Metal.

@@ -9,7 +9,13 @@ use bitnet_wgpu::{
 
 pub const OPS: Family = &[
     ("optimizer::adamw", KernelsAndTwin, || vec![adamw::<f32>(), adamw::<f16>()]),
-    ("optimizer::clip", Wgsl, || vec![clip(2.0, [130, 7, 0]), clip(1e4, [130, 7, 1]), clip(3.0, [1, 8193, 20_000]), average()]),
+    ("optimizer::clip", WgslAndTwin, || {
+        let mut cases = vec![average::<f32>(), average::<f16>()];
+        for (limit, lengths) in [(2.0, [130, 7, 0]), (1e4, [130, 7, 1]), (3.0, [1, 8193, 20_000])] {
+            cases.extend([clip::<f32>(limit, lengths), clip::<f16>(limit, lengths)]);
+        }
+        cases
+    }),
     ("optimizer::lion", KernelsAndTwin, || vec![lion::<f32>(), lion::<f16>()]),
     ("optimizer::sgd", KernelsAndTwin, || {
         vec![
@@ -137,11 +143,12 @@ fn lion<T: Float>() -> Case {
 }
 
 /// Gradients of such lengths as one vector.
-fn clip(limit: f32, lengths: [usize; 3]) -> Case {
-    let gradients: Vec<Vec<f32>> = (4..).zip(lengths).map(|(seed, length)| floats(&mut rng(seed), length, 3.0)).collect();
-    let norm = gradients.iter().flatten().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
+fn clip<T: Float>(limit: f32, lengths: [usize; 3]) -> Case {
+    let gradients: Vec<Vec<T>> = (4..).zip(lengths).map(|(seed, length)| convert(&floats(&mut rng(seed), length, 3.0))).collect();
+    let exact = |&v: &T| f64::from(v.into());
+    let norm = gradients.iter().flatten().map(exact).map(|v| v * v).sum::<f64>().sqrt();
     let factor = (f64::from(limit) / (norm + 1e-6)).min(1.0);
-    let clipped = gradients.iter().map(|gradient| gradient.iter().map(|&v| f64::from(v) * factor).collect());
+    let clipped = gradients.iter().map(|gradient| gradient.iter().map(|v| exact(v) * factor).collect());
     let wanted: Vec<Vec<f64>> = std::iter::once(vec![norm]).chain(clipped).collect();
     let check = move |got: &[Data], _| {
         // A sum of squares in a tree, two roots, a quotient and a product.
@@ -152,25 +159,30 @@ fn clip(limit: f32, lengths: [usize; 3]) -> Case {
     let twin = move || {
         let mut clipped = of_twin.clone();
         let norm = optimizer::clip_gradients_cpu(&mut clipped.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(), limit).unwrap();
-        std::iter::once(vec![norm]).chain(clipped).map(Data::F32).collect()
+        let numbers = |gradient: Vec<T>| gradient.into_iter().map(Into::into).collect::<Vec<f32>>();
+        std::iter::once(Data::F32(vec![norm]))
+            .chain(clipped.into_iter().map(|gradient| Data::floats(T::ELEMENT, &numbers(gradient))))
+            .collect()
     };
     let record = move |r: &mut Recorder| {
         let tensors = gradients.iter().map(|gradient| r.upload(gradient, [gradient.len(), 1])).collect::<Result<Vec<_>, _>>()?;
         let norm = optimizer::clip_gradients(&mut r.encoder, &tensors.iter().collect::<Vec<_>>(), limit)?;
-        std::iter::once(&norm).chain(&tensors).for_each(|tensor| r.watch_all(tensor));
+        r.watch_all(&norm);
+        tensors.iter().for_each(|tensor| r.watch_all(tensor));
         Ok(())
     };
-    Case::new(format!("{lengths:?} to {limit}"), record, check).twin(twin)
+    Case::new(format!("{lengths:?} to {limit}, {:?}", T::ELEMENT), record, check).of(T::ELEMENT).twin(twin)
 }
 
-fn average() -> Case {
-    let (average, weights) = (floats(&mut rng(6), N, 3.0), floats(&mut rng(7), N, 3.0));
-    let near = |(&a, &w): (&f32, &f32)| Near { exact: f64::from(optimizer::ema_cpu(a, w, 0.9)), error: 20.0 * U };
+fn average<T: Float>() -> Case {
+    let (average, weights) = (floats(&mut rng(6), N, 3.0), convert::<T>(&floats(&mut rng(7), N, 3.0)));
+    let near = |(&a, &w): (&f32, &T)| Near { exact: f64::from(optimizer::ema_cpu(a, w.into(), 0.9)), error: 20.0 * U };
     let wanted = average.iter().zip(&weights).map(near).collect();
-    Case::near("ema".into(), wanted, move |r: &mut Recorder| {
+    Case::near(format!("ema of {:?}", T::ELEMENT), wanted, move |r: &mut Recorder| {
         let (average, weights) = (r.upload(&average, [N])?, r.upload(&weights, [N])?);
         optimizer::ema(&mut r.encoder, &average, &weights, 0.9)?;
         r.watch_all(&average);
         Ok(())
     })
+    .of(T::ELEMENT)
 }
