@@ -2,7 +2,8 @@
 
 use super::{
     epilogue::Epilogue,
-    matmul_kernels::{Params, Product, plan},
+    matmul_kernels::{MATMUL_DIRECT, Params, Product, plan},
+    strided::transpose,
 };
 use crate::{
     choices::Choice,
@@ -163,7 +164,14 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
     let capabilities = encoder.context().capabilities();
     let units = if of_halves { &capabilities.matrix_units[..] } else { &[] };
     let direct = m.saturating_mul(n).saturating_mul(batch) <= capabilities.choice(Choice::DirectOutputs);
-    let [plain, finish] = plan(Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed }, units, direct);
+    let product = Product { m, n, k, batch, a_along_k: !a.transposed, b_along_k: b.transposed };
+    let [plain, finish] = plan(product, units, direct);
+    if std::ptr::eq(plain, &MATMUL_DIRECT[0]) && product.is_far_apart() {
+        return encoder.whole(|encoder| {
+            let across = transpose(encoder, b.tensor)?;
+            matmul_with_into(encoder, a, Side::transposed(&across), epilogue, y)
+        });
+    }
     if epilogue.is_empty() {
         return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch]);
     }

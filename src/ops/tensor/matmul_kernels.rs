@@ -305,6 +305,12 @@ impl Product {
         self.k > 0 && lines.iter().all(|line| line.is_multiple_of(4))
     }
 
+    /// Does [`MATMUL_DIRECT`] gain by a right side that is transposed before, which changes no bit? Of 2048² numbers on lavapipe 26.1, whose rows are 8 KiB
+    /// apart, a product takes 747 ms as it is and 431 transposed; of 1024² 49 and 54.
+    pub fn is_far_apart(&self) -> bool {
+        !self.b_along_k && self.k >= 2048 && self.n >= 2048 && self.m >= 256
+    }
+
     /// Is a tile of 128 × 128 the better one? Not before there are workgroups for most GPUs.
     pub fn is_large(&self) -> bool {
         let tiles = [self.m.div_ceil(128), self.n.div_ceil(128), self.batch].into_iter().fold(1, usize::saturating_mul);
@@ -365,6 +371,13 @@ mod tests {
         assert_eq!(name([9, 4096, 4096, 1], true, false), "matmul_quads");
         assert_eq!(name([4, 4096, 4096, 1], false, true), "matmul_quads");
         assert_eq!(name([1, 524_281, 4, 1], true, true), "matmul_quads");
+    }
+
+    #[test]
+    fn what_lies_far_apart_is_transposed() {
+        let far = |m, n, k, b_along_k| Product { m, n, k, batch: 1, a_along_k: true, b_along_k }.is_far_apart();
+        assert!(far(256, 2048, 2048, false) && !far(256, 2048, 2048, true));
+        assert!(!far(255, 2048, 2048, false) && !far(256, 2047, 2048, false) && !far(256, 2048, 2047, false));
     }
 
     #[test]

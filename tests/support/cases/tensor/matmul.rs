@@ -9,7 +9,9 @@ use bitnet_wgpu::{
 
 pub fn cases() -> Vec<Case> {
     let software = shapes().into_iter().map(Case::as_on_software);
-    software.chain(shapes().into_iter().chain(tiles()).map(Case::as_on_gpus)).collect()
+    // The right side is transposed before.
+    let far_apart = Problem::new([257, 2048, 2049], &[], [false, false]).case::<f32, f32>().as_on_software().device_only();
+    software.chain(shapes().into_iter().chain(tiles()).map(Case::as_on_gpus)).chain([far_apart]).collect()
 }
 
 fn shapes() -> Vec<Case> {
