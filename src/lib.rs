@@ -74,7 +74,7 @@ pub use gpu::{
     capabilities::Capabilities,
     context::Context,
     encoder::Encoder,
-    health::{Health, Reading},
+    health::{Health, Reading, Thermal},
     out::Out,
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Recording, Submission},

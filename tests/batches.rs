@@ -308,6 +308,36 @@ fn a_full_queue_is_told_and_what_is_dropped_makes_room() {
 }
 
 #[test]
+fn an_app_says_how_many_run() {
+    for (engine, model) in models() {
+        let batch = batch(&model, 3, 8);
+        let prompts = [ids(&model, 1, 5), ids(&model, 2, 9), ids(&model, 3, 3), ids(&model, 4, 7)];
+        let wanted: Vec<_> = prompts.iter().map(|prompt| alone(&model, prompt, &greedy(40)).0).collect();
+        // None at all.
+        batch.limit(0);
+        let mut streams: Vec<_> = prompts.iter().map(|prompt| batch.generate_ids(prompt, &greedy(40)).unwrap()).collect();
+        sleep(Duration::from_millis(50));
+        assert_eq!((batch.load().running, batch.load().waiting), (0, 4), "{engine}");
+        // One by one, in their order.
+        batch.limit(1);
+        let mut got: Vec<Vec<u32>> = vec![Vec::new()];
+        for _ in 0..10 {
+            got[0].push(take(&mut streams[0], 1)[0].id);
+            assert_eq!(batch.load().running, 1, "{engine}");
+        }
+        // All that there is room for; fewer change nothing for those that run.
+        batch.limit(usize::MAX);
+        got.extend(streams[1..3].iter_mut().map(|stream| take(stream, 1).iter().map(|token| token.id).collect::<Vec<_>>()));
+        batch.limit(1);
+        for (n, stream) in streams.into_iter().enumerate() {
+            let rest = block_on(stream.all()).unwrap().ids;
+            let all = [got.get(n).cloned().unwrap_or_default(), rest].concat();
+            assert_eq!(all, wanted[n], "{engine}, prompt {n}");
+        }
+    }
+}
+
+#[test]
 fn the_error_of_one_is_its_own() {
     for (engine, model) in models() {
         let batch = batch(&model, 4, 8);

@@ -60,7 +60,7 @@ fn offered(adapter: &Adapter, why: Option<&str>) -> String {
     format!("  {:?}{apple}; memory {memory}{shared}; score {}{chosen}\n{now}", adapter.kind, adapter.score)
 }
 
-/// What the system says of its load, memory, temperature and power; nothing where it says nothing.
+/// What the system says of its load, memory, temperature, power and thermal state; nothing where it says nothing.
 fn now(health: &Health) -> String {
     let mut said = Vec::new();
     let value = |reading: &Option<Reading<f64>>| reading.as_ref().map(|reading| reading.value);
@@ -68,17 +68,20 @@ fn now(health: &Health) -> String {
     said.extend(health.memory_used.as_ref().map(|bytes| format!("{} MiB in use", bytes.value >> 20)));
     said.extend(value(&health.temperature).map(|celsius| format!("{celsius:.0} °C")));
     said.extend(value(&health.power).map(|watts| format!("{watts:.0} W")));
+    said.extend(health.thermal.as_ref().map(|thermal| format!("thermal state {}", thermal.value)));
     if said.is_empty() { String::new() } else { format!("  now {}\n", said.join(", ")) }
 }
 
 /// The same for `--json`, with sources.
 fn health(health: &Health) -> Value {
+    let thermal = health.thermal.as_ref().map(|thermal| json!({ "value": thermal.value.to_string(), "source": thermal.source }));
     fn reading<T: Copy + Into<Value>>(reading: &Option<Reading<T>>) -> Value {
         reading.as_ref().map_or(Value::Null, |reading| json!({ "value": Into::<Value>::into(reading.value), "source": reading.source }))
     }
     json!({
         "utilization": reading(&health.utilization), "memory_used": reading(&health.memory_used), "memory_total": reading(&health.memory_total),
         "temperature_celsius": reading(&health.temperature), "power_watts": reading(&health.power),
+        "thermal": thermal,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{adapters::Adapter, context::Context};
 use std::{
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
@@ -12,15 +12,61 @@ use std::{
 pub struct Reading<T> {
     /// The number.
     pub value: T,
-    /// Its file, or the call of NVIDIA's library.
+    /// Its file, or the call of NVIDIA's library or Apple's.
     pub source: String,
+}
+
+/// How hot a machine is, by what its system does about it: Apple's levels of `NSProcessInfo.thermalState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Thermal {
+    /// Nothing is to be done.
+    Nominal,
+    /// Somewhat warm: fans may be heard.
+    Fair,
+    /// So hot that the system slows down: an app should do less.
+    Serious,
+    /// The machine has to cool down at once.
+    Critical,
+}
+
+impl fmt::Display for Thermal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nominal => "nominal",
+            Self::Fair => "fair",
+            Self::Serious => "serious",
+            Self::Critical => "critical",
+        })
+    }
+}
+
+impl Thermal {
+    /// Apple's number for it; none for one that this crate does not know.
+    #[cfg(any(target_vendor = "apple", test))]
+    fn of(level: isize) -> Option<Self> {
+        [Self::Nominal, Self::Fair, Self::Serious, Self::Critical].get(usize::try_from(level).ok()?).copied()
+    }
+
+    /// What Apple's systems say of the machine.
+    #[cfg(target_vendor = "apple")]
+    fn read() -> Option<Reading<Self>> {
+        let level = objc2_foundation::NSProcessInfo::processInfo().thermalState().0;
+        Some(Reading { value: Self::of(level)?, source: "NSProcessInfo.thermalState".to_owned() })
+    }
+
+    /// No other system has such levels.
+    #[cfg(not(target_vendor = "apple"))]
+    fn read() -> Option<Reading<Self>> {
+        None
+    }
 }
 
 /// What the system says of a GPU at a moment: [`Adapter::health`], [`Context::health`]. Each is `None` where it does not say it.
 ///
 /// On Linux, drivers tell it by files: amdgpu all of it, others some, NVIDIA's own none. With the feature `nvml`, the library that comes with NVIDIA's
-/// driver is asked, on other systems too; it is loaded anew each time, so that this is not for every token. Elsewhere, and for software adapters, all is
-/// `None`. An app may throttle itself by it: smaller batches, pauses between tokens.
+/// driver is asked, on other systems too; it is loaded anew each time, so that this is not for every token. Apple's systems say how hot the machine is
+/// ([`Health::thermal`]), and nothing else. Elsewhere, and for software adapters, all is `None`. An app may throttle itself by it: smaller batches (with models, `Batch::limit`), pauses between tokens.
 ///
 /// ```no_run
 /// # fn throttled(context: &bitnet_wgpu::Context, slots: usize) -> usize {
@@ -43,6 +89,8 @@ pub struct Health {
     pub temperature: Option<Reading<f64>>,
     /// Watts: their mean of late, or those of the moment where the driver has no mean.
     pub power: Option<Reading<f64>>,
+    /// How hot the whole machine is, on Apple's systems; no Apple hardware has run this.
+    pub thermal: Option<Reading<Thermal>>,
 }
 
 impl Adapter {
@@ -61,7 +109,7 @@ impl Context {
 
 impl Health {
     fn of(info: &wgpu::AdapterInfo) -> Self {
-        let told = Self::below(Path::new("/sys"), &info.device_pci_bus_id);
+        let told = Self { thermal: Thermal::read(), ..Self::below(Path::new("/sys"), &info.device_pci_bus_id) };
         #[cfg(feature = "nvml")]
         if told == Self::default() && !info.device_pci_bus_id.is_empty() {
             return Self::by_nvml(&info.device_pci_bus_id).unwrap_or_default();
@@ -89,6 +137,7 @@ impl Health {
             memory_total: memory.as_ref().map(|memory| told(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
             temperature: celsius.map(|celsius| told(f64::from(celsius), "nvmlDeviceGetTemperature")),
             power: milliwatts.map(|milliwatts| told(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
+            thermal: None,
         })
     }
 
@@ -114,6 +163,7 @@ impl Health {
                 let watts = |n: f64| (n >= 0.0).then_some(n / 1e6);
                 sensors.iter().find_map(|sensors| read(sensors.join(name), watts))
             }),
+            thermal: None,
         }
     }
 }
@@ -160,7 +210,7 @@ mod tests {
     type Values = (Option<f64>, Option<u64>, Option<u64>, Option<f64>, Option<f64>);
 
     fn values(health: Health) -> Values {
-        let Health { utilization, memory_used, memory_total, temperature, power } = health;
+        let Health { utilization, memory_used, memory_total, temperature, power, thermal: _ } = health;
         let (used, total) = (memory_used.map(|r| r.value), memory_total.map(|r| r.value));
         (utilization.map(|r| r.value), used, total, temperature.map(|r| r.value), power.map(|r| r.value))
     }
@@ -193,6 +243,12 @@ mod tests {
     fn without_nvidias_library_or_its_device_nothing_is_told() {
         // No machine has a GPU there.
         assert_eq!(Health::by_nvml("ffff:ff:1f.7"), None);
+    }
+
+    #[test]
+    fn apples_levels_have_their_names() {
+        assert_eq!([0, 1, 2, 3].map(Thermal::of), [Thermal::Nominal, Thermal::Fair, Thermal::Serious, Thermal::Critical].map(Some));
+        assert_eq!([-1, 4].map(Thermal::of), [None, None]);
     }
 
     #[test]

@@ -190,6 +190,20 @@ impl Batch {
         self.options
     }
 
+    /// From now on no sequence begins while so many run, whatever the slots: for an app that spares a hot GPU or a battery. Those that run go on, those that
+    /// wait keep their places, with 0 all of them; nobody's tokens change. As many as there are slots, or more, is no limit.
+    ///
+    /// ```
+    /// # fn cool(batch: &bitnet_wgpu::model::Batch, context: &bitnet_wgpu::Context) {
+    /// // Now and then:
+    /// let hot = context.health().temperature.is_some_and(|celsius| celsius.value > 90.0);
+    /// batch.limit(if hot { 1 } else { batch.options().slots });
+    /// # }
+    /// ```
+    pub fn limit(&self, running: usize) {
+        self.thread.desk.limit(running);
+    }
+
     /// How busy it is.
     pub fn load(&self) -> BatchLoad {
         let (running, waiting) = self.thread.desk.counts();

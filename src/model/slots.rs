@@ -45,10 +45,18 @@ struct Waiting {
     requests: VecDeque<Request>,
     /// Sequences in slots.
     running: usize,
+    /// How many there may be, where it is fewer than slots.
+    limit: Option<usize>,
     /// The thread's, while it has nothing to do.
     waker: Option<Waker>,
     /// Why the thread ended, if it did; none inside if nobody knows.
     ended: Option<Option<Arc<Error>>>,
+}
+
+impl Waiting {
+    fn is_below_limit(&self, running: usize) -> bool {
+        self.limit.is_none_or(|limit| running < limit)
+    }
 }
 
 impl Desk {
@@ -62,6 +70,21 @@ impl Desk {
     pub fn counts(&self) -> (usize, usize) {
         let waiting = self.lock();
         (waiting.running, waiting.requests.len())
+    }
+
+    /// From now on no sequence begins while so many run.
+    pub fn limit(&self, running: usize) {
+        let mut waiting = self.lock();
+        waiting.limit = Some(running);
+        let waker = waiting.waker.take();
+        drop(waiting);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Does anybody wait who may begin beside so many?
+    fn admits(&self, running: usize) -> bool {
+        let waiting = self.lock();
+        waiting.is_below_limit(running) && !waiting.requests.is_empty()
     }
 
     /// Why the thread ended.
@@ -165,12 +188,13 @@ impl Slots {
                 self.ahead.steps.clear();
             }
             while self.ahead.steps.is_empty()
-                && self.slots.iter().any(|slot| slot.request.is_none())
+                && self.running() < self.slots.len()
+                && waiting.is_below_limit(self.running())
                 && let Some(request) = waiting.requests.pop_front()
             {
                 self.place(request);
             }
-            waiting.running = self.slots.iter().filter(|slot| slot.request.is_some()).count();
+            waiting.running = self.running();
             if waiting.running > 0 {
                 return Poll::Ready(());
             }
@@ -178,6 +202,11 @@ impl Slots {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Sequences in slots.
+    fn running(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.request.is_some()).count()
     }
 
     /// Gives a request the free slot that has most of its prompt already; else that which was free for longest.
@@ -275,8 +304,8 @@ impl Slots {
 
     /// Submits steps beyond the one that is awaited, while nobody waits for a slot that is free, or for a prompt.
     fn run_ahead(&mut self) -> Result<()> {
-        let free = self.slots.iter().any(|slot| slot.request.is_none());
-        if free && self.desk.counts().1 > 0 {
+        let running = self.running();
+        if running < self.slots.len() && self.desk.admits(running) {
             return Ok(());
         }
         let requests = self.slots.iter().enumerate().filter_map(|(n, slot)| Some((n, slot.request.as_ref()?)));
