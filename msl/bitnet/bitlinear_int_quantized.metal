@@ -1,5 +1,5 @@
 // y[t, r] = Σ_g w_scale[r, g]·(Σ xq·code - w_zero[r, g]·Σ xq) / x_scale[t], sums within groups of `group_size` columns, added to y if `add` is not 0, as
-// wgsl/bitnet/bitlinear_int_quantized.wgsl has it, to the bit. A threadgroup makes TILE_X rows, one a thread, of TILE_Y tokens, and stages UNITS units of 32
+// wgsl/bitnet/bitlinear_int_quantized.wgsl has it: the same integers, and groups in the same order. A threadgroup makes TILE_X rows, one a thread, of TILE_Y tokens, and stages UNITS units of 32
 // columns at a time: groups are whole units, and a unit is `bits` words of codes.
 // A part before says what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
 struct Params { uint rows, tokens, columns, words, x_words, groups, group_size, bits, add, biased, activation; };
