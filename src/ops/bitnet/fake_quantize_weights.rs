@@ -90,6 +90,19 @@ pub struct FakeQuantizedWeights<V, S> {
 /// # }
 /// ```
 ///
+/// Any other quantiser is eased in by a mean of `w` and what it makes of it, here that of one bit:
+///
+/// ```no_run
+/// # use bitnet_wgpu::{Encoder, Result, Tensor, bitnet, optimizer, tensor};
+/// # fn f(encoder: &mut Encoder, w: &Tensor<f32>, lambda: f32) -> Result<Tensor<f32>> {
+/// let binary = bitnet::quantize_weights_binary(encoder, w)?;
+/// let rounded = bitnet::dequantize_int::<f32>(encoder, &binary)?;
+/// let values = tensor::cast(encoder, w)?; // a copy
+/// optimizer::ema(encoder, &values, &rounded, 1.0 - lambda)?; // w + λ·(w̃ - w)
+/// # Ok(values)
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`fake_quantize_weights_into`].
 pub fn fake_quantize_weights<T: Float>(
