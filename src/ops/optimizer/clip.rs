@@ -22,7 +22,7 @@ use crate::{
     params, wgsl,
 };
 
-params! { struct SquaresParams { length: u32, first: u32 } }
+params! { struct SquaresParams { length: u32, first: u32, chunk: u32 } }
 
 /// Gradients and what becomes of them are of one type, the norm is a float.
 const GRADIENTS: Part = Part::new("alias B, Y", "alias B = f32;\nalias Y = X;\n");
@@ -66,7 +66,7 @@ pub fn clip_gradients<T: Float>(encoder: &mut Encoder, gradients: &[&Tensor<T>],
         let parts = Tensor::<f32>::uninit(encoder.context(), [gradients.iter().map(chunks).sum::<usize>()])?;
         let mut first = 0;
         for gradient in gradients {
-            let params = SquaresParams { length: gradient.len() as u32, first };
+            let params = SquaresParams { length: gradient.len() as u32, first, chunk: CHUNK as u32 };
             encoder.dispatch(&SUM_SQUARES, &params, &[*gradient, &parts], [chunks(gradient), 1, 1])?;
             first += chunks(gradient) as u32;
         }
