@@ -78,7 +78,7 @@ pub use gpu::{
     out::Out,
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Recording, Submission},
-    tensor::{Bind, Tensor},
+    tensor::{Bind, Pieces, Tensor},
     trace::{Trace, Tracing},
 };
 pub use half::f16;

@@ -81,7 +81,7 @@ fn health(health: &Health) -> Value {
     json!({
         "utilization": reading(&health.utilization), "memory_used": reading(&health.memory_used), "memory_total": reading(&health.memory_total),
         "temperature_celsius": reading(&health.temperature), "power_watts": reading(&health.power),
-        "thermal": thermal,
+        "energy_joules": reading(&health.energy), "thermal": thermal,
     })
 }
 

@@ -1,7 +1,7 @@
 //! `bitnet bench`: times prefill and decode.
 
 use crate::{
-    adapters,
+    adapters, energy,
     model::{self, ModelArgs, device, with_progress},
     profile::{self, Profile},
     random::{RandomModel, Shape},
@@ -57,6 +57,9 @@ pub struct BenchArgs {
     /// Decode with drafts from the text itself too, and compare tokens
     #[arg(long)]
     pub speculate: bool,
+    /// Decode for three seconds more after each context, and say what a token takes in energy, where the system says what the GPU does
+    #[arg(long)]
+    pub energy: bool,
     /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host does for them
     #[arg(long)]
     pub profile: bool,
@@ -118,7 +121,7 @@ fn speculated(model: &Model, prompt: usize, options: &GenerateOptions) -> Result
 }
 
 /// Some tokens.
-fn prompt_of(model: &Model, tokens: usize) -> Vec<u32> {
+pub fn prompt_of(model: &Model, tokens: usize) -> Vec<u32> {
     (0..tokens.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect()
 }
 
@@ -235,9 +238,19 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
             Some(None) => ", above the roof: read from a cache".into(),
         };
         show(format!("decode after {length:5}: {:8.1} tokens per second, {:.0} MB per token{said}", 1.0 / step, bytes as f64 / 1e6))?;
-        decodes.push(
-            json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() }),
-        );
+        let mut decode =
+            json!({ "context": length, "tokens_per_second": 1.0 / step, "bytes_per_token": bytes, "share_of_roof": share.flatten() });
+        if args.energy {
+            let options = GenerateOptions::default().ignore_eos(true).cache(cache);
+            let energy = energy::per_token(&model, &contexts, length, options)?;
+            show(match &energy {
+                Ok(energy) => format!("energy after {length:5}: {:8.3} joules a token ({})", energy.joules, energy.source),
+                Err(why) => format!("energy after {length:5}: {why}"),
+            })?;
+            decode["joules_per_token"] = energy.as_ref().ok().map(|energy| energy.joules).into();
+            decode["energy_source"] = energy.as_ref().map_or_else(|why| *why, |energy| &energy.source).into();
+        }
+        decodes.push(decode);
     }
     if args.speculate {
         let mut speculations = Vec::new();

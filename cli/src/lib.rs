@@ -5,6 +5,7 @@ pub mod adapters;
 pub mod bench;
 pub mod chat;
 pub mod embed;
+mod energy;
 pub mod generation;
 pub mod hub;
 pub mod info;

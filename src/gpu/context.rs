@@ -14,7 +14,7 @@ use super::{
     poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
     scopes::guarded,
-    trace::{Log, Settled, Tracer, Tracing},
+    trace::{Call, Log, Settled, Tracer, Tracing},
 };
 use crate::{
     element::Element,
@@ -381,12 +381,17 @@ impl Context {
         self.shared.pool.get(&self.shared.device, bytes, usage, label)
     }
 
+    /// So many bytes are uploaded from here on, until what is given is dropped.
+    pub(super) fn uploading(&self, bytes: u64) -> Option<Call> {
+        self.shared.tracer.call("upload", "", Some(bytes))
+    }
+
     /// Writes from a byte on that is the first of a word.
     pub(super) fn write(&self, buffer: &wgpu::Buffer, at: u64, data: &[u8]) -> Result<()> {
         if self.plan().is_some() {
             return Ok(());
         }
-        let _call = self.shared.tracer.call("upload", "", Some(data.len() as u64));
+        let _call = self.uploading(data.len() as u64);
         let (words, tail) = data.split_at(data.len() & !3);
         guarded(
             &self.shared.device,

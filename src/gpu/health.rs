@@ -1,4 +1,4 @@
-//! How a GPU is: what the system says of its load, memory, temperature and power. What it does not say is not made up.
+//! How a GPU is: what the system says of its load, memory, temperature, power and energy. What it does not say is not made up.
 
 use super::{adapters::Adapter, context::Context};
 use std::{
@@ -89,6 +89,9 @@ pub struct Health {
     pub temperature: Option<Reading<f64>>,
     /// Watts: their mean of late, or those of the moment where the driver has no mean.
     pub power: Option<Reading<f64>>,
+    /// Joules that it took since its driver began to count, for all programs: two readings give what was taken between them. Drivers renew it some ten
+    /// times a second (an H200 every 0.1 s), so that it says little of shorter times.
+    pub energy: Option<Reading<f64>>,
     /// How hot the whole machine is, on Apple's systems; no Apple hardware has run this.
     pub thermal: Option<Reading<Thermal>>,
 }
@@ -131,12 +134,14 @@ impl Health {
         let busy = device.utilization_rates().ok().filter(|rates| rates.gpu <= 100);
         let celsius = device.temperature(TemperatureSensor::Gpu).ok();
         let milliwatts = device.power_usage().ok();
+        let millijoules = device.total_energy_consumption().ok();
         Some(Self {
             utilization: busy.map(|rates| told(f64::from(rates.gpu) / 100.0, "nvmlDeviceGetUtilizationRates")),
             memory_used: memory.as_ref().map(|memory| told(memory.used, "nvmlDeviceGetMemoryInfo_v2")),
             memory_total: memory.as_ref().map(|memory| told(memory.total, "nvmlDeviceGetMemoryInfo_v2")),
             temperature: celsius.map(|celsius| told(f64::from(celsius), "nvmlDeviceGetTemperature")),
             power: milliwatts.map(|milliwatts| told(f64::from(milliwatts) / 1e3, "nvmlDeviceGetPowerUsage")),
+            energy: millijoules.map(|millijoules| told(millijoules as f64 / 1e3, "nvmlDeviceGetTotalEnergyConsumption")),
             thermal: None,
         })
     }
@@ -150,19 +155,17 @@ impl Health {
         }
         let device = root.join("bus/pci/devices").join(address);
         let sensors = sensors(&device.join("hwmon"));
-        // By the kernel's documentation: percents, bytes, thousandths of a degree, millionths of a watt.
+        // By the kernel's documentation: percents, bytes, thousandths of a degree, millionths of a watt and of a joule.
+        let sensed = |name: &str, value: &dyn Fn(f64) -> Option<f64>| sensors.iter().find_map(|sensors| read(sensors.join(name), value));
+        let millionths = |n: f64| (n >= 0.0).then_some(n / 1e6);
         Self {
             utilization: read(device.join("gpu_busy_percent"), |percent| (0.0..=100.0).contains(&percent).then_some(percent / 100.0)),
             memory_used: read(device.join("mem_info_vram_used"), whole),
             memory_total: read(device.join("mem_info_vram_total"), whole),
             // Intel's newer driver (xe) begins with the second.
-            temperature: ["temp1_input", "temp2_input"]
-                .iter()
-                .find_map(|name| sensors.iter().find_map(|sensors| read(sensors.join(name), |n| Some(n / 1e3)))),
-            power: ["power1_average", "power1_input"].iter().find_map(|name| {
-                let watts = |n: f64| (n >= 0.0).then_some(n / 1e6);
-                sensors.iter().find_map(|sensors| read(sensors.join(name), watts))
-            }),
+            temperature: ["temp1_input", "temp2_input"].iter().find_map(|name| sensed(name, &|n| Some(n / 1e3))),
+            power: ["power1_average", "power1_input"].iter().find_map(|name| sensed(name, &millionths)),
+            energy: sensed("energy1_input", &millionths),
             thermal: None,
         }
     }
@@ -206,13 +209,13 @@ mod tests {
         root
     }
 
-    /// Utilization, memory that is used, memory, temperature, power.
-    type Values = (Option<f64>, Option<u64>, Option<u64>, Option<f64>, Option<f64>);
+    /// Utilization, memory that is used, memory, temperature, power, energy.
+    type Values = (Option<f64>, Option<u64>, Option<u64>, Option<f64>, Option<f64>, Option<f64>);
 
     fn values(health: Health) -> Values {
-        let Health { utilization, memory_used, memory_total, temperature, power, thermal: _ } = health;
+        let Health { utilization, memory_used, memory_total, temperature, power, energy, thermal: _ } = health;
         let (used, total) = (memory_used.map(|r| r.value), memory_total.map(|r| r.value));
-        (utilization.map(|r| r.value), used, total, temperature.map(|r| r.value), power.map(|r| r.value))
+        (utilization.map(|r| r.value), used, total, temperature.map(|r| r.value), power.map(|r| r.value), energy.map(|r| r.value))
     }
 
     #[test]
@@ -229,11 +232,16 @@ mod tests {
         ]);
         let health = Health::below(root.path(), ADDRESS);
         assert!(health.power.as_ref().unwrap().source.ends_with("0000:03:00.0/hwmon/hwmon4/power1_average"));
-        assert_eq!(values(health), (Some(0.97), Some(1_503_238_553), Some(17_163_091_968), Some(58.5), Some(187.0)));
+        assert_eq!(values(health), (Some(0.97), Some(1_503_238_553), Some(17_163_091_968), Some(58.5), Some(187.0), None));
         // Sensors may be in a later folder, and power without a mean.
-        let root =
-            recorded(&[("hwmon/hwmon1/name", "other\n"), ("hwmon/hwmon2/temp1_input", "-4000\n"), ("hwmon/hwmon2/power1_input", "25\n")]);
-        assert_eq!(values(Health::below(root.path(), ADDRESS)), (None, None, None, Some(-4.0), Some(25e-6)));
+        let root = recorded(&[
+            ("hwmon/hwmon1/name", "other\n"),
+            ("hwmon/hwmon2/temp1_input", "-4000\n"),
+            ("hwmon/hwmon2/power1_input", "25\n"),
+            // i915's and xe's.
+            ("hwmon/hwmon2/energy1_input", "8503141000\n"),
+        ]);
+        assert_eq!(values(Health::below(root.path(), ADDRESS)), (None, None, None, Some(-4.0), Some(25e-6), Some(8503.141)));
         let root = recorded(&[("hwmon/hwmon3/temp2_input", "41000\n"), ("hwmon/hwmon3/temp3_input", "50000\n")]);
         assert_eq!(values(Health::below(root.path(), ADDRESS)).3, Some(41.0));
     }
@@ -259,6 +267,7 @@ mod tests {
             ("mem_info_vram_total", "99999999999999999999\n"),
             ("hwmon/hwmon0/temp1_input", "\n"),
             ("hwmon/hwmon0/power1_input", "-5\n"),
+            ("hwmon/hwmon0/energy1_input", "-5\n"),
         ]);
         assert_eq!(Health::below(root.path(), ADDRESS), Health::default());
         let root = recorded(&[("gpu_busy_percent", "5\n")]);

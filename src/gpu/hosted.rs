@@ -1,6 +1,6 @@
 //! Bytes that stay in host memory, from which the device copies them into tensors where a recording says so.
 
-use super::{context::Context, pool::Pooled, scopes::guarded, tensor::Bind};
+use super::{context::Context, pool::Pooled, scopes::guarded, tensor::Bind, upload::UploadStream};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
@@ -42,7 +42,9 @@ impl Hosted {
         let descriptor = wgpu::BufferDescriptor { label: Some("offloaded"), size: bytes, usage, mapped_at_creation: false };
         let device = context.device();
         let from = guarded(device, || "taking host memory for layers".into(), || device.create_buffer(&descriptor))?;
-        context.write(&from, 0, data)?;
+        let mut upload = UploadStream::new(context, &from, data.len());
+        upload.push(data)?;
+        upload.flush()?;
         Ok(Self { from, to: to.buffer.clone(), bytes })
     }
 
@@ -66,15 +68,5 @@ impl Upload {
     /// The tensors' buffers that it writes.
     pub fn written(&self) -> impl Iterator<Item = &Arc<Pooled>> {
         self.copies.iter().map(|hosted| &hosted.to)
-    }
-}
-
-impl Context {
-    /// Has what was written so far reach its buffers, and waits for it: the memory that it came through is free then.
-    ///
-    /// # Errors
-    /// As [`Recording::submit`](super::recording::Recording::submit) and [`Submission::wait`](super::recording::Submission::wait).
-    pub(crate) fn settle_writes(&self) -> Result<()> {
-        self.wait(self.submit_with("upload", |_| ())?)
     }
 }

@@ -26,5 +26,6 @@ pub(crate) mod sync;
 pub(crate) mod tensor;
 pub(crate) mod trace;
 pub(crate) mod tuning;
+pub(crate) mod upload;
 #[cfg(feature = "models")]
 pub(crate) mod warm_up;

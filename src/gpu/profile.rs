@@ -113,7 +113,7 @@ impl Recording {
             }
             encoder.resolve_query_set(&queries, 0..count, &ticks, 0);
         })?;
-        let staging = readback::read_after(&self.context, "profile", &|_| {}, &ticks, 8 * u64::from(count)).await?;
+        let staging = readback::read_after(&self.context, "profile", &|_| {}, (&ticks, 0), 8 * u64::from(count)).await?;
         let staging = staging.ok_or_else(|| Error::Readback("no timestamps".into()))?;
         let ticks: Vec<u64> = staging.to_vec(count as usize)?;
         let nanoseconds = f64::from(self.context.queue().get_timestamp_period());

@@ -34,9 +34,9 @@ impl Staging {
     /// `len` elements from byte `at` on.
     fn from<T: bytemuck::Pod>(&self, at: usize, len: usize) -> Result<Vec<T>> {
         let view = self.buffer.slice(..self.bytes).get_mapped_range().map_err(|e| Error::Readback(e.to_string()))?;
-        let mut data = vec![T::zeroed(); len];
-        bytemuck::cast_slice_mut(&mut data).copy_from_slice(&view[at..at + len * size_of::<T>()]);
-        Ok(data)
+        let bytes = &view[at..at + len * size_of::<T>()];
+        // One pass over new memory, whose pages cost more than the copy.
+        Ok(bytemuck::try_cast_slice(bytes).map_or_else(|_| bytemuck::pod_collect_to_vec(bytes), <[T]>::to_vec))
     }
 }
 
@@ -49,12 +49,12 @@ impl Drop for Staging {
 
 type Receiver = OneshotReceiver<Result<Staging>>;
 
-/// Submits what `record` puts into a command encoder and, after it, a copy of the first `bytes` of `source`; `None` for no bytes.
+/// Submits what `record` puts into a command encoder and, after it, a copy of `bytes` of a buffer from a byte on; `None` for no bytes.
 pub fn read_after(
     context: &Context,
     label: &'static str,
     record: &dyn Fn(&mut wgpu::CommandEncoder),
-    source: &wgpu::Buffer,
+    source: (&wgpu::Buffer, u64),
     bytes: u64,
 ) -> impl Future<Output = Result<Option<Staging>>> + Send + use<> {
     let submitted = match bytes {
@@ -75,7 +75,7 @@ fn submit_read(
     context: &Context,
     label: &'static str,
     record: &dyn Fn(&mut wgpu::CommandEncoder),
-    source: &wgpu::Buffer,
+    source: (&wgpu::Buffer, u64),
     bytes: u64,
 ) -> Result<(Receiver, Option<Expected>)> {
     let (bytes, start, log) = (bytes.next_multiple_of(4), Instant::now(), context.trace_log());
@@ -95,7 +95,7 @@ fn submit_read(
     let mut marking = canary.map(Canary::begin);
     let index = context.submit(label, |encoder| {
         record(encoder);
-        encoder.copy_buffer_to_buffer(source, 0, &buffer, 0, bytes);
+        encoder.copy_buffer_to_buffer(source.0, source.1, &buffer, 0, bytes);
         expected = marking.as_mut().map(|marking| marking.read(label, encoder, &buffer, bytes));
         let (device, staging) = (context.device().clone(), buffer.clone());
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..mapped_bytes, move |mapped| {

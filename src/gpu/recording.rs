@@ -266,7 +266,7 @@ impl<'a> Dispatch<'a> {
     /// If there is no such binding.
     pub fn read(&self, binding: usize) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
         let (buffer, bytes) = &self.step.bound[binding];
-        let (bytes, staging) = (*bytes, readback::read_after(self.context, "dispatch", &|_| {}, buffer, *bytes));
+        let (bytes, staging) = (*bytes, readback::read_after(self.context, "dispatch", &|_| {}, (buffer, 0), *bytes));
         async move { staging.await?.map_or(Ok(Vec::new()), |staging| staging.to_vec(bytes as usize)) }
     }
 

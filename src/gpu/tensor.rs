@@ -1,12 +1,18 @@
 //! Typed arrays on the GPU.
 
-use super::{context::Context, pool::Pooled, readback};
+use super::{context::Context, pool::Pooled, readback, upload::UploadStream};
 use crate::{
     element::{Element, ElementType},
     error::{Error, Result},
     shape::Shape,
 };
-use std::{fmt, future::Future, marker::PhantomData, sync::Arc};
+use std::{collections::VecDeque, fmt, future::Future, marker::PhantomData, ops::Range, pin::Pin, sync::Arc};
+
+/// So many bytes are uploaded with the next submission, which is faster (docs/runtime.md); more by submissions of their own.
+const FEW: usize = 4 << 20;
+
+/// Pieces of a tensor that are on their way to the host.
+const PIECES: usize = 2;
 
 /// A row-major array on the GPU. Clones share the buffer, which goes back to the context's pool with the last of them.
 #[derive(Clone)]
@@ -93,14 +99,47 @@ impl<T: ElementType> Tensor<T> {
         self.read_after("readback", &|_| {})
     }
 
+    /// Copies the contents back in pieces of `len` elements (rounded up to whole words; the last may have fewer), so that the host need not
+    /// have room for all: two pieces are on their way while the caller has another. Each is what the tensor has when it is asked for: what is submitted
+    /// meanwhile and writes to it is seen by later pieces.
+    ///
+    /// ```
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// # let context = pollster::block_on(bitnet_wgpu::Context::new())?;
+    /// # let x = context.upload(&[1.0f32; 1000], [1000])?;
+    /// let (mut pieces, mut sum) = (x.read_pieces(300), 0.0);
+    /// while let Some(piece) = pollster::block_on(pieces.next()) {
+    ///     sum += piece?.iter().sum::<f32>(); // of 300, 300, 300 and 100
+    /// }
+    /// assert_eq!(sum, 1000.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read_pieces(&self, len: usize) -> Pieces<T> {
+        // Copies begin at whole words.
+        let len = len.clamp(1, self.len().max(1)).next_multiple_of(4 / size_of::<T>().min(4));
+        Pieces { tensor: self.clone(), len, next: 0, coming: VecDeque::new() }
+    }
+
     /// [`Tensor::read`] in one submission with the work that `record` puts before the copy.
     pub(super) fn read_after(
         &self,
         label: &'static str,
         record: &dyn Fn(&mut wgpu::CommandEncoder),
     ) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
-        let len = self.len();
-        let bytes = readback::read_after(&self.context, label, record, &self.buffer, (len * size_of::<T>()) as u64);
+        self.read_range(label, record, 0..self.len())
+    }
+
+    /// The same of some elements, of which the first begins a word.
+    fn read_range(
+        &self,
+        label: &'static str,
+        record: &dyn Fn(&mut wgpu::CommandEncoder),
+        elements: Range<usize>,
+    ) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
+        let (len, size) = (elements.len(), size_of::<T>());
+        let source = (&**self.buffer, (elements.start * size) as u64);
+        let bytes = readback::read_after(&self.context, label, record, source, (len * size) as u64);
         async move {
             match bytes.await? {
                 Some(staging) => staging.to_vec(len),
@@ -192,9 +231,86 @@ impl Context {
         if shape.checked_len() != Some(data.len()) {
             return Err(Error::Length { shape, found: data.len() });
         }
+        let bytes = size_of_val(data);
+        if bytes > FEW {
+            return self.upload_pieces([data], shape);
+        }
         let tensor = Tensor::uninit(self, shape)?;
         self.write(&tensor.buffer, 0, bytemuck::cast_slice(data))?;
         Ok(tensor)
+    }
+
+    /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is larger than the host's memory. The device copies what has
+    /// come while the host has the next pieces, through 4 MB of staging memory at most, however much there is.
+    ///
+    /// ```
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// # let context = pollster::block_on(bitnet_wgpu::Context::new())?;
+    /// let rows = (0..1000).map(|row| [row as f32; 64]); // made, or read, one after another
+    /// let x = context.upload_pieces(rows, [1000, 64])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Context::upload`].
+    pub fn upload_pieces<T: ElementType>(
+        &self,
+        pieces: impl IntoIterator<Item = impl AsRef<[T]>>,
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor<T>> {
+        let tensor = Tensor::uninit(self, shape)?;
+        let (len, mut found) = (tensor.len(), 0usize);
+        let mut upload = UploadStream::new(self, &tensor.buffer, len * size_of::<T>());
+        for piece in pieces {
+            let piece = piece.as_ref();
+            found = found.saturating_add(piece.len());
+            if found > len {
+                break;
+            }
+            upload.push(bytemuck::cast_slice(piece))?;
+        }
+        if found != len {
+            return Err(Error::Length { shape: tensor.shape, found });
+        }
+        upload.flush()?;
+        drop(upload);
+        Ok(tensor)
+    }
+}
+
+/// A tensor that comes to the host in pieces, the next of them on their way: [`Tensor::read_pieces`].
+pub struct Pieces<T> {
+    tensor: Tensor<T>,
+    /// Elements of a piece.
+    len: usize,
+    /// The first element that is not on its way.
+    next: usize,
+    coming: VecDeque<Piece<T>>,
+}
+
+type Piece<T> = Pin<Box<dyn Future<Output = Result<Vec<T>>> + Send>>;
+
+impl<T: ElementType> Pieces<T> {
+    /// The next piece; `None` after the last.
+    ///
+    /// # Errors
+    /// As [`Tensor::read`].
+    pub async fn next(&mut self) -> Option<Result<Vec<T>>> {
+        self.send_for();
+        let piece = self.coming.pop_front()?.await;
+        // While the caller has this one.
+        self.send_for();
+        Some(piece)
+    }
+
+    /// Has as many on their way as there may be.
+    fn send_for(&mut self) {
+        while self.coming.len() < PIECES && self.next < self.tensor.len() {
+            let end = self.tensor.len().min(self.next.saturating_add(self.len));
+            self.coming.push_back(Box::pin(self.tensor.read_range("readback", &|_| {}, self.next..end)));
+            self.next = end;
+        }
     }
 }
 

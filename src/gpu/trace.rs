@@ -55,6 +55,7 @@ enum Track {
     Thread(thread::ThreadId, Option<String>),
     Recordings,
     Submissions,
+    Uploads,
     Readbacks,
 }
 
@@ -120,6 +121,11 @@ impl Log {
     /// Bytes that have come back under a label, of work that was submitted at `start`.
     pub fn read(&self, label: &str, start: Instant, bytes: u64) {
         self.note(Track::Readbacks, label, start, Some(bytes));
+    }
+
+    /// Bytes that the device has copied, and that the host staged from `start` on.
+    pub fn uploaded(&self, start: Instant, bytes: u64) {
+        self.note(Track::Uploads, "upload", start, Some(bytes));
     }
 
     fn note(&self, track: Track, name: &str, start: Instant, bytes: Option<u64>) {
@@ -335,6 +341,7 @@ impl Events {
             }
             Track::Recordings => "recording",
             Track::Submissions => "submission",
+            Track::Uploads => "upload",
             Track::Readbacks => "readback",
         };
         self.overlapping += 1;

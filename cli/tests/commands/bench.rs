@@ -38,7 +38,7 @@ fn bench_and_adapters_give_figures() {
     let float_activations = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/qwen3/config.json");
     let directory = Directory::new("bench");
     let (trace, cache) = (directory.path("trace"), directory.path("cache"));
-    let more = ["--profile", "--trace", &trace, "--cache", &cache];
+    let more = ["--energy", "--profile", "--trace", &trace, "--cache", &cache];
     for model in [&["--config", &config][..], &["--config", float_activations], &[small]] {
         for device in [&["--cpu"][..], &["--gpu"]] {
             let profiled = (model, device) == (&[small][..], &["--gpu"][..]);
@@ -61,6 +61,10 @@ fn bench_and_adapters_give_figures() {
             assert_eq!(bench["roof_bytes_per_second"].is_number(), device == ["--gpu"], "{bench}");
             assert!(bench["speculation"][0]["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
             check_keys(&bench, device == ["--gpu"], profiled);
+            let (energy, source) = (&bench["decode"][0]["joules_per_token"], &bench["decode"][0]["energy_source"]);
+            assert_eq!(source.is_string(), profiled, "{bench}");
+            // Software adapters do not know it; no GPU decodes a token of so small a model for a joule.
+            assert!(energy.is_null() || energy.as_f64().is_some_and(|joules| joules > 0.0 && joules < 1.0), "{bench}");
             let batch = &bench["batches"][0];
             assert!(batch["sequences"] == 3 && batch["tokens_per_second"].as_f64().unwrap() > 0.0, "{bench}");
         }

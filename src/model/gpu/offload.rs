@@ -68,8 +68,6 @@ impl Streamed {
             },
             |gains| context.upload(gains, [gains.len()]),
         )?;
-        // What is on its way takes memory once more: only one layer is.
-        context.settle_writes()?;
         self.layers.push((index, Arc::new(copies.into_inner())));
         Ok(Some(hosted))
     }
