@@ -21,6 +21,10 @@ const STANDINS: [(&str, &str); 7] = [
     (
         "cargo",
         "case \"$*\" in\n*adapters*) echo 'kernels in [Wgsl, Msl], Msl by choice' ;;\n\
+         *dump_shaders*/metal-libraries) mkdir -p \"$7\"; [ \"${FAULT:-}\" = unkept ] || cp \"$6\"/*.metallib \"$7\" ;;\n\
+         *run*--cache*) echo text; [ \"${FAULT:-}\" = refused ] || echo 'a.metallib: taken for `a`' >&2\n\
+         [ \"${FAULT:-}\" != warned ] || echo \"b.metallib: damaged: the kernel's text is compiled\" >&2 ;;\n\
+         *run*Once*) echo text; [ \"${FAULT:-}\" != other ] || echo more ;;\n\
          *dump_shaders*) for last; do :; done; mkdir -p \"$last\"; echo fine >\"$last/a.metal\"; echo \"${FAULT:-fine}\" >\"$last/b.metal\" ;;\n\
          *bitlinear*--example*|*--example*bitlinear*) sums=equal; [ \"${FAULT:-}\" != DIFFER ] || sums=DIFFER\n\
          echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo \"layer  Msl $sums 2\" ;;\n\
@@ -58,7 +62,7 @@ fn steps<'a>(report: &'a str, outcome: &str) -> Vec<&'a str> {
 #[test]
 fn all_well() {
     let (content, report) = verify("pass", "", &[]);
-    assert!(content && steps(&report, "FAIL").is_empty() && steps(&report, "PASS").len() == 10, "{report}");
+    assert!(content && steps(&report, "FAIL").is_empty() && steps(&report, "PASS").len() == 12, "{report}");
     assert!(report.contains("Apple M9") && report.contains("Xcode 16.0") && report.contains("tested"), "{report}");
 }
 
@@ -66,18 +70,22 @@ fn all_well() {
 fn failures_are_told_apart() {
     for (fault, failed) in [
         ("refuse", &["Apple's compiler", "Metal libraries"][..]),
+        ("unkept", &["libraries in a folder"]),
+        ("refused", &["a text by libraries"]),
+        ("warned", &["a text by libraries"]),
+        ("other", &["a text by libraries"]),
         ("DIFFER", &["both languages compared"]),
         ("tests", &["tests"]),
         ("beyond", &["shaders validated"]),
     ] {
         let (content, report) = verify(&format!("fail-{fault}"), fault, &[]);
-        assert!(!content && steps(&report, "FAIL") == failed && steps(&report, "PASS").len() == 10 - failed.len(), "{fault}: {report}");
+        assert!(!content && steps(&report, "FAIL") == failed && steps(&report, "PASS").len() == 12 - failed.len(), "{fault}: {report}");
     }
 }
 
 #[test]
 fn a_dry_run_runs_nothing() {
     let (content, report) = verify("dry", "refuse", &["--dry-run"]);
-    assert!(content && steps(&report, "not run").len() == 10, "{report}");
+    assert!(content && steps(&report, "not run").len() == 12, "{report}");
     assert!(report.contains("xcrun metal -std=metal3.1 -Wall -Werror") && !report.contains("Apple M9"), "{report}");
 }

@@ -22,7 +22,7 @@ const KERNEL: &Kind = b"bitnet-wgpu kernel 1\n";
 
 /// The folder, and which device it is for.
 pub struct KernelCache {
-    folder: PathBuf,
+    pub folder: PathBuf,
     /// Adapter, driver, and this crate.
     device: String,
     /// Has the log a line already that says that it cannot be written to?
@@ -46,6 +46,9 @@ impl KernelCache {
 
     /// The driver's cache for a kernel of this text, with what the folder has of it; `None` where the driver makes none.
     pub fn open(&self, device: &wgpu::Device, kernel: &'static str, text: &[u8]) -> Option<Cached<'_>> {
+        if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
+            return None;
+        }
         let key = hash([self.device.as_bytes(), kernel.as_bytes(), b"\n", text]);
         let path = self.folder.join(format!("{key:016x}.kernel"));
         let data = read(&path, KERNEL, key, MOST_BYTES).unwrap_or_else(|why| {
@@ -124,7 +127,7 @@ pub fn read(path: &Path, kind: &Kind, key: u64, most_bytes: u64) -> Result<Optio
     let mut bytes = fs::read(path).map_err(text)?;
     match bytes.split_at_checked(HEADER) {
         Some((found, data)) if found == header(kind, key, data) => Ok(Some(bytes.split_off(HEADER))),
-        _ => Err("is damaged, or not of this device".into()),
+        _ => Err("is damaged, or of something else".into()),
     }
 }
 

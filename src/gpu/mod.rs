@@ -10,6 +10,7 @@ pub(crate) mod encoder;
 pub(crate) mod health;
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "only models have it"))]
 pub(crate) mod hosted;
+pub(crate) mod library;
 pub(crate) mod open;
 pub(crate) mod out;
 pub(crate) mod pipeline;

@@ -49,10 +49,8 @@ impl Context {
         if options.offload {
             required_features |= raw.features() & wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         }
-        let caches = raw.features() & wgpu::Features::PIPELINE_CACHE;
-        let folder = options.cache.clone().filter(|_| !caches.is_empty());
-        if folder.is_some() {
-            required_features |= caches;
+        if options.cache.is_some() {
+            required_features |= raw.features() & wgpu::Features::PIPELINE_CACHE;
         }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bitnet-wgpu"),
@@ -65,7 +63,7 @@ impl Context {
         };
         let opened = raw.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.capabilities.adapter.clone(), source })?;
-        let cache = folder.map(|folder| KernelCache::new(folder, &raw.get_info()));
+        let cache = options.cache.clone().map(|folder| KernelCache::new(folder, &raw.get_info()));
         let context = Self::probed(raw, device, queue, options.wait_limit, cache).await?.opened_by(options);
         context.limit_memory(options.memory_limit);
         context.free_memory_by(options.memory_pressure.clone());

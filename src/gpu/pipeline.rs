@@ -2,6 +2,7 @@
 
 use super::{
     cache::{Cached, KernelCache},
+    library,
     scopes::guarded,
 };
 use crate::{
@@ -41,7 +42,7 @@ pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: O
     // SPIR-V has no text that it could be known by.
     let text = kernel.text(variant);
     let cached = cache.filter(|_| !text.is_empty()).and_then(|cache| cache.open(device, kernel.name, text.as_bytes()));
-    let compile = || {
+    let compile = |library: Option<&[u8]>| {
         let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(kernel.name), entries: &entries });
         let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(kernel.name),
@@ -51,14 +52,15 @@ pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: O
         let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&pipeline_layout),
-            module: &module(device, kernel, variant, text),
+            module: &module(device, kernel, variant, &text, library),
             entry_point: Some(kernel.entry),
             compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
             cache: cached.as_ref().map(Cached::raw),
         });
         Pipeline { raw, layout }
     };
-    let pipeline = guarded(device, || format!("compiling `{}`", kernel.name), compile).map_err(|e| match e {
+    let compile = |library: Option<&[u8]>| guarded(device, || format!("compiling `{}`", kernel.name), || compile(library));
+    let pipeline = library::or_text(cache, kernel, variant, &text, compile).map_err(|e| match e {
         Error::Gpu { message, .. } => error(message),
         other => other,
     })?;
@@ -69,15 +71,16 @@ pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: O
 }
 
 #[allow(unsafe_code)]
-fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, text: String) -> wgpu::ShaderModule {
+fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, text: &str, library: Option<&[u8]>) -> wgpu::ShaderModule {
     let label = Some(kernel.name);
     let [x, y, z] = kernel.source_for(variant.language).workgroup_size;
     let entry_point = wgpu::PassthroughShaderEntryPoint { name: kernel.entry.into(), workgroup_size: (x, y, z) };
     let passthrough = wgpu::ShaderModuleDescriptorPassthrough { label, entry_points: Cow::Owned(vec![entry_point]), ..Default::default() };
     match (variant.language, kernel.words(variant)) {
         (ShaderLanguage::Msl, _) => {
-            let descriptor = wgpu::ShaderModuleDescriptorPassthrough { msl: Some(text.into()), ..passthrough };
-            // SAFETY: the text's signature agrees with the declaration: `contract` has seen it.
+            let descriptor = library::descriptor(passthrough, text, library);
+            // SAFETY: the text's signature agrees with the declaration: `contract` has seen it. A library was made of that text: who wrote it there with
+            // `Kernel::keep_metal_library` has promised it, and whoever named the folder lets nobody else write there.
             unsafe { device.create_shader_module_passthrough(descriptor) }
         }
         (ShaderLanguage::Spirv, Some(words)) => {
