@@ -1,7 +1,7 @@
 //! Metal libraries in the folder of compiled kernels: what Apple's tools made of a text, in place of that text. wgpu does not give what a device makes of
 //! one, so they are brought there, from a Mac (`scripts/mac-verify`). A file that is not what was written there is not used, which is a line in the log.
 
-use super::cache::{Kind, KernelCache, hash, read, write};
+use super::cache::{KernelCache, Kind, hash, read, write};
 use crate::{
     error::{Error, Result},
     kernel::declaration::{Kernel, Variant},
@@ -110,9 +110,10 @@ mod tests {
         fs,
     };
 
-    const PARTS: [&[Part]; 2] = [&[Part::new("one", "kernel void one(device float* x [[buffer(0)]]) {}")], &[Part::new("one", "fn one() {}")]];
+    const TEXT: &str = "[[max_total_threads_per_threadgroup(THREADS)]] kernel void one(device float* x [[buffer(0)]]) {}";
+    const MSL: &[Part] = &[Part::new("one", TEXT)];
 
-    static ONE: Kernel = Kernel::new("one", &[], &[read_write("x", F32)], &[Source::wgsl(PARTS[1]), Source::msl(PARTS[0])]);
+    static ONE: Kernel = Kernel::new("one", &[], &[read_write("x", F32)], &[Source::wgsl(&[]), Source::msl(MSL)]);
 
     /// What begins as a library does.
     fn stand_in(code: &[u8]) -> Vec<u8> {
@@ -180,15 +181,16 @@ mod tests {
         let by_text = (None, Some(text.clone()), Vec::new());
         assert_eq!(given(Some(&cache), &metal()), by_text, "there is none");
         let path = keep(&metal(), &library, &cache.folder).unwrap();
-        assert_eq!((path.parent(), path.extension()), (Some(&*cache.folder), Some("metallib".as_ref())));
+        let key = hash([format!("{}\nmetal3.1\none\n{text}\n", env!("CARGO_PKG_VERSION")).as_bytes()]);
+        assert_eq!(path, cache.folder.join(format!("{key:016x}.metallib")), "known by version, Metal's, name and text");
         assert_eq!(fs::read_dir(&cache.folder).unwrap().count(), 1, "and nothing beside it");
         assert_eq!(given(Some(&cache), &metal()), (Some(library), None, Vec::new()));
         assert_eq!(given(None, &metal()), by_text);
 
-        // That of another kernel, of another text and of another language is none.
+        // It is not that of another language, kernel or text.
         let wgsl = ONE.variants().into_iter().find(|variant| variant.language == ShaderLanguage::Wgsl).unwrap();
         assert_eq!(given(Some(&cache), &wgsl), (None, Some(ONE.text(&wgsl)), Vec::new()));
-        static OTHER: Kernel = Kernel::new("other", &[], &[], &[Source::msl(PARTS[0])]);
+        static OTHER: Kernel = Kernel::new("other", &[], &[], &[Source::msl(MSL)]);
         for (kernel, text) in [(&OTHER, text.clone()), (&ONE, text + " ")] {
             assert!(!place(&cache.folder, kernel, &text).0.exists());
         }
@@ -220,7 +222,10 @@ mod tests {
         let by_text = |what: &str| {
             let (given, msl, told) = given(Some(&cache), &metal());
             assert_eq!((given, msl), (None, Some(text.clone())), "{what}");
-            assert!(told.len() == 1 && told[0].contains(&path.display().to_string()) && told[0].contains("the kernel's text"), "{what}: {told:?}");
+            assert!(
+                told.len() == 1 && told[0].contains(&path.display().to_string()) && told[0].contains("the kernel's text"),
+                "{what}: {told:?}"
+            );
         };
         for (what, bytes) in wrong {
             fs::write(&path, bytes).unwrap();
