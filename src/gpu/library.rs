@@ -184,11 +184,13 @@ mod tests {
         let key = hash([format!("{}\nmetal3.1\none\n{text}\n", env!("CARGO_PKG_VERSION")).as_bytes()]);
         assert_eq!(path, cache.folder.join(format!("{key:016x}.metallib")), "known by version, Metal's, name and text");
         assert_eq!(fs::read_dir(&cache.folder).unwrap().count(), 1, "and nothing beside it");
-        assert_eq!(given(Some(&cache), &metal()), (Some(library), None, Vec::new()));
+        assert_eq!(given(Some(&cache), &metal()), (Some(library.clone()), None, Vec::new()));
         assert_eq!(given(None, &metal()), by_text);
 
         // It is not that of another language, kernel or text.
         let wgsl = ONE.variants().into_iter().find(|variant| variant.language == ShaderLanguage::Wgsl).unwrap();
+        let (beside, key) = place(&cache.folder, &ONE, &ONE.text(&wgsl));
+        write(&beside, LIBRARY, key, &library).unwrap();
         assert_eq!(given(Some(&cache), &wgsl), (None, Some(ONE.text(&wgsl)), Vec::new()));
         static OTHER: Kernel = Kernel::new("other", &[], &[], &[Source::msl(MSL)]);
         for (kernel, text) in [(&OTHER, text.clone()), (&ONE, text + " ")] {
