@@ -22,7 +22,7 @@ const STANDINS: [(&str, &str); 7] = [
         "cargo",
         "case \"$*\" in\n*adapters*) echo 'kernels in [Wgsl, Msl], Msl by choice' ;;\n\
          *dump_shaders*/metal-libraries) mkdir -p \"$7\"; [ \"${FAULT:-}\" = unkept ] || cp \"$6\"/*.metallib \"$7\" ;;\n\
-         *run*--cache*) echo text; [ \"${FAULT:-}\" = refused ] || echo 'a.metallib: taken for `a`' >&2\n\
+         *run*--cache*) echo text; [ \"${FAULT:-}\" = untaken ] || echo 'a.metallib: taken for `a`' >&2\n\
          [ \"${FAULT:-}\" != warned ] || echo \"b.metallib: damaged: the kernel's text is compiled\" >&2 ;;\n\
          *run*Once*) echo text; [ \"${FAULT:-}\" != other ] || echo more ;;\n\
          *dump_shaders*) for last; do :; done; mkdir -p \"$last\"; echo fine >\"$last/a.metal\"; echo \"${FAULT:-fine}\" >\"$last/b.metal\" ;;\n\
@@ -71,7 +71,7 @@ fn failures_are_told_apart() {
     for (fault, failed) in [
         ("refuse", &["Apple's compiler", "Metal libraries"][..]),
         ("unkept", &["libraries in a folder"]),
-        ("refused", &["a text by libraries"]),
+        ("untaken", &["a text by libraries"]),
         ("warned", &["a text by libraries"]),
         ("other", &["a text by libraries"]),
         ("DIFFER", &["both languages compared"]),
