@@ -292,13 +292,15 @@ pub struct Pieces<T> {
 type Piece<T> = Pin<Box<dyn Future<Output = Result<Vec<T>>> + Send>>;
 
 impl<T: ElementType> Pieces<T> {
-    /// The next piece; `None` after the last.
+    /// The next piece; `None` after the last. The future may be dropped at any time: the next call gives the piece that it was for.
     ///
     /// # Errors
     /// As [`Tensor::read`].
     pub async fn next(&mut self) -> Option<Result<Vec<T>>> {
         self.send_for();
-        let piece = self.coming.pop_front()?.await;
+        // It stays there until it has come: a call that is dropped half-way loses no piece.
+        let piece = self.coming.front_mut()?.await;
+        self.coming.pop_front();
         // While the caller has this one.
         self.send_for();
         Some(piece)
