@@ -1,31 +1,6 @@
 // The attention of TILE_X rows to a share: SPAN neighbouring positions of a key head. What rows and shares are, and in which order is added:
 // wgsl/transformer/attention_share.wgsl.
-struct Params { uint run, sequences, heads, kv_heads, head_dim, capacity, longest, rotate, add, window; float scale; };
-
 #define QUADS (MAX_QUADS / (THREADS / 8u))
-// Below every score. Finite, since some compilers assume that infinities do not occur.
-#define LOWEST (-1e30f)
-
-// Where the rows of a threadgroup are, and what they see.
-struct Rows { uint sequence, token, kv_head, first, count, sharing, past, start, visible, quads; };
-
-// The first position that a sequence's new token sees: with itself, `window` at most.
-static inline uint start_of(uint past, uint token, uint window) { return past + token + 1u - min(past + token + 1u, window); }
-
-static inline Rows rows_of(constant Params& params, device const uint2* runs, uint x, uint kv_head, uint z) {
-    const uint sharing = params.heads / params.kv_heads;
-    const uint count = params.run * sharing;
-    const uint past = runs[z].y;
-    const uint visible = min(past + (min((x + 1u) * TILE_X, count) - 1u) / sharing + 1u, params.longest);
-    const uint start = start_of(past, x * TILE_X / sharing, params.window);
-    return Rows{min(runs[z].x, params.sequences - 1u), z * params.run, kv_head, x * TILE_X, count, sharing, past, start, visible, (params.head_dim + 3u) / 4u};
-}
-
-// The row of the output, and of queries in units of a head: token · heads + head.
-static inline uint head_of(Rows rows, uint row, uint heads) {
-    return (rows.token + row / rows.sharing) * heads + rows.kv_head * rows.sharing + row % rows.sharing;
-}
-
 // Has the scaled queries of the rows in threadgroup memory; a barrier must follow. `head_quad(head, quad)` is elements 4·quad .. of a head of qkv.
 template <typename HeadQuad>
 static void load_queries(constant Params& params, Rows rows, HeadQuad head_quad, threadgroup float4* queries, uint local) {

@@ -66,6 +66,7 @@ const FEW_MSL: &[Part] = msl![
     "shared/prelude",
     "shared/exp",
     "transformer/turned",
+    "transformer/attention_rows",
     "transformer/attention_share",
     "transformer/attention_merge",
     "transformer/attention_few"
@@ -96,27 +97,32 @@ static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Sour
 /// Columns of a row that a workgroup of [`MANY`] makes.
 const COLUMNS: usize = 128;
 
-/// Tiles of 32 rows. In WGSL the dearest turn is that of half a share's values, in Metal that of a quad of the keys.
+/// Tiles of 32 rows, for a prompt; the entry point comes last.
+pub(super) const MANY_WGSL: Source = Source::wgsl(wgsl![
+    "shared/ids",
+    "shared/exp",
+    "transformer/attention_rows",
+    "transformer/attention_merge",
+    "transformer/attention_all",
+    HOLE
+])
+.workgroup_size([128, 1, 1])
+.tile([32, 1, 1])
+.constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
+.workgroup_bytes(16_384)
+.work(Work::new(512, "products", 64, 1024));
+
+/// In WGSL the dearest turn is that of half a share's values, in Metal that of a quad of the keys.
 static MANY: Kernel = Kernel::trusted(
     "attention_many",
     Params::FIELDS,
     MANY_BINDINGS,
     &[
-        Source::wgsl(wgsl![
-            "shared/ids",
-            "shared/exp",
-            "transformer/attention_rows",
-            "transformer/attention_merge",
-            "transformer/attention_many"
-        ])
-        .workgroup_size([128, 1, 1])
-        .tile([32, 1, 1])
-        .constants(&[("SPAN", SPAN as u32), ("COLUMNS", COLUMNS as u32)])
-        .workgroup_bytes(16_384)
-        .work(Work::new(512, "products", 64, 1024)),
+        MANY_WGSL,
         Source::msl(msl![
             "shared/prelude",
             "shared/exp",
+            "transformer/attention_rows",
             "transformer/attention_share",
             "transformer/attention_merge",
             "transformer/attention_many"
@@ -127,7 +133,8 @@ static MANY: Kernel = Kernel::trusted(
         .workgroup_bytes(16 * 1056)
         .work(Work::new(32, "products", 0, 64)),
     ],
-);
+)
+.fill(wgsl!["transformer/attention_many"]);
 
 static COMBINE: Kernel = Kernel::trusted(
     "attention_combine",

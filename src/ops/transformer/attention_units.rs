@@ -1,7 +1,7 @@
 //! Attention of prompts on matrix units, with queries and weights in halves.
 
 use super::{
-    attention::{self, Params, SPAN},
+    attention::{self, MANY_WGSL, Params, SPAN},
     cache::{KvCache, NewTokens},
     rope::rope,
 };
@@ -21,6 +21,7 @@ use crate::{
         params::Params as _,
         source::{Part, Source},
     },
+    msl,
     ops::tensor::matmul_kernels::{UNIT_8, UNIT_16},
     wgsl,
 };
@@ -58,7 +59,32 @@ static UNITS_8_32: Kernel =
 static UNITS_8_64: Kernel =
     kernel("attention_units_8_64", UNIT_8, &[source(PARTS_8, UNIT_8, 64, 64).constants(&[("SPAN", TURN), ("HEAD", 64)])]);
 
-pub(super) const KERNELS: &[&Kernel] = &[&UNITS_16_64, &UNITS_16_128, &UNITS_16_128_LARGE, &UNITS_8_32, &UNITS_8_64];
+const HALVES_WGSL: &[Part] = wgsl!["transformer/attention_halves"];
+
+/// For GPUs by Apple, whose units are Metal's: on matrices of 8 × 8, eight rows a SIMD-group. In WGSL it is what there is without units.
+const fn halves(name: &'static str, sources: &'static [Source]) -> Kernel {
+    Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("attention_halves").fill(HALVES_WGSL)
+}
+
+const HALVES_MSL: Source = Source::msl(msl!["shared/prelude", "shared/exp", "transformer/attention_rows", "transformer/attention_halves"])
+    .workgroup_size([256, 1, 1])
+    .tile([64, 1, 1]);
+
+const fn halves_msl(constants: &'static [(&'static str, u32)], head: u32) -> Source {
+    HALVES_MSL.constants(constants).workgroup_bytes(2 * 2 * TURN * (head + 8) + 64 * (4 * (TURN + 4) + 2 * (TURN + 8)))
+}
+
+static HALVES_64: Kernel = halves(
+    "attention_halves_64",
+    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 64), ("PITCH", 72), ("SCORES", TURN + 4), ("WEIGHTS", TURN + 8)], 64)],
+);
+static HALVES_128: Kernel = halves(
+    "attention_halves_128",
+    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 128), ("PITCH", 136), ("SCORES", TURN + 4), ("WEIGHTS", TURN + 8)], 128)],
+);
+
+pub(super) const KERNELS: &[&Kernel] =
+    &[&UNITS_16_64, &UNITS_16_128, &UNITS_16_128_LARGE, &UNITS_8_32, &UNITS_8_64, &HALVES_64, &HALVES_128];
 
 /// Which kernel serves, if one does: `groups` are pairs of a sequence and a key head, each with `rows` rows.
 fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize) -> Option<&'static Kernel> {
@@ -71,7 +97,12 @@ fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize
         (UNIT_8, 64) => Some(&UNITS_8_64),
         _ => None,
     };
-    capabilities.matrix_units.iter().find_map(|&unit| kernel(unit))
+    let of_apple = || match head_dim {
+        64 if capabilities.apple => Some(&HALVES_64),
+        128 if capabilities.apple => Some(&HALVES_128),
+        _ => None,
+    };
+    capabilities.matrix_units.iter().find_map(|&unit| kernel(unit)).or_else(of_apple)
 }
 
 /// [`rope_attention_into`](super::rope_attention_into) for prompts, up to five times as fast: of runs of 64 tokens and more, queries and weights of
@@ -81,8 +112,8 @@ fn plan(capabilities: &Capabilities, head_dim: usize, rows: usize, groups: usize
 ///
 /// So numbers depend on which tokens come in runs of 64 or more; otherwise a token's attention is still the same bits however many there are. It is
 /// [`rope_attention_into`](super::rope_attention_into) itself for shorter runs, for a window, without a fitting unit
-/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units)), for a cache in `f32`, and for heads that are not of four or eight matrices: of
-/// other widths than 64 and 128 on GPUs.
+/// ([`Capabilities::matrix_units`](crate::Capabilities::matrix_units); on GPUs by Apple, Metal has them), for a cache in `f32`, and for heads that are not of
+/// four or eight matrices: of other widths than 64 and 128 on GPUs.
 ///
 /// # Errors
 /// As [`rope_attention_into`](super::rope_attention_into).
@@ -128,5 +159,8 @@ mod tests {
         assert_eq!(name(&[UNIT_8], 64, 1024 * 4), Some("attention_units_8_64"));
         assert_eq!(name(&[UNIT_16], 80, 512 * 4), None);
         assert_eq!(name(&[], 128, 512 * 4), None);
+        let apple = Capabilities::example(true);
+        let on_apple = [64, 128, 80].map(|head_dim| plan(&apple, head_dim, 512 * 4, 5).map(|kernel| kernel.name));
+        assert_eq!(on_apple, [Some("attention_halves_64"), Some("attention_halves_128"), None]);
     }
 }

@@ -26,7 +26,7 @@ pub enum By {
     WgslAndTwin,
     /// Its kernels, but not on an emulated GPU.
     Device,
-    /// Its kernels for matrix units alone: without them, it is another op.
+    /// Its kernels for matrix units alone, and those in Metal, which has such: without them, it is another op.
     Units,
 }
 

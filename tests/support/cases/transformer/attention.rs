@@ -217,7 +217,8 @@ impl Attention {
             Ok(())
         };
         let case = Case::near(name, wanted, record).of(element);
-        let case = if twin.products() > 150_000 { case.device_only() } else { case };
+        let most = if twin.halves { 1_500_000 } else { 150_000 };
+        let case = if twin.products() > most { case.device_only() } else { case };
         case.twin(move || vec![Data::F32(twin.by_cpu().iter().map(|y| y + base).collect())])
     }
 
@@ -367,6 +368,8 @@ pub fn company_in_halves() -> Vec<Case> {
         (Slots::one(4, 2, 64, 0, 200), vec![64, 71, 65]),
         (Slots::one(2, 1, 32, 37, 131), vec![66, 65]),
         (Slots::one(3, 1, 128, 0, 129), vec![65, 64]),
+        (Slots::one(1, 1, 64, 0, 128), vec![64, 64]),
+        (Slots::one(1, 1, 128, 0, 129), vec![64, 65]),
         (Slots::one(2, 1, 64, 0, 128).of(&[3, 64, 0], &[2, 0]), vec![64, 64]),
         // Larger tiles for all than for one.
         (Slots::one(16, 16, 128, 0, 128).of(&[0; 10], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), vec![64, 64]),
