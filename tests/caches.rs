@@ -2,6 +2,7 @@
 
 use bitnet_wgpu::{
     Choice, Context, ContextOptions, ErrorKind, Tensor, Tuning,
+    auto::Auto,
     bitnet::{self, Layout},
     model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor, wgpu,
@@ -121,6 +122,35 @@ fn a_folder_that_cannot_be_written_to_is_one_warning() {
         work(&context);
     });
     assert_eq!(told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(), usize::from(caches), "{told:?}");
+}
+
+/// No file may have a byte more, and what is written is an error then, as where a disk is full.
+#[test]
+#[cfg(unix)]
+fn where_there_is_no_room_work_goes_on_and_what_was_there_stays() {
+    const FOLDER: &str = "BITNET_TEST_FULL_DISK";
+    const NAME: &str = "where_there_is_no_room_work_goes_on_and_what_was_there_stays";
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let context = open(PathBuf::from(folder));
+        let told = warnings(|| work(&context));
+        let caches = context.device().features().contains(wgpu::Features::PIPELINE_CACHE);
+        assert_eq!(told.iter().filter(|line| line.contains("compiled kernels are not kept")).count(), usize::from(caches), "{told:?}");
+        assert_eq!(context.keep_tuning(&another(&context)).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(Auto::new(Some(&context)).unwrap().keep().unwrap_err().kind(), ErrorKind::Io);
+        return;
+    }
+    let directory = Directory::temporary();
+    let folder = directory.0.join("cache");
+    let context = open(folder.clone());
+    let kept = [context.keep_tuning(&another(&context)).unwrap(), Auto::new(Some(&context)).unwrap().keep().unwrap()];
+    let before = files(&folder);
+    assert!(kept.iter().all(|path| before.contains_key(path)));
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
+    let output = limited.args(["--exact", NAME, "--nocapture"]).env(FOLDER, &folder).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(files(&folder) == before, "{:?}", files(&folder).keys());
 }
 
 #[test]

@@ -138,23 +138,8 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Context, ErrorKind, Tensor, tensor};
+    use crate::{Context, ErrorKind, Tensor, gpu::noop::context, tensor};
     use pollster::block_on;
-
-    /// A device that copies, and does nothing else.
-    fn context() -> Context {
-        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-        descriptor.backends = wgpu::Backends::NOOP;
-        descriptor.backend_options.noop.enable = true;
-        let adapter = block_on(wgpu::Instance::new(descriptor).request_adapter(&Default::default())).unwrap();
-        let (required_features, _) = Context::device_needs(&adapter);
-        let required_limits = wgpu::Limits { max_immediate_size: 64, ..wgpu::Limits::default() };
-        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-        let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
-        let context = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
-        context.check_submissions().unwrap();
-        context
-    }
 
     fn unfinished<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
         match result {

@@ -12,6 +12,19 @@ use std::path::{Path, PathBuf};
 
 const LIBRARY: &Kind = b"bitnet-wgpu mtllib 1\n";
 
+/// The system whose libraries this app takes, as [`system`] has it. Where there is no Metal, tests take macOS's.
+const SYSTEM: u8 = if cfg!(target_abi = "macabi") {
+    6
+} else if cfg!(target_os = "ios") {
+    if cfg!(target_abi = "sim") { 7 } else { 2 }
+} else if cfg!(target_os = "tvos") {
+    3
+} else if cfg!(target_os = "visionos") {
+    11
+} else {
+    1
+};
+
 /// As what texts are compiled to libraries.
 const STANDARD: &str = "metal3.1";
 
@@ -25,8 +38,9 @@ impl Kernel {
     /// ```
     ///
     /// of [`Kernel::text`]. `scripts/mac-verify` makes those of all kernels of this crate, with the example `dump_shaders`. They are of one version of this
-    /// crate, for any adapter: a library holds AIR, which each driver compiles on. One that wgpu refuses, such as that of a newer system, is a
-    /// warning in the log, and the text is used.
+    /// crate, for any adapter: a library holds AIR, which each driver compiles on. It is for one system, which it names: those for macOS and for iOS
+    /// (`xcrun -sdk iphoneos`) are files beside one another, and an app takes its system's. One that wgpu refuses, such as that of a newer version of the system, is
+    /// a warning in the log, and the text is used.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a variant in another language, and for what is no Metal library; [`Error::Io`].
@@ -39,10 +53,10 @@ impl Kernel {
         if variant.language != ShaderLanguage::Msl || self.source(ShaderLanguage::Msl).is_none() {
             return Err(invalid(format!("`{}` has no such text in Metal", self.name)));
         }
-        if !is_whole(library) {
+        let Some(system) = system(library) else {
             return Err(invalid(format!("what was made of `{}` is no Metal library, or not all of one", self.name)));
-        }
-        let (path, key) = place(folder.as_ref(), self, &self.text(variant));
+        };
+        let (path, key) = place(folder.as_ref(), self, &self.text(variant), system);
         write(&path, LIBRARY, key, library)?;
         Ok(path)
     }
@@ -57,10 +71,10 @@ pub fn or_text<R>(
     compile: impl Fn(Option<&[u8]>) -> Result<R>,
 ) -> Result<R> {
     let Some(cache) = cache.filter(|_| variant.language == ShaderLanguage::Msl) else { return compile(None) };
-    let (path, key) = place(&cache.folder, kernel, text);
+    let (path, key) = place(&cache.folder, kernel, text, SYSTEM);
     let why = match read(&path, LIBRARY, key, MOST_BYTES) {
         Ok(None) => return compile(None),
-        Ok(Some(library)) if !is_whole(&library) => "is no Metal library".into(),
+        Ok(Some(library)) if system(&library) != Some(SYSTEM) => "is no Metal library of this system".into(),
         // Some of what is wrong with a library is known only when a pipeline is made of it.
         Ok(Some(library)) => match compile(Some(&library)) {
             Err(Error::Gpu { message, .. }) => message,
@@ -83,22 +97,25 @@ pub fn descriptor<'a>(
 }
 
 /// Where a folder has the library of a kernel's text, and the hash of all that it rests on, which no adapter or driver is.
-fn place(folder: &Path, kernel: &Kernel, text: &str) -> (PathBuf, u64) {
-    let key = hash([env!("CARGO_PKG_VERSION"), STANDARD, kernel.name, text].map(str::as_bytes).into_iter().flat_map(|part| [part, b"\n"]));
+fn place(folder: &Path, kernel: &Kernel, text: &str, system: u8) -> (PathBuf, u64) {
+    let parts = [env!("CARGO_PKG_VERSION"), STANDARD, &system.to_string(), kernel.name, text];
+    let key = hash(parts.map(str::as_bytes).into_iter().flat_map(|part| [part, b"\n"]));
     (folder.join(format!("{key:016x}.metallib")), key)
 }
 
-/// A library begins with four letters, and has its length behind twelve more bytes. Apple does not say so: <https://github.com/gfx-rs/naga/wiki/Metallib-file-format>
+/// The system of a whole library, by the numbers of LLVM's `BinaryFormat/MachO.def`. A library begins with four letters; after seven more bytes comes its system, whose
+/// highest bit says that it is of 64 bits, and after four more its length. Apple does not say so: <https://github.com/gfx-rs/naga/wiki/Metallib-file-format>
 /// does, and `src/compiler/library.jl` of <https://github.com/JuliaGPU/Metal.jl>, which reads and writes libraries.
-fn is_whole(library: &[u8]) -> bool {
-    library.starts_with(b"MTLB") && library.get(16..24) == Some(&(library.len() as u64).to_le_bytes())
+fn system(library: &[u8]) -> Option<u8> {
+    let whole = library.starts_with(b"MTLB") && library.get(16..24) == Some(&(library.len() as u64).to_le_bytes());
+    library.get(11).filter(|_| whole).map(|system| system & 0x7f)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        gpu::pipeline::build,
+        gpu::{noop, pipeline::build},
         kernel::{
             binding::{Type::F32, read_write},
             source::{Part, Source},
@@ -118,6 +135,11 @@ mod tests {
     /// What begins as a library does.
     fn stand_in(code: &[u8]) -> Vec<u8> {
         [b"MTLB\x01\x80\x02\0\x07\0\0\x81\x0e\0\0\0", &(24 + code.len() as u64).to_le_bytes()[..], code].concat()
+    }
+
+    /// The same of iOS.
+    fn of_ios(library: &[u8]) -> Vec<u8> {
+        [&library[..11], &[0x82], &library[12..]].concat()
     }
 
     fn without_its_end(library: &[u8]) -> &[u8] {
@@ -185,20 +207,27 @@ mod tests {
         let by_text = (None, Some(text.clone()), Vec::new());
         assert_eq!(given(Some(&cache), &metal()), by_text, "there is none");
         let path = keep(&metal(), &library, &cache.folder).unwrap();
-        let key = hash([format!("{}\nmetal3.1\none\n{text}\n", env!("CARGO_PKG_VERSION")).as_bytes()]);
-        assert_eq!(path, cache.folder.join(format!("{key:016x}.metallib")), "known by version, Metal's, name and text");
+        let key = hash([format!("{}\nmetal3.1\n1\none\n{text}\n", env!("CARGO_PKG_VERSION")).as_bytes()]);
+        assert_eq!(path, cache.folder.join(format!("{key:016x}.metallib")), "known by version, Metal's, system, name and text");
         assert_eq!(fs::read_dir(&cache.folder).unwrap().count(), 1, "and nothing beside it");
         assert_eq!(given(Some(&cache), &metal()), (Some(library.clone()), None, Vec::new()));
         assert_eq!(given(None, &metal()), by_text);
+        // That of another system is beside it.
+        let other = keep(&metal(), &of_ios(&library), &cache.folder).unwrap();
+        assert_eq!(given(Some(&cache), &metal()), (Some(library.clone()), None, Vec::new()));
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        assert_eq!(given(Some(&cache), &metal()), by_text, "no warning");
+        fs::rename(folder.path().join("moved"), &path).unwrap();
+        fs::remove_file(other).unwrap();
 
         // It is not that of another language, kernel or text.
         let wgsl = ONE.variants().into_iter().find(|variant| variant.language == ShaderLanguage::Wgsl).unwrap();
-        let (beside, key) = place(&cache.folder, &ONE, &ONE.text(&wgsl));
+        let (beside, key) = place(&cache.folder, &ONE, &ONE.text(&wgsl), SYSTEM);
         write(&beside, LIBRARY, key, &library).unwrap();
         assert_eq!(given(Some(&cache), &wgsl), (None, Some(ONE.text(&wgsl)), Vec::new()));
         static OTHER: Kernel = Kernel::new("other", &[], &[], &[Source::msl(MSL)]);
         for (kernel, text) in [(&OTHER, text.clone()), (&ONE, text + " ")] {
-            assert!(!place(&cache.folder, kernel, &text).0.exists());
+            assert!(!place(&cache.folder, kernel, &text, SYSTEM).0.exists());
         }
     }
 
@@ -211,7 +240,7 @@ mod tests {
         let changed = |at: usize| sound.iter().enumerate().map(|(i, &byte)| if i == at { byte ^ 1 } else { byte }).collect::<Vec<u8>>();
         // As it is written, with other bytes.
         let lying = |library: &[u8]| {
-            write(&path, LIBRARY, place(folder.path(), &ONE, &text).1, library).unwrap();
+            write(&path, LIBRARY, place(folder.path(), &ONE, &text, SYSTEM).1, library).unwrap();
             fs::read(&path).unwrap()
         };
         let mut wrong: Vec<(String, Vec<u8>)> = vec![
@@ -221,6 +250,7 @@ mod tests {
             ("no library".into(), lying(b"code")),
             ("another format".into(), lying(&[b"MTLX", &library[4..]].concat())),
             ("half a library".into(), lying(without_its_end(&library))),
+            ("of another system".into(), lying(&of_ios(&library))),
             ("more than a library".into(), lying(&[&library[..], b"x"].concat())),
         ];
         wrong.extend((0..sound.len()).map(|at| (format!("cut off at {at}"), sound[..at].to_vec())));
@@ -267,11 +297,7 @@ mod tests {
         assert!(matches!(given, Err(Error::DeviceLost { .. })) && tried.take() == 1 && warnings.is_empty(), "{warnings:?}");
 
         // A device that compiles neither: so it is seen that it was given both.
-        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-        descriptor.backends = wgpu::Backends::NOOP;
-        descriptor.backend_options.noop.enable = true;
-        let adapter = block_on(wgpu::Instance::new(descriptor).request_adapter(&Default::default())).unwrap();
-        let (device, _queue) = block_on(adapter.request_device(&Default::default())).unwrap();
+        let (device, _queue) = block_on(noop::adapter().request_device(&Default::default())).unwrap();
         let (built, warnings) = told(|| build(&device, &ONE, &metal(), Some(&cache)).map(drop));
         assert!(matches!(built, Err(Error::Shader { kernel: "one", language: ShaderLanguage::Msl, .. })), "{built:?}");
         let ours: Vec<_> = warnings.iter().filter(|line| line.contains(&path.display().to_string())).collect();
