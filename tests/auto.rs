@@ -217,6 +217,19 @@ fn a_way_to_the_gpu_that_is_not_this_one_is_forgotten() {
 }
 
 #[test]
+fn what_two_processes_learn_is_kept_of_both() {
+    let directory = Directory::temporary();
+    let context = open(directory.0.join("cache"));
+    let [first, second] = [(); 2].map(|()| Auto::new(Some(&context)).unwrap().always(Some(Target::Cpu)).unwrap());
+    first.add(&[1.0; 64], &[1.0; 64]).unwrap();
+    second.silu(&[1.0; 64]).unwrap();
+    let path = first.keep().unwrap();
+    assert_eq!(second.keep().unwrap(), path);
+    let text = String::from_utf8_lossy(&fs::read(&path).unwrap()[37..]).into_owned();
+    assert!(text.contains("\nadd 64 ") && text.contains("\nsilu "), "{text}");
+}
+
+#[test]
 fn without_a_folder_nothing_is_kept() {
     let directory = Directory::temporary();
     for auto in [Auto::new(None), Auto::new(Some(&open(None))), Auto::new(Some(context()))] {

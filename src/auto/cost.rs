@@ -1,11 +1,6 @@
 //! What a call is expected to take on the CPU and on the GPU: from numbers that are measured once, corrected by what calls took.
 
-use std::{
-    fmt::{Debug, Display, Write},
-    ops::RangeInclusive,
-    str::FromStr,
-    time::Duration,
-};
+use std::{ops::RangeInclusive, time::Duration};
 
 /// Where a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,8 +43,8 @@ pub struct Work {
 /// The way to the GPU and back: what an empty call takes, and what each byte adds, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    call: f64,
-    byte: f64,
+    pub call: f64,
+    pub byte: f64,
 }
 
 impl Link {
@@ -72,8 +67,6 @@ pub struct Decision {
     pub gpu: Option<f64>,
 }
 
-/// Names of the sides in a file, in their order.
-const SIDES: [&str; 2] = ["cpu", "gpu"];
 /// Sizes of calls: four for each power of two of their operations, so that those of one size differ by a quarter at most.
 const SIZES: usize = 4 * usize::BITS as usize;
 /// What a call on the CPU takes, however small, in nanoseconds.
@@ -85,105 +78,56 @@ const FAR: f64 = 8.0;
 /// An op that has never been measured on a side is tried there if it is expected to take less than so many nanoseconds.
 const TRY: f64 = 20e6;
 /// So many calls of a size until the slower side is tried again.
-const AGAIN: u32 = 64;
+pub const AGAIN: u32 = 64;
 /// So many measurements of a size are believed; fewer may all have waited for another program, and are made again.
-const BELIEVED: u8 = 3;
+pub const BELIEVED: u8 = 3;
 
 /// What an empty call may take there and back, and what a byte may add: up to a second, and a microsecond.
-const CALLS: RangeInclusive<f64> = 1.0..=1e9;
-const BYTES: RangeInclusive<f64> = 0.0..=1e3;
+pub const CALLS: RangeInclusive<f64> = 1.0..=1e9;
+pub const BYTES: RangeInclusive<f64> = 0.0..=1e3;
 /// What a call may take by what was expected before anything was measured.
-const FACTORS: RangeInclusive<f32> = 1e-4..=1e6;
+pub const FACTORS: RangeInclusive<f32> = 1e-4..=1e6;
 
 /// What calls of an op and a size took on a side.
 #[derive(Clone, Copy)]
-struct Measured {
+pub struct Measured {
     /// By what was expected before anything was measured.
-    factor: f32,
+    pub factor: f32,
     /// How many calls, up to [`BELIEVED`].
-    times: u8,
+    pub times: u8,
     /// Is it from a file, and not measured since?
-    kept: bool,
+    pub kept: bool,
 }
 
 /// What is known of an op and a size.
 #[derive(Clone, Copy, Default)]
-struct Size {
-    sides: [Option<Measured>; 2],
+pub struct Size {
+    pub sides: [Option<Measured>; 2],
     /// Calls since the slower side was tried, up to [`AGAIN`].
-    calls: u32,
+    pub calls: u32,
 }
 
 /// What is known of an op.
 #[derive(Clone)]
-struct Seen {
-    sizes: [Size; SIZES],
+pub struct Seen {
+    pub sizes: [Size; SIZES],
     /// Has anything been measured on this side?
-    measured: [bool; 2],
+    pub measured: [bool; 2],
     /// Has it run on the GPU? The first time its kernels are compiled, and nothing is learned: a trial is made again.
     compiled: bool,
 }
 
 /// What is known of all ops.
 pub struct Costs {
-    link: Option<Link>,
+    pub link: Option<Link>,
     /// Where the link is from a file, so many calls until it is measured again.
-    doubted: u32,
-    ops: Vec<Seen>,
+    pub doubted: u32,
+    pub ops: Vec<Seen>,
 }
 
 impl Costs {
     pub fn new(link: Option<Link>, ops: usize) -> Self {
         Self { link, doubted: 0, ops: vec![Seen { sizes: [Size::default(); SIZES], measured: [false; 2], compiled: false }; ops] }
-    }
-
-    /// What was learned, as a text: a line for the link, and one for each op and size. Where something is from a file, the calls since then are counted on, so that
-    /// many short processes find out as one long process does.
-    pub fn text(&self, names: &[&str]) -> Option<String> {
-        let Link { call, byte } = self.link?;
-        let mut text = format!("link {call} {byte} {}\n", if self.doubted == 0 { AGAIN } else { self.doubted });
-        for (name, seen) in names.iter().zip(&self.ops) {
-            for (at, size) in seen.sizes.iter().enumerate().filter(|(_, size)| size.sides.iter().any(Option::is_some)) {
-                let known = size.sides.iter().all(|side| side.is_some_and(|side| !side.kept));
-                let _ = write!(text, "{name} {} {}", least(at), if known { 0 } else { size.calls });
-                for (side, measured) in SIDES.iter().zip(size.sides) {
-                    let Some(Measured { factor, times, .. }) = measured else { continue };
-                    let _ = write!(text, " {side} {factor} {times}");
-                }
-                text.push('\n');
-            }
-        }
-        Some(text)
-    }
-
-    /// What [`Costs::text`] gave. It is believed until it is measured again, which is soon.
-    pub fn parse(text: &str, names: &[&str]) -> Result<Self, String> {
-        let (first, lines) = text.split_once('\n').ok_or("is empty")?;
-        let &["link", call, byte, doubted] = &words(first)[..] else { return Err(no_line(first)) };
-        let link = Link { call: number(call, &CALLS)?, byte: number(byte, &BYTES)? };
-        let mut costs = Self { doubted: number(doubted, &(1..=AGAIN))?, ..Self::new(Some(link), names.len()) };
-        for line in lines.lines() {
-            let words = words(line);
-            let &[name, operations, calls, ref sides @ ..] = &words[..] else { return Err(no_line(line)) };
-            let op = names.iter().position(|known| *known == name).ok_or_else(|| no_line(line))?;
-            let operations = number(operations, &(0..=usize::MAX))?;
-            let at = size(Work { operations, bytes: 0 });
-            if least(at) != operations {
-                return Err(no_line(line));
-            }
-            let seen = &mut costs.ops[op];
-            seen.sizes[at].calls = number(calls, &(0..=AGAIN))?;
-            for measured in sides.chunks(3) {
-                let &[side, factor, times] = measured else { return Err(no_line(line)) };
-                let side = SIDES.iter().position(|known| *known == side).ok_or_else(|| no_line(line))?;
-                let measured = Measured { factor: number(factor, &FACTORS)?, times: number(times, &(1..=BELIEVED))?, kept: true };
-                if seen.sizes[at].sides[side].replace(measured).is_some() {
-                    return Err(format!("{name} {operations} {} is there twice", SIDES[side]));
-                }
-                seen.measured[side] = true;
-            }
-        }
-        Ok(costs)
     }
 
     /// Should the link be measured again? Says so once, some calls after it was read from a file.
@@ -263,7 +207,7 @@ impl Costs {
     }
 
     /// The same before anything was measured of it.
-    fn before(&self, work: Work, target: Target) -> f64 {
+    pub fn before(&self, work: Work, target: Target) -> f64 {
         match (target, self.link) {
             (Target::Gpu, Some(link)) => link.takes(work.bytes),
             _ => CALL + work.operations as f64,
@@ -271,7 +215,7 @@ impl Costs {
     }
 }
 
-fn size(work: Work) -> usize {
+pub fn size(work: Work) -> usize {
     // Below four there are no quarters.
     let operations = work.operations.max(4);
     let bits = operations.ilog2() as usize;
@@ -279,22 +223,8 @@ fn size(work: Work) -> usize {
 }
 
 /// The fewest operations of a size, below four counted as four.
-fn least(size: usize) -> usize {
+pub fn least(size: usize) -> usize {
     (4 + size % 4) << (size / 4)
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split(' ').collect()
-}
-
-fn no_line(line: &str) -> String {
-    format!("`{}` is nothing that is learned", line.escape_debug())
-}
-
-/// A number of a file.
-fn number<T: FromStr<Err: Display> + PartialOrd + Debug>(text: &str, range: &RangeInclusive<T>) -> Result<T, String> {
-    let value = text.parse().map_err(|error| format!("`{}`: {error}", text.escape_debug()))?;
-    if range.contains(&value) { Ok(value) } else { Err(format!("{value:?} is not within {:?} to {:?}", range.start(), range.end())) }
 }
 
 /// The nearest number of a range.
@@ -314,20 +244,20 @@ pub fn duration(nanoseconds: f64) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    const LINK: Link = Link { call: 60_000.0, byte: 0.1 };
+    pub const LINK: Link = Link { call: 60_000.0, byte: 0.1 };
 
-    fn work(operations: usize) -> Work {
+    pub fn work(operations: usize) -> Work {
         Work { operations, bytes: 8 * operations }
     }
 
     /// What a made-up machine takes, on the CPU and on the GPU.
-    type Machine = fn(usize) -> [f64; 2];
+    pub type Machine = fn(usize) -> [f64; 2];
 
     /// As expected; a fast and a slow processor; a GPU whose work takes longer than the way to it; a way that takes less than when it was measured.
-    const MACHINES: [Machine; 5] = [
+    pub const MACHINES: [Machine; 5] = [
         |n| [50.0 + n as f64, 60_000.0 + 0.8 * n as f64],
         |n| [30.0 + 0.05 * n as f64, 60_000.0 + 0.8 * n as f64],
         |n| [80.0 + 40.0 * n as f64, 90_000.0 + 0.9 * n as f64],
@@ -336,12 +266,12 @@ mod tests {
     ];
 
     /// Sizes in an order that repeats nothing.
-    fn sizes() -> Vec<usize> {
+    pub fn sizes() -> Vec<usize> {
         (0..90).map(|i| (64.0 * 2f64.powf(f64::from(i * 37 % 90) / 5.0)) as usize).collect()
     }
 
     /// Calls of all sizes for so many rounds; what they took in the last one, by what the better side takes.
-    fn run(costs: &mut Costs, rounds: usize, machine: Machine) -> Vec<f64> {
+    pub fn run(costs: &mut Costs, rounds: usize, machine: Machine) -> Vec<f64> {
         let sizes = sizes();
         let (mut last, mut compiled) = (Vec::new(), false);
         for round in 0..rounds {
@@ -423,97 +353,6 @@ mod tests {
         let sizes = [0, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 17].map(|operations| size(work(operations)));
         assert_eq!(sizes, [0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]);
         assert_eq!(size(Work { operations: usize::MAX, bytes: 0 }), 4 * (usize::BITS as usize - 3) + 3);
-    }
-
-    #[test]
-    fn what_is_kept_is_what_is_read() {
-        for machine in MACHINES {
-            let mut costs = Costs::new(Some(LINK), 1);
-            run(&mut costs, 10, machine);
-            let text = costs.text(&["add"]).unwrap();
-            let mut kept = Costs::parse(&text, &["add"]).unwrap();
-            assert_eq!(kept.text(&["add"]).unwrap(), text);
-            for n in sizes() {
-                let (before, after) = (costs.decide(0, work(n)), kept.decide(0, work(n)));
-                assert_eq!((after.cpu, after.gpu), (before.cpu, before.gpu));
-                assert!(
-                    after.why == Why::Expected && (after.target == before.target || before.why == Why::Trial),
-                    "{n}: {before:?}, {after:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_file_of_everything_is_read() {
-        let mut costs = Costs::new(Some(Link::new(f64::MAX, 1.0 / 3.0)), 2);
-        for operations in (0..=size(Work { operations: usize::MAX, bytes: 0 })).map(least) {
-            for (op, target) in [(0, Target::Cpu), (0, Target::Gpu), (1, Target::Cpu), (1, Target::Gpu)] {
-                let work = Work { operations, bytes: 8 };
-                costs.learn(op, work, target, 1.2345e-4 * costs.before(work, target));
-            }
-        }
-        let names = ["softmax", "bitlinear"];
-        let text = costs.text(&names).unwrap();
-        assert_eq!(Costs::parse(&text, &names).unwrap().text(&names).unwrap(), text);
-        // As many bytes for each of nine ops.
-        assert!((text.len() / 2 * 9) as u64 <= crate::limits::cache::MOST_COSTS, "{} bytes", text.len());
-    }
-
-    #[test]
-    fn what_nobody_learned_is_refused() {
-        let sound = "link 60000 0.1 64\nadd 64 0 cpu 1.5 3 gpu 0.5 1\nadd 80 7 gpu 2 2\n";
-        let read = |text: &str| Costs::parse(text, &["add"]).map(|costs| costs.text(&["add"]).unwrap());
-        assert_eq!(read(sound).unwrap(), sound);
-        for at in 0..sound.len() {
-            // Cut off within a number, it may be one.
-            let _ = read(&sound[..at]);
-            for byte in *b"\0 \n-x9" {
-                let mut bytes = sound.as_bytes().to_vec();
-                bytes[at] = byte;
-                let _ = read(&String::from_utf8(bytes).unwrap());
-            }
-        }
-        let link = |line: &str| format!("{line}\n");
-        let line = |line: &str| format!("link 60000 0.1 64\n{line}\n");
-        let wrong = [
-            String::new(),
-            link(""),
-            link("way 60000 0.1 64"),
-            link("link 60000 0.1"),
-            link("link 0 0.1 64"),
-            link("link 2e9 0.1 64"),
-            link("link 60000 -1 64"),
-            link("link 60000 NaN 64"),
-            link("link inf 0.1 64"),
-            link("link 60000 0.1 0"),
-            link("link 60000 0.1 65"),
-            link("link 60000 0.1 64 1"),
-            line("sub 64 0 cpu 1 3"),
-            line("add 64 0 npu 1 3"),
-            line("add 64"),
-            line("add 64 0 cpu 1"),
-            line("add 64 0 cpu 1 3 3"),
-            line("add 65 0 cpu 1 3"),
-            line("add 0 0 cpu 1 3"),
-            line("add -64 0 cpu 1 3"),
-            line("add 99999999999999999999 0 cpu 1 3"),
-            line("add 64 -1 cpu 1 3"),
-            line("add 64 65 cpu 1 3"),
-            line("add 64 0 cpu 0 3"),
-            line("add 64 0 cpu -1 3"),
-            line("add 64 0 cpu NaN 3"),
-            line("add 64 0 cpu inf 3"),
-            line("add 64 0 cpu 1e7 3"),
-            line("add 64 0 cpu 1 0"),
-            line("add 64 0 cpu 1 4"),
-            line("add 64 0 cpu 1 3 cpu 1 3"),
-            line("add 64 0 cpu 1 3\nadd 64 0 cpu 1 3"),
-            line(""),
-        ];
-        for text in wrong {
-            assert!(read(&text).is_err(), "{text}");
-        }
     }
 
     #[test]

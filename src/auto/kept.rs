@@ -20,21 +20,28 @@ const TIMING: &Kind = b"bitnet-wgpu timing 1\n";
 /// What the folder has for this device and these ops.
 pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
     let (path, key) = file(context, context.cache_folder()?, names);
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
-    let kept = read(&path, TIMING, key, MOST_COSTS).and_then(|kept| kept.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose());
-    kept.unwrap_or_else(|why| {
+    found(&path, key, names).unwrap_or_else(|why| {
         log::warn!("{}: {why}: what calls take is learned anew", path.display());
         None
     })
 }
 
-/// Writes the file, and gives it.
-pub fn keep(context: Option<&Context>, names: &[&str], text: Option<String>) -> Result<PathBuf> {
+/// Writes the file, with what another process has written there meanwhile, and gives it.
+pub fn keep(context: Option<&Context>, names: &[&str], costs: &Costs) -> Result<PathBuf> {
     let place = context.and_then(|context| Some(file(context, context.cache_folder()?, names)));
     let none = || Error::Invalid { op: "keep", what: "there is no context that was opened with a cache folder".into() };
-    let ((path, key), text) = place.zip(text).ok_or_else(none)?;
+    let (path, key) = place.ok_or_else(none)?;
+    // A file that is not sound is replaced.
+    let both = found(&path, key, names).ok().flatten().and_then(|others| others.with(costs).text(names));
+    let text = both.or_else(|| costs.text(names)).ok_or_else(none)?;
     write(&path, TIMING, key, text.as_bytes())?;
     Ok(path)
+}
+
+/// What a file has, if there is one.
+fn found(path: &Path, key: u64, names: &[&str]) -> Result<Option<Costs>, String> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| error.to_string());
+    read(path, TIMING, key, MOST_COSTS).and_then(|kept| kept.map(|bytes| Costs::parse(&text(bytes)?, names)).transpose())
 }
 
 /// The file, and the hash of what it rests on.

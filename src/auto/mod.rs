@@ -8,6 +8,7 @@
 
 mod cost;
 mod kept;
+mod learned;
 
 pub use cost::{Target, Why};
 
@@ -136,7 +137,8 @@ impl Auto {
 
     /// Writes what was learned so far to the folder of [`ContextOptions::cache`](crate::ContextOptions::cache), from which the next one has it that is made on
     /// the same adapter, with the same driver, language and matrix units, the same processor and number of threads, by this version of the crate: it chooses as
-    /// this one does, from its first call on. Gives the file, lines of text after a header, which takes the place of one that was there.
+    /// this one does, from its first call on. Gives the file, lines of text after a header. What another process has written there meanwhile is kept, where
+    /// this one knows no better; of what both write in the same moment, one's is lost.
     ///
     /// What is read is corrected by what calls take, and a side that is not taken is tried again after 64 calls of a size, where that may be worth it. After 64
     /// calls in all, the way to the GPU is measured; if it is another than in the file, all that was read is forgotten, with a warning in the log. A file that is
@@ -158,8 +160,7 @@ impl Auto {
     /// # Errors
     /// [`Error::Invalid`] if there is no context, or it was opened without a folder; [`Error::Io`].
     pub fn keep(&self) -> Result<PathBuf> {
-        let text = self.costs().text(&NAMES);
-        kept::keep(self.context.as_ref(), &NAMES, text)
+        kept::keep(self.context.as_ref(), &NAMES, &self.costs())
     }
 
     /// Has all calls run on one side, or where they should be faster again.
