@@ -78,7 +78,7 @@ pub use gpu::{
     out::Out,
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Recording, Submission},
-    tensor::{Bind, Pieces, Tensor},
+    tensor::{Bind, Pieces, Residency, Tensor},
     trace::{Trace, Tracing},
 };
 pub use half::f16;

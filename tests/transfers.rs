@@ -1,12 +1,23 @@
 //! Transfers of many bytes: through a few staging buffers, in pieces of any lengths, whole at their end.
 
-use bitnet_wgpu::{Context, ContextOptions, ElementType, Error, Result, f16, tensor};
+use bitnet_wgpu::{
+    Context, ContextOptions, ElementType, Error, PackedTernary, Residency, Result, Scales, Tensor, f16,
+    model::{GenerateOptions, Model},
+    tensor,
+};
 use serde_json::Value;
 use std::fmt::Debug;
-use support::block_on;
+use support::{block_on, real_model};
 
 fn open() -> Context {
     block_on(Context::open(ContextOptions::default())).unwrap()
+}
+
+/// The same as if the device had memory of its own, and with what it has.
+fn both() -> Vec<Context> {
+    let context = open();
+    let own = context.restricted(|capabilities| capabilities.writes_in_place = false);
+    if context.capabilities().writes_in_place { vec![own, context] } else { vec![own] }
 }
 
 /// Bytes of a staging buffer, and how many there are.
@@ -24,7 +35,10 @@ fn read<T: ElementType>(context: &Context, data: &[T], piece: usize) -> Result<V
 
 #[test]
 fn pieces_of_any_lengths_come_and_go_whole() {
-    let context = open();
+    both().iter().for_each(come_and_go_whole);
+}
+
+fn come_and_go_whole(context: &Context) {
     fn check<T: ElementType + PartialEq + Debug>(context: &Context, number: impl Fn(usize) -> T, len: usize, pieces: &[usize]) {
         let data: Vec<T> = (0..len).map(number).collect();
         for &piece in pieces {
@@ -37,30 +51,83 @@ fn pieces_of_any_lengths_come_and_go_whole() {
     }
     // More bytes than all staging buffers have, with an end that fills neither a buffer nor a word.
     let bytes = (STAGES + 2) * STAGE + 1023;
-    check(&context, |n| n as u32, bytes / 4, &[STAGE / 4, 1_000_003, usize::MAX]);
-    check(&context, |n| n as i8, bytes, &[STAGE, 777_777]);
-    check(&context, |n| f16::from_bits((n % 30_000) as u16), bytes / 2, &[STAGE / 2 - 1, 99_999]);
+    check(context, |n| n as u32, bytes / 4, &[STAGE / 4, 1_000_003, usize::MAX]);
+    check(context, |n| n as i8, bytes, &[STAGE, 777_777]);
+    check(context, |n| f16::from_bits((n % 30_000) as u16), bytes / 2, &[STAGE / 2 - 1, 99_999]);
     for (len, piece) in [(0, 0), (0, 5), (1, 0), (1, 1), (7, 2), (7, 3), (8, 9), (1000, 1), (STAGE, STAGE), (STAGE + 1, STAGE)] {
-        check(&context, |n| n as i8, len, &[piece]);
+        check(context, |n| n as i8, len, &[piece]);
     }
 }
 
 #[test]
 fn pieces_that_do_not_fill_the_shape_are_refused() {
-    let context = open();
-    for (lens, found) in [(&[][..], 0), (&[2, 1], 3), (&[4, 1], 5), (&[6, 1], 6)] {
-        let pieces = lens.iter().map(|&len| vec![1.0f32; len]);
-        let refused = context.upload_pieces(pieces, [2, 2]).map(drop);
-        assert!(matches!(refused, Err(Error::Length { shape, found: n }) if shape == [2, 2].into() && n == found), "{refused:?}");
+    for context in both() {
+        // Few, and as many as are written in place.
+        for (lens, found, scale) in
+            [(&[][..], 0, 1), (&[2, 1], 3, 1), (&[4, 1], 5, 1), (&[6, 1], 6, 1), (&[3], 3, 9999), (&[4, 1], 5, 9999)]
+        {
+            let pieces = lens.iter().map(|&len| vec![1.0f32; len * scale]);
+            let refused = context.upload_pieces(pieces, [2, 2, scale]).map(drop);
+            let told = |shape, n| shape == [2, 2, scale].into() && n == found * scale;
+            assert!(matches!(refused, Err(Error::Length { shape, found }) if told(shape, found)), "{refused:?}");
+        }
+        // What is too much is not asked for to its end.
+        let endless = std::iter::repeat([0u32; 1000]);
+        assert!(matches!(context.upload_pieces(endless, [1 << 20]).map(drop), Err(Error::Length { .. })));
     }
-    // What is too much is not asked for to its end.
-    let endless = std::iter::repeat([0u32; 1000]);
-    assert!(matches!(context.upload_pieces(endless, [1 << 20]).map(drop), Err(Error::Length { .. })));
+}
+
+#[test]
+fn what_is_written_in_place_is_in_the_processors_memory() {
+    let context = open();
+    let in_place = context.capabilities().writes_in_place;
+    let wanted = if in_place { Residency::Shared } else { Residency::Device };
+    let data: Vec<f32> = (0..1 << 15).map(|n| n as f32).collect();
+    // Small ones, and what is not uploaded, are the device's own.
+    let [few, many] = [16_383, 16_384].map(|len| context.upload(&data[..len], [len]).unwrap());
+    assert_eq!((few.residency(), many.residency()), (Residency::Device, wanted));
+    assert_eq!(Tensor::<f32>::zeros(&context, [16_384]).unwrap().residency(), Residency::Device);
+    assert_eq!(many.duplicate().unwrap().residency(), Residency::Device);
+    let own = context.restricted(|capabilities| capabilities.writes_in_place = false);
+    assert_eq!(own.upload(&data, [data.len()]).unwrap().residency(), Residency::Device);
+    // It is written again as others are, and kernels read and write it.
+    many.write(&data[1..16_385]).unwrap();
+    let mut encoder = context.encoder("doubled");
+    let sums = tensor::add(&mut encoder, &many, &many).unwrap();
+    encoder.submit().unwrap();
+    let twice: Vec<f32> = data[1..16_385].iter().map(|n| n + n).collect();
+    assert!(block_on(sums.read()).unwrap() == twice);
+    // Its memory is counted while it is there, is not kept for others, and what is let go half-way is gone.
+    let before = context.memory_stats();
+    let again = context.upload(&data, [data.len()]).unwrap();
+    let bytes = context.memory_stats().live_bytes - before.live_bytes;
+    assert!((1 << 17..1 << 18).contains(&bytes), "{bytes}");
+    drop(again);
+    let after = context.memory_stats();
+    assert_eq!(after.live_bytes, before.live_bytes);
+    assert_eq!(after.cached_bytes, if in_place { before.cached_bytes } else { before.cached_bytes + bytes });
+}
+
+#[test]
+fn models_weights_are_where_they_were_written() {
+    for context in both() {
+        let wanted = if context.capabilities().writes_in_place { Residency::Shared } else { Residency::Device };
+        let w = PackedTernary::from_values(256, 1024, &[1i8; 256 * 1024], Scales::Tensor(0.5)).unwrap();
+        assert_eq!(w.upload(&context).unwrap().tensors().0.residency(), wanted);
+        let model = Model::load(&context, real_model()).unwrap();
+        let ids = |model: &Model| -> Result<Vec<u32>> {
+            model.generate_ids(&[5, 6], &GenerateOptions::default().max_tokens(4))?.into_iter().map(|token| Ok(token?.id)).collect()
+        };
+        assert_eq!(ids(&model).unwrap(), ids(&Model::load_cpu(real_model()).unwrap()).unwrap());
+    }
 }
 
 #[test]
 fn what_is_submitted_meanwhile_is_in_its_order() {
-    let context = open();
+    both().iter().for_each(in_its_order);
+}
+
+fn in_its_order(context: &Context) {
     let len = 5 * STAGE / 4;
     let x = context.upload(&vec![1u32; len], [len]).unwrap();
     // A large tensor is there for what is submitted after its upload, and small ones written before it are not lost.
@@ -92,7 +159,7 @@ fn what_is_submitted_meanwhile_is_in_its_order() {
 
 #[test]
 fn a_trace_shows_what_is_on_its_way_at_once() {
-    let context = open();
+    let context = &both()[0];
     let len = 8 * STAGE / 4 + 5;
     let data: Vec<f32> = (0..len).map(|n| n as f32).collect();
     let tracing = context.trace().unwrap();

@@ -1,6 +1,6 @@
 //! The GPUs that a system offers, and which of them is taken.
 
-use super::capabilities::{Capabilities, Matrices};
+use super::capabilities::{Capabilities, Matrices, is_apple, unified_memory};
 use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
@@ -8,8 +8,15 @@ use crate::{
 };
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-/// The features that are used where the adapter has them.
-pub const WANTED: wgpu::Features = NEEDED
+/// The features that are used where an adapter has them.
+pub fn wanted(adapter: &wgpu::Adapter) -> wgpu::Features {
+    let (info, features) = (adapter.get_info(), adapter.features());
+    let unified = unified_memory(info.device_type, is_apple(&info)) == Some(true);
+    features & if unified { WANTED | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS } else { WANTED }
+}
+
+/// Those that any adapter may be asked for.
+const WANTED: wgpu::Features = NEEDED
     .features
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SHADER_F16)
@@ -63,7 +70,7 @@ impl Adapter {
     fn new(index: usize, raw: wgpu::Adapter, experimental: wgpu::ExperimentalFeatures) -> Self {
         let (info, features, limits) = (raw.get_info(), raw.features(), raw.limits());
         let units = if experimental.is_enabled() { wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX } else { wgpu::Features::empty() };
-        let capabilities = Capabilities::of(&info, features & (WANTED | units), &limits, &matrices(&raw));
+        let capabilities = Capabilities::of(&info, wanted(&raw) | features & units, &limits, &matrices(&raw));
         let refused = lacking(features, &limits).map(|error| error.to_string());
         let low_power = wgpu::PowerPreference::from_env() == Some(wgpu::PowerPreference::LowPower);
         let (score, reasons) = match refused {
@@ -112,15 +119,6 @@ fn score(kind: wgpu::DeviceType, capabilities: &Capabilities, low_power: bool) -
     ];
     let parts: Vec<_> = [kind].into_iter().chain(able.into_iter().filter(|able| able.0).map(|(_, points, what)| (points, what))).collect();
     (parts.iter().map(|part| part.0).sum(), parts.iter().map(|part| part.1).collect())
-}
-
-fn unified_memory(kind: wgpu::DeviceType, apple: bool) -> Option<bool> {
-    match kind {
-        _ if apple => Some(true),
-        wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu => Some(true),
-        wgpu::DeviceType::DiscreteGpu => Some(false),
-        wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => None,
-    }
 }
 
 /// The largest of the heaps that Vulkan calls the device's own. (Others of them may be windows to the same memory.)
@@ -302,8 +300,9 @@ impl ContextOptions {
         Self { memory_pressure: Some(FreeMemory::new(free)), ..self }
     }
 
-    /// Sets [`ContextOptions::offload`]: the device is asked for wgpu's `MAPPABLE_PRIMARY_BUFFERS`, where it has that, which offloaded layers need. wgpu
-    /// warns of it on GPUs with memory of their own, for whoever keeps buffers that kernels use in host memory; here only copies read them.
+    /// Sets [`ContextOptions::offload`]: the device is asked for wgpu's `MAPPABLE_PRIMARY_BUFFERS`, where it has that, which offloaded layers need. One that
+    /// works in the processor's memory has it anyhow. wgpu warns of it on GPUs with memory of their own, for whoever keeps buffers that kernels use in host memory;
+    /// here only copies read them.
     #[must_use]
     pub fn offload(self, offload: bool) -> Self {
         Self { offload, ..self }
@@ -530,14 +529,5 @@ mod tests {
         assert!(matches!(lacking(features - NEEDED.features, &limits), Some(Error::MissingFeature { .. })));
         let low = wgpu::Limits { max_immediate_size: 16, ..limits };
         assert!(matches!(lacking(features, &low), Some(Error::Limit { needed: 64, found: 16, .. })));
-    }
-
-    #[test]
-    fn memory_is_the_processors_or_not() {
-        assert_eq!(
-            [Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| unified_memory(kind, false)),
-            [Some(true), Some(true), Some(false), None]
-        );
-        assert_eq!(unified_memory(Other, true), Some(true));
     }
 }

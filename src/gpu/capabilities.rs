@@ -39,6 +39,9 @@ pub struct Capabilities {
     pub device_barriers: bool,
     /// Timestamps at the bounds of a compute pass, which were seen to move.
     pub timestamps: bool,
+    /// Does the processor write tensors that it uploads into the memory where they stay? So it does where that is the processor's own, on devices
+    /// that have wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere the device copies them there.
+    pub writes_in_place: bool,
     /// The largest storage binding, in bytes.
     pub max_binding_bytes: u64,
     /// The most workgroups in one dimension of a dispatch.
@@ -51,8 +54,7 @@ pub struct Capabilities {
 impl Capabilities {
     pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices) -> Self {
         let metal = info.backend == wgpu::Backend::Metal;
-        // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
-        let apple = info.vendor == 0x106b || info.name.starts_with("Apple ");
+        let apple = is_apple(info);
         // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, GPUs of old Macs have others.
         let lanes = if metal && apple { 32 } else { info.subgroup_min_size };
         let passthrough = metal && apple && features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
@@ -72,6 +74,8 @@ impl Capabilities {
             fused_multiply_add: false,
             device_barriers: info.backend == wgpu::Backend::Vulkan,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            writes_in_place: unified_memory(info.device_type, apple) == Some(true)
+                && features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
@@ -96,6 +100,7 @@ impl Capabilities {
             fused_multiply_add: true,
             device_barriers: !apple,
             timestamps: true,
+            writes_in_place: apple,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,
             tuning: Tuning::default(),
@@ -110,6 +115,21 @@ impl Capabilities {
             (false, false) => Family::Gpu,
         };
         self.tuning.get(choice).unwrap_or_else(|| choice.on(family)) as usize
+    }
+}
+
+pub fn is_apple(info: &wgpu::AdapterInfo) -> bool {
+    // Honeykrisp, Mesa's Vulkan driver for Apple GPUs, has Mesa's vendor number.
+    info.vendor == 0x106b || info.name.starts_with("Apple ")
+}
+
+/// Does it work in the memory of the processor? `None` where the system does not say.
+pub fn unified_memory(kind: wgpu::DeviceType, apple: bool) -> Option<bool> {
+    match kind {
+        _ if apple => Some(true),
+        wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Cpu => Some(true),
+        wgpu::DeviceType::DiscreteGpu => Some(false),
+        wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => None,
     }
 }
 
@@ -138,4 +158,31 @@ fn matrix_units(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgp
     let spirv = features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
     let int8 = matrices.int8.iter().filter(|_| spirv).map(|&[size, depth]| MatrixUnit::int8(size, depth, lanes));
     halves.chain(int8).filter(|unit| unit.workgroup_bytes() <= limits.max_compute_workgroup_storage_size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::DeviceType::{Cpu, DiscreteGpu, IntegratedGpu, Other};
+
+    #[test]
+    fn memory_is_the_processors_or_not() {
+        assert_eq!(
+            [Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| unified_memory(kind, false)),
+            [Some(true), Some(true), Some(false), None]
+        );
+        assert_eq!(unified_memory(Other, true), Some(true));
+    }
+
+    #[test]
+    fn uploads_are_written_in_place_where_memory_is_the_processors() {
+        let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+        let of = |kind, features| {
+            let info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Vulkan);
+            let none = Matrices { known: Vec::new(), int8: Vec::new() };
+            Capabilities::of(&info, features, &wgpu::Limits::default(), &none).writes_in_place
+        };
+        assert_eq!([Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| of(kind, mappable)), [true, true, false, false]);
+        assert!(!of(IntegratedGpu, wgpu::Features::empty()), "a device that was opened without");
+    }
 }

@@ -162,6 +162,7 @@ impl Context {
         new.f16 &= old.f16;
         new.matrix_units.retain(|unit| old.matrix_units.contains(unit));
         new.timestamps &= old.timestamps;
+        new.writes_in_place &= old.writes_in_place;
         new.half_subnormals &= old.half_subnormals;
         new.fused_multiply_add &= old.fused_multiply_add;
         new.max_binding_bytes = new.max_binding_bytes.min(old.max_binding_bytes);

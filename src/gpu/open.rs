@@ -1,7 +1,7 @@
 //! Opening a device, or taking over an app's own.
 
 use super::{
-    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, WANTED, environment, lacking, matrices},
+    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, environment, lacking, matrices, wanted},
     cache::KernelCache,
     capabilities::Capabilities,
     capture::Captures,
@@ -118,10 +118,10 @@ impl Context {
     }
 
     /// The features and limits to request for a device that is to be handed to [`Context::from_wgpu`]: all that this crate
-    /// can use of what `adapter` offers, but for wgpu's experimental features, and `MAPPABLE_PRIMARY_BUFFERS` for offloaded layers
-    /// ([`ContextOptions::offload`]), which an app asks for itself.
+    /// can use of what `adapter` offers, but for wgpu's experimental features, and on a GPU with memory of its own `MAPPABLE_PRIMARY_BUFFERS`, for offloaded
+    /// layers ([`ContextOptions::offload`]), which an app asks for itself.
     pub fn device_needs(adapter: &wgpu::Adapter) -> (wgpu::Features, wgpu::Limits) {
-        (adapter.features() & WANTED, adapter.limits())
+        (wanted(adapter), adapter.limits())
     }
 
     /// Works on an app's own device. Features that the device was opened without are not used.

@@ -167,7 +167,10 @@ impl Drop for Pooled {
         let size = self.buffer.size();
         let mut state = pool.state();
         state.leave(label, size, *asked);
-        state.cache(self.buffer.usage().bits(), size, self.buffer.clone());
+        // What the host writes to is mapped while it is new, and not for another use.
+        if !is_mapped(self.buffer.usage()) {
+            state.cache(self.buffer.usage().bits(), size, self.buffer.clone());
+        }
         // The limit may have been lowered meanwhile.
         let gone = state.evict_for(0);
         drop(state);
@@ -181,7 +184,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of at least `bytes`, its contents left over from its last use.
+    /// A buffer of at least `bytes`, its contents left over from its last use. One that can be mapped for writing is new, and mapped.
     pub fn get(self: &Arc<Self>, device: &wgpu::Device, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
         let limit = device.limits().max_buffer_size & !3;
         if bytes > limit {
@@ -240,7 +243,7 @@ impl Pool {
 
     /// Allocates; where there is no memory, again when all that waits has been given back.
     fn allocate(&self, device: &wgpu::Device, size: u64, usage: wgpu::BufferUsages, label: &str) -> Result<wgpu::Buffer> {
-        let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
+        let descriptor = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: is_mapped(usage) };
         let allocate = || guarded(device, || format!("allocating {size} bytes for {label}"), || device.create_buffer(&descriptor));
         let retried = match allocate() {
             Err(Error::OutOfMemory { .. }) => {
@@ -326,6 +329,11 @@ impl Drop for Freeing<'_> {
         let thread = thread::current().id();
         self.pool.state().freeing.retain(|&other| other != thread);
     }
+}
+
+/// Is a new buffer mapped?
+fn is_mapped(usage: wgpu::BufferUsages) -> bool {
+    usage.contains(wgpu::BufferUsages::MAP_WRITE)
 }
 
 /// The size of a new buffer: sixteen a power of two, from 256 bytes on, so that a buffer serves requests that are a little larger, too. For more than 1024

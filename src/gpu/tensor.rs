@@ -11,6 +11,9 @@ use std::{collections::VecDeque, fmt, future::Future, marker::PhantomData, ops::
 /// So many bytes are uploaded with the next submission, which is faster (docs/runtime.md); more by submissions of their own.
 const FEW: usize = 4 << 20;
 
+/// So many bytes, where the host may write them to where they stay.
+const IN_PLACE: u64 = 64 << 10;
+
 /// Pieces of a tensor that are on their way to the host.
 const PIECES: usize = 2;
 
@@ -33,9 +36,12 @@ impl<T: ElementType> Tensor<T> {
     /// # Errors
     /// [`Error::TooLarge`] for more than the device can bind; [`Error::MemoryLimit`] and [`Error::OutOfMemory`], which list what is live.
     pub fn uninit(context: &Context, shape: impl Into<Shape>) -> Result<Self> {
-        let shape = shape.into();
+        Self::of_usage(context, shape.into(), STORAGE)
+    }
+
+    fn of_usage(context: &Context, shape: Shape, usage: wgpu::BufferUsages) -> Result<Self> {
         let bytes = bindable::<T>(context, shape)?;
-        let buffer = context.allocate_tensor(bytes, STORAGE)?;
+        let buffer = context.allocate_tensor(bytes, usage)?;
         Ok(Self { context: context.clone(), buffer, bytes, shape, element: PhantomData })
     }
 
@@ -215,6 +221,12 @@ impl<T> Tensor<T> {
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: &self.buffer, offset: 0, size })
     }
 
+    /// In whose memory it is.
+    pub fn residency(&self) -> Residency {
+        let shared = self.buffer.usage().intersects(wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::MAP_READ);
+        if shared { Residency::Shared } else { Residency::Device }
+    }
+
     /// The context whose device holds it.
     pub fn context(&self) -> &Context {
         &self.context
@@ -232,7 +244,7 @@ impl Context {
             return Err(Error::Length { shape, found: data.len() });
         }
         let bytes = size_of_val(data);
-        if bytes > FEW {
+        if bytes > FEW || self.writes_in_place(bytes as u64) {
             return self.upload_pieces([data], shape);
         }
         let tensor = Tensor::uninit(self, shape)?;
@@ -240,8 +252,14 @@ impl Context {
         Ok(tensor)
     }
 
+    /// Are so many bytes of a new tensor written where they stay?
+    fn writes_in_place(&self, bytes: u64) -> bool {
+        bytes >= IN_PLACE && self.capabilities().writes_in_place && self.plan().is_none()
+    }
+
     /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is larger than the host's memory. The device copies what has
-    /// come while the host has the next pieces, through 4 MB of staging memory at most, however much there is.
+    /// come while the host has the next pieces, through 4 MB of staging memory at most, however much there is. Where memory is the processor's too
+    /// ([`Residency::Shared`]), pieces are written to where they stay.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -259,7 +277,10 @@ impl Context {
         pieces: impl IntoIterator<Item = impl AsRef<[T]>>,
         shape: impl Into<Shape>,
     ) -> Result<Tensor<T>> {
-        let tensor = Tensor::uninit(self, shape)?;
+        let shape = shape.into();
+        let in_place = self.writes_in_place(byte_size::<T>(shape)?);
+        let usage = if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE };
+        let tensor = Tensor::of_usage(self, shape, usage)?;
         let (len, mut found) = (tensor.len(), 0usize);
         let mut upload = UploadStream::new(self, &tensor.buffer, len * size_of::<T>());
         for piece in pieces {
@@ -277,6 +298,16 @@ impl Context {
         drop(upload);
         Ok(tensor)
     }
+}
+
+/// Whose memory a tensor is in: [`Tensor::residency`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Residency {
+    /// The device's. On Metal it is storage of the mode `private`.
+    Device,
+    /// The device's and the processor's: it was written where it is, and nothing copied it (`shared` on Metal). So are tensors of 64 KiB or more that are uploaded where
+    /// [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place), weights of models among them, and an app's own buffers that can be mapped.
+    Shared,
 }
 
 /// A tensor that comes to the host in pieces, the next of them on their way: [`Tensor::read_pieces`].

@@ -1,6 +1,11 @@
-//! Uploads of many bytes, as streams: through a few staging buffers, each of which the host fills while the device copies those before it.
+//! Uploads of many bytes, as streams: through a few staging buffers, each of which the host fills while the device copies those before it, or into the
+//! buffer itself, where the host reaches it.
 
-use super::{context::Context, scopes::guarded, trace::Call};
+use super::{
+    context::Context,
+    scopes::{guarded, is_lost},
+    trace::Call,
+};
 use crate::error::{Error, Result};
 use std::{collections::VecDeque, time::Instant};
 
@@ -14,6 +19,8 @@ const STAGES: usize = 4;
 pub struct UploadStream<'a> {
     context: &'a Context,
     to: &'a wgpu::Buffer,
+    /// Is it mapped, so that the host writes to it and no staging buffer is needed?
+    in_place: bool,
     /// Bytes of its staging buffers.
     size: usize,
     _call: Option<Call>,
@@ -33,10 +40,11 @@ struct Stage {
 }
 
 impl<'a> UploadStream<'a> {
-    /// A stream of `bytes` in all.
+    /// A stream of `bytes` in all, into a buffer that is new, and so mapped, if it can be mapped for writing.
     pub fn new(context: &'a Context, to: &'a wgpu::Buffer, bytes: usize) -> Self {
-        let (size, call) = (bytes.next_multiple_of(4).min(STAGE), context.uploading(bytes as u64));
-        Self { context, to, size, _call: call, at: 0, filled: None, copied: VecDeque::new() }
+        let (in_place, words) = (to.usage().contains(wgpu::BufferUsages::MAP_WRITE), bytes.next_multiple_of(4));
+        let (size, call) = (if in_place { words } else { words.min(STAGE) }, context.uploading(bytes as u64));
+        Self { context, to, in_place, size, _call: call, at: 0, filled: None, copied: VecDeque::new() }
     }
 
     /// The next bytes. Waits for the device where as many as there may be are on their way.
@@ -58,12 +66,15 @@ impl<'a> UploadStream<'a> {
         Ok(())
     }
 
-    /// Has the device copy what has been filled, in whole words: after the last byte come zeros.
+    /// Has the device copy what has been filled, in whole words: after the last byte come zeros. What was written in place is handed over.
     pub fn flush(&mut self) -> Result<()> {
         let Some(mut stage) = self.filled.take() else { return Ok(()) };
         stage.put(&[0; 3][..stage.bytes.next_multiple_of(4) - stage.bytes]);
         let Stage { buffer, view, bytes, start } = stage;
         drop(view);
+        if self.in_place {
+            return guarded(self.context.device(), || STAGING.into(), || buffer.unmap());
+        }
         let (bytes, log) = (bytes as u64, self.context.trace_log());
         let index = self.context.submit_with("upload", |encoder| {
             buffer.unmap();
@@ -89,14 +100,19 @@ impl<'a> UploadStream<'a> {
                 self.context.wait(index)?;
                 buffer
             }
+            None if self.in_place => self.to.clone(),
             None => {
                 let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
                 let descriptor = wgpu::BufferDescriptor { label: Some("upload"), size: self.size as u64, usage, mapped_at_creation: true };
                 guarded(device, || STAGING.into(), || device.create_buffer(&descriptor))?
             }
         };
-        let view = guarded(device, || STAGING.into(), || buffer.get_mapped_range_mut(..))?;
-        let view = view.map_err(|error| Error::Gpu { during: STAGING.into(), message: error.to_string() })?;
+        let view = guarded(device, || STAGING.into(), || buffer.get_mapped_range_mut(..self.size as u64))?;
+        // wgpu has no complaint of a buffer that it makes on a device that is gone, but that has no memory.
+        let view = view.map_err(|error| match is_lost(device) {
+            true => Error::DeviceLost { during: STAGING.into() },
+            false => Error::Gpu { during: STAGING.into(), message: error.to_string() },
+        })?;
         Ok(Stage { buffer, view, bytes: 0, start: Instant::now() })
     }
 }
