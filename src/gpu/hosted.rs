@@ -42,9 +42,10 @@ impl Hosted {
         let descriptor = wgpu::BufferDescriptor { label: Some("offloaded"), size: bytes, usage, mapped_at_creation: false };
         let device = context.device();
         let from = guarded(device, || "taking host memory for layers".into(), || device.create_buffer(&descriptor))?;
-        let mut upload = UploadStream::new(context, &from, data.len());
+        let mut upload = UploadStream::new(context, &from, false, data.len());
         upload.push(data)?;
         upload.flush()?;
+        drop(upload);
         Ok(Self { from, to: to.buffer.clone(), bytes })
     }
 

@@ -130,6 +130,8 @@ impl<B> State<B> {
 pub struct Pooled {
     buffer: wgpu::Buffer,
     home: Option<Home>,
+    /// Is it new, and mapped for whoever asked for it?
+    mapped: bool,
 }
 
 /// Where a buffer belongs, and as what it is counted.
@@ -147,9 +149,14 @@ impl Pooled {
         hasher.finish() as usize
     }
 
+    /// Did it come mapped for writing? Then it must be unmapped before the device has it.
+    pub fn came_mapped(&self) -> bool {
+        self.mapped
+    }
+
     /// A buffer that belongs to somebody else, and to no pool.
     pub fn foreign(buffer: wgpu::Buffer) -> Self {
-        Self { buffer, home: None }
+        Self { buffer, home: None, mapped: false }
     }
 }
 
@@ -167,10 +174,7 @@ impl Drop for Pooled {
         let size = self.buffer.size();
         let mut state = pool.state();
         state.leave(label, size, *asked);
-        // What the host writes to is mapped while it is new, and not for another use.
-        if !is_mapped(self.buffer.usage()) {
-            state.cache(self.buffer.usage().bits(), size, self.buffer.clone());
-        }
+        state.cache(self.buffer.usage().bits(), size, self.buffer.clone());
         // The limit may have been lowered meanwhile.
         let gone = state.evict_for(0);
         drop(state);
@@ -184,7 +188,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of at least `bytes`, its contents left over from its last use. One that can be mapped for writing is new, and mapped.
+    /// A buffer of at least `bytes`, its contents left over from its last use. A new one that can be mapped for writing is mapped.
     pub fn get(self: &Arc<Self>, device: &wgpu::Device, bytes: u64, usage: wgpu::BufferUsages, label: &str) -> Result<Arc<Pooled>> {
         let limit = device.limits().max_buffer_size & !3;
         if bytes > limit {
@@ -207,7 +211,7 @@ impl Pool {
         let mut state = self.state();
         if let Some((found, buffer)) = state.reuse(usage.bits(), size) {
             let label = state.enter(label, found, bytes);
-            return Ok(Arc::new(Pooled { buffer, home: home(label) }));
+            return Ok(Arc::new(Pooled { buffer, home: home(label), mapped: false }));
         }
         if let Some(limit) = state.exceeds(size) {
             let live = state.live();
@@ -220,7 +224,7 @@ impl Pool {
         drop(state);
         drop(gone);
         match self.allocate(device, size, usage, &label) {
-            Ok(buffer) => Ok(Arc::new(Pooled { buffer, home: home(label) })),
+            Ok(buffer) => Ok(Arc::new(Pooled { buffer, home: home(label), mapped: is_mapped(usage) })),
             Err(error) => {
                 self.state().leave(&label, size, bytes);
                 Err(error)

@@ -282,7 +282,7 @@ impl Context {
         let usage = if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE };
         let tensor = Tensor::of_usage(self, shape, usage)?;
         let (len, mut found) = (tensor.len(), 0usize);
-        let mut upload = UploadStream::new(self, &tensor.buffer, len * size_of::<T>());
+        let mut upload = UploadStream::new(self, &tensor.buffer, tensor.buffer.came_mapped(), len * size_of::<T>());
         for piece in pieces {
             let piece = piece.as_ref();
             found = found.saturating_add(piece.len());
@@ -305,7 +305,7 @@ impl Context {
 pub enum Residency {
     /// The device's. On Metal it is storage of the mode `private`.
     Device,
-    /// The device's and the processor's: it was written where it is, and nothing copied it (`shared` on Metal). So are tensors of 64 KiB or more that are uploaded where
+    /// The device's and the processor's (`shared` on Metal): what was uploaded to new memory was written to where it is, and not copied. So are tensors of 64 KiB or more that are uploaded where
     /// [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place), weights of models among them, and an app's own buffers that can be mapped.
     Shared,
 }

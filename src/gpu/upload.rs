@@ -19,7 +19,7 @@ const STAGES: usize = 4;
 pub struct UploadStream<'a> {
     context: &'a Context,
     to: &'a wgpu::Buffer,
-    /// Is it mapped, so that the host writes to it and no staging buffer is needed?
+    /// Is it mapped, so that the host writes to it and no staging buffer is needed? Not any more when all is there.
     in_place: bool,
     /// Bytes of its staging buffers.
     size: usize,
@@ -40,9 +40,9 @@ struct Stage {
 }
 
 impl<'a> UploadStream<'a> {
-    /// A stream of `bytes` in all, into a buffer that is new, and so mapped, if it can be mapped for writing.
-    pub fn new(context: &'a Context, to: &'a wgpu::Buffer, bytes: usize) -> Self {
-        let (in_place, words) = (to.usage().contains(wgpu::BufferUsages::MAP_WRITE), bytes.next_multiple_of(4));
+    /// A stream of `bytes` in all, into a buffer that is mapped (`in_place`), or by way of staging buffers.
+    pub fn new(context: &'a Context, to: &'a wgpu::Buffer, in_place: bool, bytes: usize) -> Self {
+        let words = bytes.next_multiple_of(4);
         let (size, call) = (if in_place { words } else { words.min(STAGE) }, context.uploading(bytes as u64));
         Self { context, to, in_place, size, _call: call, at: 0, filled: None, copied: VecDeque::new() }
     }
@@ -72,7 +72,7 @@ impl<'a> UploadStream<'a> {
         stage.put(&[0; 3][..stage.bytes.next_multiple_of(4) - stage.bytes]);
         let Stage { buffer, view, bytes, start } = stage;
         drop(view);
-        if self.in_place {
+        if std::mem::take(&mut self.in_place) {
             return guarded(self.context.device(), || STAGING.into(), || buffer.unmap());
         }
         let (bytes, log) = (bytes as u64, self.context.trace_log());
@@ -114,6 +114,16 @@ impl<'a> UploadStream<'a> {
             false => Error::Gpu { during: STAGING.into(), message: error.to_string() },
         })?;
         Ok(Stage { buffer, view, bytes: 0, start: Instant::now() })
+    }
+}
+
+/// A buffer that is given up half-way may be another's next.
+impl Drop for UploadStream<'_> {
+    fn drop(&mut self) {
+        if self.in_place {
+            self.filled = None;
+            let _ = guarded(self.context.device(), || STAGING.into(), || self.to.unmap());
+        }
     }
 }
 

@@ -90,6 +90,8 @@ pub fn in_halves() -> Vec<Case> {
         // Scores that grow with the position, so that sums are scaled.
         (Slots::one(4, 1, 64, 100, 65), 12.0),
         (Slots::one(3, 1, 64, 31, 129), 12.0),
+        (Slots::one(1, 1, 64, 40, 66), 12.0),
+        (Slots::one(1, 1, 128, 37, 65), 12.0),
         (Slots::one(2, 1, 32, 63, 65), 12.0),
         (Slots::one(6, 3, 128, 40, 66), 12.0),
         (Slots::one(2, 1, 64, 0, 64).of(&[0, 33, 90, 5], &[3, 1, 2]), 1.0),
