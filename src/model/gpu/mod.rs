@@ -32,7 +32,8 @@ mod tests {
             let alone: Vec<_> = model.generate_ids(&prompt, &options).unwrap().into_iter().map(|token| token.unwrap()).collect();
             assert!(alone.len() == 5 && alone.iter().all(|token| (token.id as usize) < vocab), "{alone:?}");
             let prompts = [prompt.clone(), prompt[..2].to_vec()];
-            assert_eq!(model.generate_batch_ids(&prompts, &options).unwrap().into_iter().map(|token| token.unwrap()).count(), 10);
+            let together: Vec<_> = model.generate_batch_ids(&prompts, &options).unwrap().into_iter().map(|token| token.unwrap()).collect();
+            assert_eq!(together.len(), 10);
         }
         let mut session = model.session(SessionOptions::new(1, 64)).unwrap();
         block_on(session.prefill(0, &prompt)).unwrap();
