@@ -144,6 +144,7 @@ kernel void attention_halves(
         simdgroup_barrier(mem_flags::mem_threadgroup);
         if (asked >= rows.count) continue;
         const float2 attended = ((threadgroup const float2*)(scores + lane / 4u * SCORES))[lane % 4u] / total;
-        output[4u * part] = params.add != 0u ? output[4u * part] + attended : attended;
+        if (params.add != 0u) output[4u * part] += attended;
+        else output[4u * part] = attended;
     }
 }

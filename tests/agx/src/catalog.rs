@@ -48,7 +48,8 @@ pub fn language_name(language: ShaderLanguage) -> &'static str {
 /// ones.
 pub fn may_spill(kernel: &Text) -> bool {
     let name = kernel.declaration.name;
-    is_for_others(name) || (name == "attention_many" && kernel.variant.language == ShaderLanguage::Wgsl)
+    is_for_others(name)
+        || (matches!(kernel.declaration.entry, "attention_many" | "attention_halves") && kernel.variant.language == ShaderLanguage::Wgsl)
 }
 
 /// Is a kernel given to no Apple GPU by its `plan`? Those for packed integer products fill registers there with expanded ones, and spill.
