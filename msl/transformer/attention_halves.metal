@@ -113,11 +113,13 @@ kernel void attention_halves(
         top = grows ? most : top;
         // Of the first positions there are no sums yet.
         if (start != 0u && any_grows) {
+            // All lanes have their scores.
+            simdgroup_barrier(mem_flags::mem_threadgroup);
             for (uint part = 0; part < ALONG; ++part) scale_rows(sums[part], shrink, scores, lane);
         }
         float4 own = float4(0.0f);
         for (uint i = 0; i < ACROSS / 2u; ++i) {
-            // At most e^SLACK.
+            // At most e^SLACK: what exp_negative says of numbers up to 0 holds up to there.
             const half4 w = half4(float4(exp_negative(v[i].x - top), exp_negative(v[i].y - top), exp_negative(v[i].z - top), exp_negative(v[i].w - top)));
             own += float4(w);
             weighted[4u * i] = w;

@@ -118,6 +118,7 @@ pub struct Seen {
 }
 
 /// What is known of all ops.
+#[derive(Clone)]
 pub struct Costs {
     pub link: Option<Link>,
     /// Where the link is from a file, so many calls until it is measured again.
@@ -137,10 +138,15 @@ impl Costs {
         due
     }
 
+    /// Is it of a machine with such a link?
+    pub fn is_of(&self, link: Link) -> bool {
+        let near = |kept: Link| [0, 8 << 20].iter().all(|&bytes| (1.0 / FAR..FAR).contains(&(kept.takes(bytes) / link.takes(bytes))));
+        self.link.is_some_and(near)
+    }
+
     /// Forgets all that was read if the link is another than that of the file, which is not of this machine then. Gives whether it did.
     pub fn compare(&mut self, link: Link) -> bool {
-        let is_near = |kept: &Link| [0, 8 << 20].iter().all(|&bytes| (1.0 / FAR..FAR).contains(&(kept.takes(bytes) / link.takes(bytes))));
-        if self.link.as_ref().is_some_and(is_near) {
+        if self.is_of(link) {
             return false;
         }
         *self = Self::new(Some(link), self.ops.len());

@@ -61,18 +61,21 @@ impl Costs {
     }
 
     /// What a file has, which another process may have written since this one read it, with what this one has learned: that counts, and of what it did not measure
-    /// the file does, unless it is of another machine.
+    /// the file does, unless it is of another machine. Who has not measured the link yet, and read another than the file has now, knows nothing of this machine.
     pub fn with(mut self, own: &Self) -> Self {
         match own.link {
             Some(link) if own.doubted == 0 => {
                 self.compare(link);
                 (self.link, self.doubted) = (own.link, 0);
             }
+            Some(link) if !self.is_of(link) => return self,
             _ => self.doubted = self.doubted.min(own.doubted),
         }
         for (seen, own) in self.ops.iter_mut().zip(&own.ops) {
             for (size, own) in seen.sizes.iter_mut().zip(&own.sizes) {
-                size.calls = size.calls.max(own.calls);
+                // Who measured something there knows how long ago the slower side was tried.
+                let measured = own.sides.iter().flatten().any(|side| !side.kept);
+                size.calls = if measured { own.calls } else { size.calls.max(own.calls) };
                 for (side, own) in size.sides.iter_mut().zip(own.sides) {
                     *side = own.filter(|own| side.is_none() || !own.kept).or(*side);
                 }
@@ -213,6 +216,15 @@ mod tests {
         // Whatever the first has learned, who measured after it knows better.
         second.learn(0, work(64), Target::Cpu, 0.25 * second.before(work(64), Target::Cpu));
         assert!(after(&second, &after(&first, text)).contains("add 64 9 cpu 0.25 1 gpu 2 3\n"));
+        // A trial that one has made is not made again at once.
+        let waiting = text.replace("64 9 ", "64 63 ");
+        let mut third = Costs::parse(&waiting, &names).unwrap();
+        third.ops[0].sizes[size(work(64))].calls = 0;
+        third.learn(0, work(64), Target::Cpu, 1.5 * third.before(work(64), Target::Cpu));
+        assert!(after(&third, &waiting).contains("add 64 0 cpu 1.5 1 gpu 2 3\n"));
+        // Who read what another has found to be of another machine has nothing to add.
+        let clean = "link 1000 0.1 64\nmul 80 0 cpu 3 1\n";
+        assert_eq!(after(&kept(), clean), clean);
         // The way as it was measured now, and what is of another machine is not taken.
         let mut found = Costs::new(Some(Link::new(70_000.0, 0.1)), 2);
         assert_eq!(after(&found, text), text.replace("60000", "70000"));

@@ -160,7 +160,9 @@ impl Auto {
     /// # Errors
     /// [`Error::Invalid`] if there is no context, or it was opened without a folder; [`Error::Io`].
     pub fn keep(&self) -> Result<PathBuf> {
-        kept::keep(self.context.as_ref(), &NAMES, &self.costs())
+        // No call waits for the disk.
+        let costs = self.costs().clone();
+        kept::keep(self.context.as_ref(), &NAMES, &costs)
     }
 
     /// Has all calls run on one side, or where they should be faster again.

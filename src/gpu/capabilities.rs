@@ -39,8 +39,8 @@ pub struct Capabilities {
     pub device_barriers: bool,
     /// Timestamps at the bounds of a compute pass, which were seen to move.
     pub timestamps: bool,
-    /// Does the processor write tensors that it uploads into the memory where they stay? So it does where that is the processor's own, on devices
-    /// that have wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere the device copies them there.
+    /// Does the processor write tensors of 64 KiB and more that it uploads to new memory into the memory where they stay? So it does where that is the processor's own,
+    /// on devices that have wgpu's `MAPPABLE_PRIMARY_BUFFERS`. Elsewhere, and to memory that is used again, the device copies them.
     pub writes_in_place: bool,
     /// The largest storage binding, in bytes.
     pub max_binding_bytes: u64,

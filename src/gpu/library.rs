@@ -18,9 +18,9 @@ const SYSTEM: u8 = if cfg!(target_abi = "macabi") {
 } else if cfg!(target_os = "ios") {
     if cfg!(target_abi = "sim") { 7 } else { 2 }
 } else if cfg!(target_os = "tvos") {
-    3
+    if cfg!(target_abi = "sim") { 8 } else { 3 }
 } else if cfg!(target_os = "visionos") {
-    11
+    if cfg!(target_abi = "sim") { 12 } else { 11 }
 } else {
     1
 };

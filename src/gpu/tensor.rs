@@ -45,6 +45,32 @@ impl<T: ElementType> Tensor<T> {
         Ok(Self { context: context.clone(), buffer, bytes, shape, element: PhantomData })
     }
 
+    /// One to be filled by [`Tensor::filled`], if it came mapped, or else in any way.
+    fn to_fill(context: &Context, shape: Shape) -> Result<Self> {
+        let in_place = context.capabilities().writes_in_place && context.plan().is_none() && byte_size::<T>(shape)? >= IN_PLACE;
+        Self::of_usage(context, shape, if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE })
+    }
+
+    /// The tensor, with what comes in pieces.
+    fn filled(self, pieces: impl IntoIterator<Item = impl AsRef<[T]>>) -> Result<Self> {
+        let (len, mut found) = (self.len(), 0usize);
+        let mut upload = UploadStream::new(&self.context, &self.buffer, self.buffer.came_mapped(), len * size_of::<T>());
+        for piece in pieces {
+            let piece = piece.as_ref();
+            found = found.saturating_add(piece.len());
+            if found > len {
+                break;
+            }
+            upload.push(bytemuck::cast_slice(piece))?;
+        }
+        if found != len {
+            return Err(Error::Length { shape: self.shape, found });
+        }
+        upload.flush()?;
+        drop(upload);
+        Ok(self)
+    }
+
     /// A tensor in a buffer of the app's own, from its beginning, without a copy. The buffer stays the app's: it never comes into the pool.
     ///
     /// It needs the usage `STORAGE`; [`Tensor::read`] needs `COPY_SRC` too, and [`Tensor::write`] `COPY_DST`. It must be of the context's device, and
@@ -243,23 +269,17 @@ impl Context {
         if shape.checked_len() != Some(data.len()) {
             return Err(Error::Length { shape, found: data.len() });
         }
-        let bytes = size_of_val(data);
-        if bytes > FEW || self.writes_in_place(bytes as u64) {
-            return self.upload_pieces([data], shape);
+        let tensor = Tensor::to_fill(self, shape)?;
+        if tensor.buffer.came_mapped() || size_of_val(data) > FEW {
+            return tensor.filled([data]);
         }
-        let tensor = Tensor::uninit(self, shape)?;
         self.write(&tensor.buffer, 0, bytemuck::cast_slice(data))?;
         Ok(tensor)
     }
 
-    /// Are so many bytes of a new tensor written where they stay?
-    fn writes_in_place(&self, bytes: u64) -> bool {
-        bytes >= IN_PLACE && self.capabilities().writes_in_place && self.plan().is_none()
-    }
-
     /// Copies what comes in pieces, of any lengths, into a new tensor: of a file, say, that is larger than the host's memory. The device copies what has
     /// come while the host has the next pieces, through 4 MB of staging memory at most, however much there is. Where memory is the processor's too
-    /// ([`Residency::Shared`]), pieces are written to where they stay.
+    /// ([`Residency::Shared`]) and new, pieces are written to where they stay.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -277,26 +297,7 @@ impl Context {
         pieces: impl IntoIterator<Item = impl AsRef<[T]>>,
         shape: impl Into<Shape>,
     ) -> Result<Tensor<T>> {
-        let shape = shape.into();
-        let in_place = self.writes_in_place(byte_size::<T>(shape)?);
-        let usage = if in_place { STORAGE | wgpu::BufferUsages::MAP_WRITE } else { STORAGE };
-        let tensor = Tensor::of_usage(self, shape, usage)?;
-        let (len, mut found) = (tensor.len(), 0usize);
-        let mut upload = UploadStream::new(self, &tensor.buffer, tensor.buffer.came_mapped(), len * size_of::<T>());
-        for piece in pieces {
-            let piece = piece.as_ref();
-            found = found.saturating_add(piece.len());
-            if found > len {
-                break;
-            }
-            upload.push(bytemuck::cast_slice(piece))?;
-        }
-        if found != len {
-            return Err(Error::Length { shape: tensor.shape, found });
-        }
-        upload.flush()?;
-        drop(upload);
-        Ok(tensor)
+        Tensor::to_fill(self, shape.into())?.filled(pieces)
     }
 }
 

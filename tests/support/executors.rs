@@ -88,7 +88,11 @@ impl Executor {
     pub fn runs(self, op: &Op) -> bool {
         match self {
             Self::Twin => matches!(op.by, By::KernelsAndTwin | By::WgslAndTwin),
-            Self::Device(_) | Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. }) if op.by == By::Units => false,
+            // Metal has units where a GPU by Apple runs it.
+            Self::Device(context) if op.by == By::Units => {
+                context().is_some_and(|c| c.language() == ShaderLanguage::Msl && c.capabilities().apple)
+            }
+            Self::Portable | Self::Spirv | Self::Host(Text::Naga { .. }) if op.by == By::Units => false,
             Self::Device(context) => context().is_some(),
             Self::Portable => without_subgroups().is_some(),
             Self::MatrixUnits => op.on_matrix_units() && with_matrix_units().is_some(),
