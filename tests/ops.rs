@@ -59,16 +59,18 @@ fn everything() -> Result<&'static Everything, Failed> {
     static EVERYTHING: LazyLock<Result<Everything, String>> = LazyLock::new(|| {
         let wgsl = context().with_language(ShaderLanguage::Wgsl).map_err(|e| e.to_string())?;
         let mut everything = Everything { variants: HashSet::new(), names: vec![BTreeSet::new(); ops().len()] };
+        // Whose matrix units are Metal's.
+        let apple = wgsl.restricted(|c| (c.device_barriers, c.apple) = (false, true));
         for (op, names) in ops().iter().zip(&mut everything.names) {
-            let units = with_matrix_units().filter(|_| op.on_matrix_units());
-            for context in [Some(&wgsl), units].into_iter().flatten() {
+            let [apple, units] = [Some(&apple), with_matrix_units()].map(|context| context.filter(|_| op.on_matrix_units()));
+            for context in [Some(&wgsl), apple, units].into_iter().flatten() {
                 for case in op.cases().iter().filter(|case| !case.f16 || context.capabilities().f16) {
                     let recorded = case.record(&context.restricted(case.restrict)).map_err(|e| format!("{}: {e}", case.name))?;
                     for dispatch in recorded.recording.dispatches() {
                         if !case.device_only || dispatch.kernel().source(ShaderLanguage::Msl).is_none() {
                             everything.variants.insert((address(dispatch.kernel()), dispatch.floats().to_vec()));
                         }
-                        if std::ptr::eq(context, &wgsl) {
+                        if units.is_none_or(|units| !std::ptr::eq(context, units)) {
                             names.insert(dispatch.kernel().name);
                         }
                     }
