@@ -306,8 +306,9 @@ impl Context {
 pub enum Residency {
     /// The device's. On Metal it is storage of the mode `private`.
     Device,
-    /// The device's and the processor's (`shared` on Metal): what was uploaded to new memory was written to where it is, and not copied. So are tensors of 64 KiB or more that are uploaded where
-    /// [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place), weights of models among them, and an app's own buffers that can be mapped.
+    /// The device's and the processor's (`shared` on Metal). Uploads of 64 KiB and more have it where
+    /// [`Capabilities::writes_in_place`](crate::Capabilities::writes_in_place) says so, weights of models among them: to new memory the processor writes them itself. So have an
+    /// app's own buffers that can be mapped.
     Shared,
 }
 
