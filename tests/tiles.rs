@@ -207,7 +207,6 @@ const ONE_SIZE: &[&str] = &[
     "tensor::matmul_int8",
     "tensor::matmul_with",
     "tensor::prefix_sum",
-    "transformer::attention_in_halves",
     "transformer::sample",
     "transformer::top_k",
     "half_subnormals",
