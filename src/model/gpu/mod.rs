@@ -19,7 +19,7 @@ mod tests {
     };
     use pollster::block_on;
 
-    /// Kernels do nothing here, so no number means anything: whoever asks has an answer all the same.
+    /// Kernels do nothing here, so no number means anything, and a token may be what memory had before, which is refused: whoever asks has an answer all the same.
     #[test]
     fn a_model_on_a_device_that_does_nothing_ends() {
         let context = noop::context();
@@ -29,11 +29,14 @@ mod tests {
         let sampled = Sampling::GREEDY.temperature(0.8);
         for sampling in [Sampling::GREEDY, sampled, sampled.top_k(9).top_p(0.9), sampled.repetition_penalty(1.1)] {
             let options = GenerateOptions::default().max_tokens(5).ignore_eos(true).sampling(sampling);
-            let alone: Vec<_> = model.generate_ids(&prompt, &options).unwrap().into_iter().map(|token| token.unwrap()).collect();
-            assert!(alone.len() == 5 && alone.iter().all(|token| (token.id as usize) < vocab), "{alone:?}");
             let prompts = [prompt.clone(), prompt[..2].to_vec()];
-            let together: Vec<_> = model.generate_batch_ids(&prompts, &options).unwrap().into_iter().map(|token| token.unwrap()).collect();
-            assert_eq!(together.len(), 10);
+            let alone = model.generate_ids(&prompt, &options).unwrap().into_iter().map(|token| token.map(drop)).collect();
+            let together = model.generate_batch_ids(&prompts, &options).unwrap().into_iter().map(|token| token.map(drop)).collect();
+            for (results, all) in [(alone, 5), (together, 10)] {
+                let results: Vec<crate::Result<()>> = results;
+                let refused = results.last().is_some_and(|last| last.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid));
+                assert!(refused || results.iter().flatten().count() == all, "{results:?}");
+            }
         }
         let mut session = model.session(SessionOptions::new(1, 64)).unwrap();
         block_on(session.prefill(0, &prompt)).unwrap();
