@@ -58,8 +58,7 @@ def row(arguments, folder, case, seed):
         files[kind] = folder / f"{kind}.gguf"
         subprocess.run([bitnet, "quantize", folder / kind, files[kind], "--format", form], check=True, stdout=subprocess.DEVNULL)
     ids = drawn(program, folder / "model", config, rng)
-    prompts = [ids[: n + 1] for n in range(LENGTH)]
-    source, written = ours(program, folder / "model", prompts), ours(program, files["model"], prompts)
+    source, written = ours(program, folder / "model", ids), ours(program, files["model"], ids)
     reference, other = theirs(files["model"], ids), theirs(files["perturbed"], ids)
     spread = float(source.std())
     difference, control = (float(np.sqrt(((logits - source) ** 2).mean())) / spread for logits in (reference, other))

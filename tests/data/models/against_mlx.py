@@ -47,7 +47,7 @@ def row(program, folder, case, seed):
     for kind, weights in (("model", own), ("perturbed", perturbed(own))):
         write(folder / kind, config, weights)
     ids = drawn(program, folder / "model", config, rng)
-    found = ours(program, folder / "model", [ids[: n + 1] for n in range(LENGTH)])
+    found = ours(program, folder / "model", ids)
     reference, other = theirs(folder / "model", ids), theirs(folder / "perturbed", ids)
     difference, control = (float(np.abs(logits - found).max()) for logits in (reference, other))
     same = int((reference.argmax(-1) == found.argmax(-1)).sum())

@@ -83,12 +83,13 @@ def perturbed(own):
     return own | {name + part: (own[name + part] * 1.5).astype(own[name + part].dtype) for part in parts}
 
 
-def ours(program, path, prompts):
-    ids = [",".join(map(str, prompt)) for prompt in prompts]
-    result = json.loads(subprocess.run([program, path, "--cpu", "--steps", "1", *ids], check=True, stdout=subprocess.PIPE, text=True).stdout)
+def ours(program, path, ids):
+    """Logits after every token."""
+    words = [program, path, "--cpu", "--every", ",".join(map(str, ids))]
+    result = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
     if "error" in result:
         sys.exit(f"{path}: {result['error']}")
-    return np.array(result["last_logits"], np.float64)
+    return np.array(result["logits"][0], np.float64)
 
 
 def log_softmax(x):
@@ -104,7 +105,7 @@ def drawn(program, path, config, rng):
     """A text as the model has it: each token drawn from its logits."""
     ids = [int(config["bos_token_id"])]
     while len(ids) < LENGTH:
-        probabilities = np.exp(log_softmax(ours(program, path, [ids])[0]))
+        probabilities = np.exp(log_softmax(ours(program, path, ids)[-1]))
         ids.append(int(rng.choice(len(probabilities), p=probabilities)))
     return ids
 
