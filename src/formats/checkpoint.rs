@@ -7,7 +7,7 @@ use super::{
     generation::GenerationDefaults,
     json::{read_json, token_ids},
     masters::{self, Masters},
-    mlx::{Affine, AffineMatrix},
+    mlx::{Affine, AffineMatrix, Settings},
     model_file::ModelFile,
     problem::{Problem, unsupported},
     safetensors::{SafeTensors, TensorBytes},
@@ -59,7 +59,7 @@ pub struct Checkpoint {
     rule: ScaleRule,
     masters: Masters,
     /// In what MLX has written.
-    affine: Option<Affine>,
+    mlx: Option<Settings>,
     /// Does nothing say how activations are computed?
     unsaid: bool,
     said: Once,
@@ -82,7 +82,7 @@ impl Checkpoint {
         let rule = scale_rule(&json).map_err(|problem| problem.at(&path))?;
         let mut config = ModelConfig::from_json(&json).map_err(|problem| problem.at(&path))?;
         let masters = trained(&json);
-        let affine = Affine::from_json(&json).map_err(|problem| problem.at(&path))?;
+        let mlx = Settings::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
         config.embedding = EmbeddingDefaults::read(&directory)?;
         // Of MLX's files whose weights are rotated: run as if they were not, they would write gibberish.
@@ -91,7 +91,7 @@ impl Checkpoint {
             return Err(Problem::Unsupported(problem.into()).at(directory.join("hadamard.json")));
         }
         let shards = Shards::open(&directory)?;
-        let mut checkpoint = Self { directory, shards, json, config, rule, masters, affine, unsaid: false, said: Once::new() };
+        let mut checkpoint = Self { directory, shards, json, config, rule, masters, mlx, unsaid: false, said: Once::new() };
         // A model that was saved without a head has its config from one with a head; and MiniCPM's config need not say that it has none.
         let unsaid = checkpoint.config.architecture == "minicpm" && checkpoint.json.get("tie_word_embeddings").is_none();
         checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
@@ -250,7 +250,7 @@ impl Checkpoint {
 
     /// How a weight is stored, where it is in MLX's words.
     fn affine_of(&self, weight: &TensorBytes<'_>) -> Option<Affine> {
-        self.affine.filter(|_| weight.dtype == Dtype::U32)
+        self.mlx.as_ref().filter(|_| weight.dtype == Dtype::U32).map(|settings| settings.of(weight.name()))
     }
 
     /// Stored rows and columns of weights.
@@ -319,7 +319,7 @@ impl ModelFile for Checkpoint {
         for name in wanted {
             used.insert(self.stored(&name));
             used.insert(format!("{name}.weight_scale"));
-            if self.affine.is_some() {
+            if self.mlx.is_some() {
                 used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));
             }
         }

@@ -19,11 +19,20 @@ use crate::{
 use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// The key `quantization` of a config.json.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug)]
+pub(super) struct Settings {
+    all: Affine,
+    /// Of matrices that have settings of their own.
+    own: BTreeMap<String, Affine>,
+}
+
+/// How a matrix is stored.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Affine {
-    /// 1 or 2.
+    /// 1, 2, 4 or 8.
     bits: usize,
     /// Columns of a group.
     group: usize,
@@ -39,35 +48,39 @@ pub(super) struct AffineMatrix<'a> {
     pub biases: &'a TensorBytes<'a>,
 }
 
-impl Affine {
+impl Settings {
     /// None where there is no such key: a model that was not written by MLX.
     ///
     /// # Errors
-    /// A message, for what is not affine, of other bits or groups, or has layers with settings of their own.
+    /// A message, for what is not affine, or of other bits or groups.
     pub fn from_json(json: &Value) -> Result<Option<Self>, Problem> {
         let quantization = &json["quantization"];
         if quantization.is_null() {
             return Ok(None);
         }
         let keys = quantization.as_object().ok_or_else(|| format!("quantization is {quantization}; an object is needed"))?;
-        let mode = &quantization["mode"];
+        let own = keys.iter().filter(|(_, own)| own.is_object());
+        let own = own.map(|(name, own)| Ok((name.clone(), Affine::from_json(own, &format!("quantization of `{name}`: "))?)));
+        Ok(Some(Self { all: Affine::from_json(quantization, "quantization.")?, own: own.collect::<Result<_, Problem>>()? }))
+    }
+
+    /// Those of a matrix, by the name of its weight.
+    pub fn of(&self, weight: &str) -> Affine {
+        weight.strip_suffix(".weight").and_then(|name| self.own.get(name)).copied().unwrap_or(self.all)
+    }
+}
+
+impl Affine {
+    fn from_json(json: &Value, what: &str) -> Result<Self, Problem> {
+        let mode = &json["mode"];
         if !mode.is_null() && mode != "affine" {
-            return unsupported(format!("quantization.mode {mode} is not supported; \"affine\" is"));
+            return unsupported(format!("{what}mode {mode} is not supported; \"affine\" is"));
         }
-        let read = |value: &Value| {
-            let one = |key: &str, known: &[u64]| match value[key].as_u64().filter(|number| known.contains(number)) {
-                Some(number) => Ok(number as usize),
-                None => unsupported(format!("quantization.{key} {} is not supported; one of {known:?} is needed", value[key])),
-            };
-            Ok::<_, Problem>(Self { bits: one("bits", &[1, 2])?, group: one("group_size", &[32, 64, 128])? })
+        let one = |key: &str, known: &[u64]| match json[key].as_u64().filter(|number| known.contains(number)) {
+            Some(number) => Ok(number as usize),
+            None => unsupported(format!("{what}{key} {} is not supported; one of {known:?} is needed", json[key])),
         };
-        let all = read(quantization)?;
-        for (layer, own) in keys.iter().filter(|(_, own)| own.is_object()) {
-            if read(own).ok() != Some(all) {
-                return unsupported(format!("quantization has other settings for `{layer}`; one for all layers is supported"));
-            }
-        }
-        Ok(Some(all))
+        Ok(Self { bits: one("bits", &[1, 2, 4, 8])?, group: one("group_size", &[32, 64, 128])? })
     }
 
     /// Columns of a row of so many words.
@@ -93,6 +106,12 @@ impl Affine {
     /// scale's negative. `[rows, columns]` has been checked against the words.
     pub fn ternary(self, matrix: &AffineMatrix<'_>, rows: usize, columns: usize) -> Result<PackedTernary> {
         let weight = matrix.weight;
+        if self.bits > 2 {
+            return Err(weight.unsupported(format!(
+                "is in integers of {} bits, which are not ternary: linear layers of 1 and 2 bits are supported",
+                self.bits
+            )));
+        }
         let (scales, biases) = self.groups(matrix, rows, columns)?;
         let fits = |(scale, bias): (&f32, &f32)| if self.bits == 2 { *bias == -scale } else { *bias * 2.0 == -scale };
         if let Some(at) = scales.iter().zip(&biases).position(|pair| !fits(pair)) {

@@ -149,6 +149,10 @@ fn metadata(header: &[u8], data: usize) -> Result<Metadata, String> {
 }
 
 impl TensorBytes<'_> {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The elements as `f32`: F32 as stored, BF16 and F16 widened.
     ///
     /// # Errors

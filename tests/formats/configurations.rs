@@ -362,7 +362,7 @@ fn sound_models_that_cannot_run_are_unsupported() {
         gemma3(json!({"use_bidirectional_attention": true})),
         gemma3(json!({"final_logit_softcapping": 30.0})),
         gemma3(json!({"rope_parameters": {"rope_theta": 1e6}})),
-        json!({"quantization": {"bits": 4, "group_size": 64}}),
+        json!({"quantization": {"bits": 3, "group_size": 64}}),
         json!({"hidden_act": "gelu"}),
         json!({"attention_bias": true}),
         json!({"quantization_config": {"use_rms_norm": true}}),
@@ -384,10 +384,15 @@ fn sound_models_that_cannot_run_are_unsupported() {
 fn settings_of_mlx_are_checked() {
     for (keys, words) in [
         (json!({"quantization": 3}), "quantization is 3"),
-        (json!({"quantization": {"bits": 4, "group_size": 128}}), "bits 4"),
+        (json!({"quantization": {"bits": 6, "group_size": 128}}), "bits 6"),
         (json!({"quantization": {"bits": 2, "group_size": 100}}), "group_size 100"),
         (json!({"quantization": {"bits": 2, "group_size": 128, "mode": "mxfp4"}}), "mxfp4"),
-        (json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 1, "group_size": 128}}}), "`lm_head`"),
+        (json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 3, "group_size": 128}}}), "`lm_head`: bits 3"),
+        (json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 4}}}), "`lm_head`: group_size null"),
+        (
+            json!({"quantization": {"bits": 2, "group_size": 128, "lm_head": {"bits": 4, "group_size": 32, "mode": "nvfp4"}}}),
+            "`lm_head`: mode \"nvfp4\"",
+        ),
     ] {
         let error = Directory::model(&config(keys.clone()), &file(&[])).open().unwrap_err().to_string();
         assert!(error.contains(words), "{keys}: {error}");

@@ -1,7 +1,7 @@
 //! Weights that are ternary, or binary, by groups of columns: in floats, and in MLX's words.
 
 use super::file::{ModelDirectory, bf16, config, file};
-use bitnet_wgpu::{DenseElement, Error, PackedTernary, Result, Scales, bitnet, formats::ModelFile};
+use bitnet_wgpu::{DenseElement, Error, ErrorKind, PackedTernary, Result, Scales, bitnet, formats::ModelFile};
 use half::{bf16 as Bf16, f16};
 use serde_json::{Value, json};
 use support::files::{Directory, words};
@@ -233,6 +233,34 @@ fn words_of_mlx_are_read() {
     let odd: [(&str, &str, &[usize], &[u8]); 3] =
         [("l.weight", "U32", &[1, 3], &[0; 12]), ("l.scales", "F16", &[1, 1], &[0; 2]), ("l.biases", "F16", &[1, 1], &[0; 2])];
     refused(Directory::model(&mlx(2, 32), &file(&odd)).open().unwrap().linear("l"), "not whole groups of 32");
+}
+
+/// Matrices with settings of their own: an embedding or a head may have more bits than linear layers.
+#[test]
+fn matrices_of_mlx_have_bits_of_their_own() {
+    let (columns, group) = (128, 64);
+    for bits in [1, 2, 4, 8] {
+        let integers: Vec<u32> = (0..ROWS * columns).map(|i| (i * 7 + i / columns) as u32 & ((1 << bits) - 1)).collect();
+        let scales: Vec<f32> = (0..ROWS * columns / group).map(|i| 0.5 + 0.25 * i as f32).collect();
+        let biases: Vec<f32> = scales.iter().map(|scale| -3.0 * scale).collect();
+        let (packed, steps, offsets) = (words(&integers, bits), halves(&scales, "F16"), halves(&biases, "F16"));
+        let settings = json!({"bits": 2, "group_size": 128, "lm_head": {"bits": bits, "group_size": group}, "model.embed_tokens": false});
+        let text = qwen3(json!({"quantization": settings}));
+        let all: [(&str, &str, &[usize], &[u8]); 3] = [
+            ("lm_head.weight", "U32", &[ROWS, columns * bits / 32], &packed),
+            ("lm_head.scales", "F16", &[ROWS, columns / group], &steps),
+            ("lm_head.biases", "F16", &[ROWS, columns / group], &offsets),
+        ];
+        let checkpoint = Directory::model(&text, &file(&all)).open().unwrap();
+        let dense = checkpoint.dense("lm_head", ROWS, columns).unwrap();
+        let wanted =
+            integers.iter().enumerate().map(|(i, &integer)| f16::from_f32(scales[i / group] * integer as f32 + biases[i / group]).to_f32());
+        assert_eq!((0..ROWS).flat_map(|row| dense.row(row)).collect::<Vec<_>>(), wanted.collect::<Vec<_>>(), "{bits} bits");
+        assert_eq!(checkpoint.ternary_table("lm_head", ROWS, columns).unwrap(), None);
+        let words = if bits > 2 { format!("integers of {bits} bits") } else { "the bias".into() };
+        let error = checkpoint.linear("lm_head").unwrap_err();
+        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains(&words), "{error}");
+    }
 }
 
 /// The packed form says of every model that its activations are quantised.

@@ -135,16 +135,17 @@ proptest! {
     #[test]
     fn damaged_words_of_mlx_do_not_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..6u8), 1..6),
-        bits in 1..3usize,
+        power in 0..4u32,
         cut in any::<prop::sample::Index>(),
         keep in 0..8u8,
     ) {
+        let bits = 2usize.pow(power);
         let mut bytes = file(&[
             ("lm_head.weight", "U32", &[2, 2 * bits], &vec![0x21; 16 * bits]),
             ("lm_head.scales", "F16", &[2, 2], &[0, 0x3c, 0, 0x38, 0, 0, 0, 0x40]),
             ("lm_head.biases", "F16", &[2, 2], &[0, 0xbc, 0, 0xb8, 0, 0x80, 0, 0xc0]),
         ]);
-        let keys = json!({"model_type": "qwen3", "quantization": {"bits": bits, "group_size": 32, "mode": "affine", "lm_head": false}});
+        let keys = json!({"model_type": "qwen3", "quantization": {"bits": bits, "group_size": 32, "mode": "affine", "lm_head": {"bits": bits, "group_size": 32}}});
         let mut text = config(keys).into_bytes();
         for (at, value, kind) in edits {
             let edited = if kind < 4 { &mut bytes } else { &mut text };

@@ -291,8 +291,41 @@ fn factors_of_minicpm_are_read() {
         assert!(open_bytes(&file().without(&key).bytes()).unwrap_err().to_string().contains(&format!("has no {key}")));
     }
     assert!(open_bytes(&file().float("minicpm.logit_scale", 0.0).bytes()).unwrap_err().to_string().contains("scaled by inf"));
-    let factors = file().tensor("rope_factors_short.weight", &[2], 0, &[0; 8]);
-    assert!(matches!(open_bytes(&factors.bytes()), Err(Error::Unsupported { .. })));
+}
+
+/// What divides every frequency by a number of its own: LongRoPE's two lists, and the numbers that Llama 3.1's scaling comes to.
+#[test]
+fn factors_of_frequencies_are_read() {
+    let list = |numbers: [f32; 2]| numbers.map(f32::to_le_bytes).concat();
+    let scaled = |kind: &str, original: u32| {
+        Maker::of("llama").text("llama.rope.scaling.type", kind).number("llama.rope.scaling.original_context_length", original)
+    };
+    let longrope = |original, short, long| {
+        let maker = scaled("longrope", original).float("llama.rope.scaling.attn_factor", 1.25);
+        maker.tensor("rope_factors_short.weight", &[2], 0, &list(short)).tensor("rope_factors_long.weight", &[2], 0, &list(long))
+    };
+    let read = |maker: Maker| open_bytes(&maker.bytes()).map(|file| (file.config().rope_scaling, file.config().rope_factors.clone()));
+    let (scaling, [short, other]) = (RopeScaling::LongRope { attention: 1.25 }, [[1.0, 1.5], [1.0, 3.0]]);
+    assert_eq!(read(longrope(8, short, short)).unwrap(), (scaling, short.to_vec()));
+    // A context of 16 is within the original one, so that the other list serves no text.
+    assert_eq!(read(longrope(16, short, other)).unwrap(), (scaling, short.to_vec()));
+    assert_eq!(read(longrope(16, short, short).float("llama.rope.scaling.factor", 1.0)).unwrap().1, short);
+    let refused = |maker: Maker, words: &str, unsupported: bool| {
+        let error = read(maker).unwrap_err();
+        assert!(error.to_string().contains(words) && matches!(error, Error::Unsupported { .. }) == unsupported, "{error}");
+    };
+    refused(longrope(8, short, other), "beyond 8 tokens", true);
+    refused(longrope(16, short, short).float("llama.rope.scaling.factor", 4.0), "beside Linear(4.0)", true);
+    refused(scaled("longrope", 16), "no tensor `rope_factors_short.weight`", false);
+    refused(longrope(16, [1.0, 0.0], [1.0, 0.0]), "2 rotary factors; 2 positive ones", false);
+    refused(longrope(16, [1.0, f32::NAN], [1.0, 0.0]), "positive ones", false);
+    let three = [list(short), 1f32.to_le_bytes().to_vec()].concat();
+    refused(longrope(16, short, short).tensor("rope_factors_short.weight", &[3], 0, &three), "3 rotary factors; 2", false);
+    let frequencies = |maker: Maker, numbers| maker.tensor("rope_freqs.weight", &[2], 0, &list(numbers));
+    assert_eq!(read(frequencies(Maker::of("llama"), other)).unwrap(), (RopeScaling::LongRope { attention: 1.0 }, other.to_vec()));
+    assert_eq!(read(frequencies(Maker::of("llama"), [1.0, 1.0])).unwrap(), (RopeScaling::None, Vec::new()));
+    refused(frequencies(scaled("linear", 16).float("llama.rope.scaling.factor", 4.0), other), "beside Linear(4.0)", true);
+    refused(frequencies(Maker::of("llama"), [-1.0, 1.0]), "positive ones", false);
 }
 
 #[test]

@@ -93,6 +93,12 @@ fn write(from: &Directory, kind: GgufType, force: bool) -> bitnet_wgpu::Result<G
 
 const KINDS: [GgufType; 2] = [GgufType::Tq2_0, GgufType::Q2_0];
 
+/// Factors for every pair of a head, and one of attention.
+fn longrope() -> Value {
+    let factors: Vec<f32> = (0..HEAD / 2).map(|pair| 1.0 + 0.3 * pair as f32).collect();
+    json!({"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "original_max_position_embeddings": 32})
+}
+
 fn halves(seed: u32) -> f32 {
     (1 + seed % 7) as f32 / 64.0
 }
@@ -101,15 +107,17 @@ fn halves(seed: u32) -> f32 {
 fn what_is_written_is_what_was_read() {
     let masters = json!({"quantization_mode": "online", "quant_method": "bitnet", "use_rms_norm": true, "rms_norm_eps": 1e-5});
     let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
+    let long = longrope();
     let cases = [
         ("bitnet-b1.58", json!({}), None),
         ("bitnet", json!({"hidden_act": "silu"}), None),
         ("llama", json!({"model_type": "llama", "tie_word_embeddings": false, "rope_scaling": {"type": "linear", "factor": 3.0}}), None),
+        ("llama", json!({"model_type": "llama", "rope_scaling": long}), None),
         ("qwen3", json!({"model_type": "qwen3", "quantization_config": null, "rope_scaling": yarn}), Some(128)),
         ("qwen3", json!({"model_type": "qwen3", "rms_norm_eps": 1e-5, "quantization_config": masters}), Some(512)),
         (
             "minicpm",
-            json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 48}),
+            json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 48, "rope_scaling": long}),
             Some(128),
         ),
     ];
@@ -123,6 +131,7 @@ fn what_is_written_is_what_was_read() {
             assert_eq!((&read.eos, read.bos, read.rope_scaling), (&vec![2, 3], Some(1), c.rope_scaling), "{architecture}");
             let scales = |c: &bitnet_wgpu::formats::ModelConfig| [c.embedding_scale, c.residual_scale, c.logit_scale, c.eps, c.rope_theta];
             assert_eq!((scales(read), read.projection_norms), (scales(c), c.projection_norms), "{architecture}");
+            assert_eq!(read.rope_factors, c.rope_factors, "{architecture}");
             written.check_unused().unwrap();
             let same = |name: &str, rows: usize, columns: usize| {
                 let [a, b] = [&source as &dyn ModelFile, &written]
@@ -185,7 +194,11 @@ static WRITTEN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
             Some(&pieces),
         ),
         (json!({"model_type": "qwen3", "quantization_config": null, "rope_scaling": yarn}), Some(128), None),
-        (json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3}), Some(128), Some(&pieces)),
+        (
+            json!({"model_type": "minicpm", "quantization_config": null, "scale_emb": 3, "rope_scaling": longrope()}),
+            Some(128),
+            Some(&pieces),
+        ),
     ];
     let written = |(keys, group, vocabulary): (Value, Option<usize>, Option<&GgufVocabulary>)| {
         let from = directory(keys, group, halves);

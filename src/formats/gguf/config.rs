@@ -13,6 +13,11 @@ use crate::{
     limits::files::MOST_SIZE,
 };
 
+/// Tensors that a configuration is read with: what rotary frequencies are divided by.
+pub(super) const FREQUENCIES: &str = "rope_freqs.weight";
+pub(super) const SHORT: &str = "rope_factors_short.weight";
+pub(super) const LONG: &str = "rope_factors_long.weight";
+
 /// Which two rows of a head of the query and key matrices rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RotaryOrder {
@@ -67,6 +72,7 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         scales[0] = gemma::embedding_scale(hidden, None);
         local = keys.local_layers(layers)?;
     }
+    let (rope_scaling, rope_factors) = keys.rope_scaling(context)?;
     let config = ModelConfig {
         architecture: architecture.to_owned(),
         hidden,
@@ -79,8 +85,8 @@ pub(super) fn read(file: &GgufFile) -> Result<(ModelConfig, RotaryOrder), Proble
         context,
         eps: keys.float("attention.layer_norm_rms_epsilon", None)?,
         rope_theta: keys.float("rope.freq_base", Some(10_000.0))?,
-        rope_scaling: keys.rope_scaling(context)?,
-        rope_factors: Vec::new(),
+        rope_scaling,
+        rope_factors,
         embedding_scale: scales[0],
         residual_scale: scales[1],
         logit_scale: scales[2],
@@ -154,11 +160,6 @@ impl<'a> Keys<'a> {
     /// What MiniCPM's embedding, residual stream and logits are multiplied by, as llama.cpp's converter writes it; the last is a divisor there. Older files
     /// have no such keys, and readers differ in what they then take.
     fn minicpm_scales(self) -> Result<[f32; 3], Problem> {
-        for factors in ["rope_factors_long.weight", "rope_factors_short.weight"] {
-            if self.file.contains(factors) {
-                return unsupported(format!("`{factors}` scales each rotary frequency separately, which is not supported in GGUF files"));
-            }
-        }
         Ok([self.float("embedding_scale", None)?, self.float("residual_scale", None)?, 1.0 / self.float("logit_scale", None)?])
     }
 
@@ -203,39 +204,67 @@ impl<'a> Keys<'a> {
         Ok(EmbeddingDefaults::from_gguf(kind.map(number).transpose()?))
     }
 
-    /// `context` is the model's, in tokens.
-    fn rope_scaling(self, context: usize) -> Result<RopeScaling, Problem> {
-        if self.file.contains("rope_freqs.weight") {
-            let factors = self.file.tensor("rope_freqs.weight").and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string())?;
-            if factors.iter().any(|&factor| factor != 1.0) {
-                return unsupported("`rope_freqs.weight` scales each rotary frequency separately, which is not supported");
-            }
-        }
+    /// And what each frequency is divided by, where these have numbers of their own. `context` is the model's, in tokens.
+    fn rope_scaling(self, context: usize) -> Result<(RopeScaling, Vec<f32>), Problem> {
         let (_, kind) = self.get("rope.scaling.type");
         let attention = self.float("rope.scaling.attn_factor", Some(1.0))?;
-        if attention != 1.0 && kind.and_then(|kind| kind.as_str()) != Some("yarn") {
+        if attention != 1.0 && !matches!(kind.and_then(|kind| kind.as_str()), Some("yarn" | "longrope")) {
             return unsupported(format!(
-                "{}.rope.scaling.attn_factor is {attention}, which is supported with `yarn` only",
+                "{}.rope.scaling.attn_factor is {attention}, which is supported with `yarn` and `longrope` only",
                 self.architecture
             ));
         }
         // As in llama.cpp: the type defaults to linear, the factor may have its old name, and a factor of 0 means no scaling.
-        match kind.map_or(Some("linear"), |kind| kind.as_str()) {
-            Some("none") => Ok(RopeScaling::None),
-            Some("linear") => {
+        let scaling = match kind.map_or(Some("linear"), |kind| kind.as_str()) {
+            Some("none") => RopeScaling::None,
+            Some("linear" | "longrope") => {
                 let old = self.float("rope.scale_linear", Some(0.0))?;
-                let default = if kind.is_some() && old == 0.0 { None } else { Some(old) };
-                Ok(match self.float("rope.scaling.factor", default)? {
+                let linear = kind.is_some_and(|kind| kind.as_str() == Some("linear"));
+                let default = if linear && old == 0.0 { None } else { Some(old) };
+                match self.float("rope.scaling.factor", default)? {
                     0.0 | 1.0 => RopeScaling::None,
                     factor => RopeScaling::Linear(factor),
-                })
+                }
             }
-            Some("yarn") => self.yarn(context, attention),
-            _ => unsupported(format!(
-                "rotary scaling {} is not supported; `none`, `linear` and `yarn` are",
-                kind.map_or_else(String::new, show)
-            )),
+            Some("yarn") => self.yarn(context, attention)?,
+            _ => {
+                return unsupported(format!(
+                    "rotary scaling {} is not supported; `none`, `linear`, `yarn` and `longrope` are",
+                    kind.map_or_else(String::new, show)
+                ));
+            }
+        };
+        let own = match kind.and_then(|kind| kind.as_str()) {
+            Some("longrope") => Some(self.longrope(context)?),
+            // Llama 3.1's, of which converters make numbers.
+            _ => self.rope_factors(FREQUENCIES)?.filter(|factors| factors.iter().any(|&factor| factor != 1.0)),
+        };
+        match (own, scaling) {
+            (None, scaling) => Ok((scaling, Vec::new())),
+            (Some(factors), RopeScaling::None) => Ok((RopeScaling::LongRope { attention }, factors)),
+            (Some(_), other) => {
+                unsupported(format!("divides each rotary frequency by a number of its own beside {other:?}, which is not supported"))
+            }
         }
+    }
+
+    fn rope_factors(self, name: &str) -> Result<Option<Vec<f32>>, Problem> {
+        let read = || self.file.tensor(name).and_then(|tensor| tensor.to_f32()).map_err(|e| e.to_string());
+        Ok(self.file.contains(name).then(read).transpose()?)
+    }
+
+    /// There are factors for texts up to the original context, and others for longer ones: as in safetensors, only what is the same for all is supported.
+    fn longrope(self, context: usize) -> Result<Vec<f32>, Problem> {
+        let original = self.size("rope.scaling.original_context_length", Some(context))?;
+        let [short, long] = [SHORT, LONG].map(|name| {
+            let factors = self.rope_factors(name)?;
+            factors.ok_or_else(|| Problem::from(format!("has longrope and no tensor `{name}`")))
+        });
+        let short = short?;
+        if short != long? && context > original {
+            return unsupported(format!("longrope with other factors beyond {original} tokens is not supported"));
+        }
+        Ok(short)
     }
 
     /// As in llama.cpp, whose factor of attention multiplies what follows from the frequencies' factor. Its converter writes that of transformers, the product,

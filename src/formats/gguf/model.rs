@@ -178,7 +178,7 @@ impl ModelFile for Gguf {
             .iter()
             .flat_map(|name| ["weight", "scale"].map(|part| format!("{}.{part}", self.stored(name))))
             // Read with the configuration.
-            .chain(["rope_freqs.weight".to_owned()])
+            .chain([config::FREQUENCIES, config::SHORT, config::LONG].map(str::to_owned))
             .collect();
         let names = self.file.names().filter(|name| !used.contains(*name)).map(str::to_owned);
         tensors::unused(names).map_err(|problem| self.file.error(problem))

@@ -2,7 +2,7 @@
 
 use super::{
     blocks::GgufType,
-    config::RotaryOrder,
+    config::{LONG, RotaryOrder, SHORT},
     model::{Gguf, paired, stored},
     value::Kind,
     vocabulary::{ENDS, GgufVocabulary},
@@ -155,7 +155,7 @@ enum Content {
         columns: usize,
         scaled: bool,
     },
-    Scale(f32),
+    Floats(Vec<f32>),
     /// An embedding or a head.
     Table {
         name: &'static str,
@@ -186,6 +186,16 @@ fn tensors(checkpoint: &Checkpoint, kind: GgufType) -> Result<Vec<Tensor>> {
     tensors.push(gains(checkpoint, ends.norm.name.into(), &ends.norm));
     if let Some(head) = &ends.untied_head {
         tensors.push(table(checkpoint, kind, head)?);
+    }
+    if !c.rope_factors.is_empty() {
+        tensors.extend([SHORT, LONG].map(|name| Tensor {
+            name: name.into(),
+            shape: vec![c.rope_factors.len()],
+            kind: GgufType::F32,
+            bytes: 4 * c.rope_factors.len(),
+            before: 0,
+            content: Content::Floats(c.rope_factors.clone()),
+        }));
     }
     Ok(tensors)
 }
@@ -227,7 +237,7 @@ fn linear(
             kind: GgufType::F32,
             bytes: 4,
             before: 0,
-            content: Content::Scale(scale),
+            content: Content::Floats(vec![scale]),
         });
     }
     Ok(())
@@ -278,7 +288,7 @@ impl Tensor {
         let floats = |floats: &[f32]| floats.iter().flat_map(|x| x.to_le_bytes()).collect();
         Ok(match &self.content {
             Content::Gains(name, len) => (floats(&checkpoint.vector(name, *len)?), None),
-            Content::Scale(scale) => (floats(&[*scale]), None),
+            Content::Floats(numbers) => (floats(numbers), None),
             Content::Linear { name, rows, columns, scaled } => {
                 let matrix = ModelFile::linear(checkpoint, name, *rows, *columns)?;
                 let error = quantisation_error(&checkpoint.tensor(&format!("{name}.weight"))?, &matrix)?;
@@ -445,6 +455,12 @@ fn graph(metadata: &mut Metadata, architecture: &str, c: &ModelConfig) -> Result
             let usual = yarn_attention(factor, 1.0);
             let floats = [("factor", factor), ("attn_factor", attention / usual), ("yarn_beta_fast", fast), ("yarn_beta_slow", slow)];
             floats.into_iter().for_each(|(name, float)| metadata.float(&key(&format!("rope.scaling.{name}")), float));
+        }
+        // What is the same for all texts is so whatever the original context was.
+        RopeScaling::LongRope { attention } if matches!(architecture, "llama" | "minicpm") => {
+            metadata.text(&key("rope.scaling.type"), "longrope");
+            metadata.number(&key("rope.scaling.original_context_length"), c.context);
+            metadata.float(&key("rope.scaling.attn_factor"), attention);
         }
         other => return unsupported(format!("has the rotary scaling {other:?}, which is not written to GGUF files")),
     }

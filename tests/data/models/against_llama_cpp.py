@@ -24,6 +24,8 @@ HEADING = "Written here, read by llama.cpp"
 # The root mean square of differences of logits over their standard deviation; and how far perplexities may be apart.
 NEAR, RATIO = 0.08, 0.05
 
+FACTORS = [1 + 0.1 * pair for pair in range(32)]
+LONGROPE = {"rope_scaling": {"rope_type": "longrope", "short_factor": FACTORS, "long_factor": FACTORS, "original_max_position_embeddings": 256}}
 # Name, config.json, columns of a group (0: one scale a matrix), format.
 CASES = [
     ("Llama", BASE | OFFLINE | {"model_type": "llama"}, 0, "gguf-tq2_0"),
@@ -34,6 +36,8 @@ CASES = [
     ("Qwen3, groups of 128, YaRN", BASE | YARN | {"model_type": "qwen3"}, 128, "gguf-q2_0"),
     ("Qwen3, MLX's integers, head and embedding too", BASE | YARN | {"model_type": "qwen3", "quantization": {"group_size": 128, "bits": 2}}, 128, "gguf-q2_0"),
     ("MiniCPM", BASE | {"model_type": "minicpm", "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 128}, 128, "gguf-q2_0"),
+    ("MiniCPM, LongRoPE", BASE | LONGROPE | {"model_type": "minicpm", "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 128}, 128, "gguf-q2_0"),
+    ("Llama, LongRoPE", BASE | OFFLINE | LONGROPE | {"model_type": "llama"}, 0, "gguf-tq2_0"),
 ]
 
 

@@ -22,9 +22,12 @@ HEADING = "Beside MLX"
 NEAR = 5e-3
 
 MLX = {"quantization": {"group_size": 128, "bits": 2}}
+ENDS = {"model.embed_tokens": {"group_size": 64, "bits": 4}, "lm_head": {"group_size": 32, "bits": 8}}
+MIXED = {"quantization": MLX["quantization"] | ENDS}
 CASES = [
     ("Qwen3, YaRN, tied head", BASE | YARN | MLX | {"model_type": "qwen3", "tie_word_embeddings": True}),
     ("Qwen3, head of its own", BASE | MLX | {"model_type": "qwen3"}),
+    ("Qwen3, embedding of 4 bits, head of 8", BASE | MIXED | {"model_type": "qwen3"}),
     ("Llama, rotary frequencies / 2", BASE | MLX | {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}),
 ]
 
@@ -34,7 +37,8 @@ def theirs(directory, ids):
     config = json.loads((directory / "config.json").read_text())
     graph = {"qwen3": qwen3, "llama": llama}[config["model_type"]]
     model = graph.Model(graph.ModelArgs.from_dict(config))
-    nn.quantize(model, **config["quantization"])
+    settings = config["quantization"]
+    nn.quantize(model, settings["group_size"], settings["bits"], class_predicate=lambda name, module: hasattr(module, "to_quantized") and settings.get(name, True))
     model.load_weights(str(directory / "model.safetensors"))
     model.set_dtype(mx.float32)
     return np.array(model(mx.array([ids]))[0], np.float64)
@@ -70,7 +74,7 @@ def main():
             place.mkdir()
             results.append(row(program, place, case, seed))
     words = (
-        f"Tiny random models of 2-bit integers with an f16 scale for every 128 columns, embedding and head too, from the same safetensors: this crate on the CPU, and "
+        f"Tiny random models of 2-bit integers with an f16 scale for every 128 columns, embedding and head too (but where the row says otherwise), from the same safetensors: this crate on the CPU, and "
         f"MLX {mx.__version__} (PyPI's wheel for Linux, on the CPU) with the graphs of mlx-lm, scales widened to 32 bits after loading. *|Δ|* is the largest "
         f"difference of a logit after each of the {LENGTH} tokens of a text that was drawn from the model's own logits, and beside it the same for a file of which one "
         "scale is half as large again; *tokens* counts the most likely next tokens that are the same; the perplexities are of that text. To make this section again: "

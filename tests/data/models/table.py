@@ -603,7 +603,7 @@ def document(rows):
         " 8-bit code. Only there are correct implementations sure to agree. Elsewhere a flipped code can move a logit by a few tenths, and after"
         " a near tie another token may follow. (`qwen3` and TriLM have no such codes: their activations are floats in the reference, and here multiples of 2^-16 of the largest of 128.)",
         GUESSED,
-        "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
+        "An embedding or a head that a file has in integers (Q8_0, Q4_K, Q6_K, MLX's of 4 or 8 bits) is decoded to 16 bits when it is loaded, and takes their memory. One that is"
         " ternary (MLX's words, the types of Ternary-Bonsai) is kept as it is packed, with the same numbers: Ternary-Bonsai-1.7B takes 0.09 GB for it, 0.6 in 16"
         " bits, and 8B, which has both, 0.35, 2.5 in 16. Where such a file has weights of other values, they are decoded to 16 bits.",
         "2-bit codes have a fourth value, twice the scale (code 3 of Q2_0 and PQ2_0, the integer 3 of MLX), which Ternary-Bonsai's"
@@ -626,9 +626,9 @@ def document(rows):
 
 
 def of_other_scripts():
-    """The last sections, which against_mlx.py and against_llama_cpp.py write, or hands."""
+    """The last sections, which the against_*.py write, or hands."""
     text = DOCUMENT.read_text()
-    places = [text.find(f"\n## {title}\n") for title in ("By name", "Beside MLX", "Written here, read by llama.cpp")]
+    places = [text.find(f"\n## {title}\n") for title in ("By name", "Beside MLX", "Written here, read by llama.cpp", "Of a hundred million weights")]
     first = min([place for place in places if place >= 0], default=len(text))
     return text[first:]
 

@@ -42,14 +42,24 @@ def tensors(config, group, rng):
             return
         scales = (beta * rng.uniform(0.5, 1.5, (rows, columns // group))).astype(np.float16)
         if mlx:
-            words = codes.astype(np.uint32).reshape(rows, -1, 16) << (2 * np.arange(16, dtype=np.uint32))
-            own.update({f"{name}.weight": np.bitwise_or.reduce(words, -1), f"{name}.scales": scales, f"{name}.biases": -scales})
+            affine(name, codes, 2, scales, -scales)
         else:
             own[f"{name}.weight"] = (codes.astype(np.float16) - 1) * np.repeat(scales, group, 1)
 
+    def affine(name, integers, bits, scales, biases):
+        words = integers.astype(np.uint32).reshape(len(integers), -1, 32 // bits) << (bits * np.arange(32 // bits, dtype=np.uint32))
+        own.update({f"{name}.weight": np.bitwise_or.reduce(words, -1), f"{name}.scales": scales, f"{name}.biases": biases})
+
+    def table(name, bits, group):
+        """Integers of more than two bits, in weights of the size that others have."""
+        scales = (rng.uniform(0.5, 1.5, (vocab, hidden // group)) / 2**bits).astype(np.float16)
+        affine(name, rng.integers(0, 2**bits, (vocab, hidden)), bits, scales, (-scales * 2 ** (bits - 1)).astype(np.float16))
+
     own = {"model.norm.weight": gains(hidden)}
     for name in ["model.embed_tokens"] + ["lm_head"] * (not config["tie_word_embeddings"]):
-        if mlx:
+        if settings := mlx and config["quantization"].get(name):
+            table(name, settings["bits"], settings["group_size"])
+        elif mlx:
             linear(name, vocab, hidden, 0.25 * np.sqrt(0.6 * hidden))
         else:
             own[f"{name}.weight"] = rng.normal(0, 0.25, (vocab, hidden)).astype(np.float16)
