@@ -40,20 +40,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut last = None;
         for bits in (6..=largest).step_by(2).filter(|bits| name != "bitlinear" || 1 << bits >= FEATURES) {
             let x = vec![0.5; 1 << bits];
-            let mut medians = Vec::new();
-            for (auto, w) in autos.iter().zip(&weights) {
-                // Enough to learn, and to be measured.
-                let mut times = Vec::new();
-                let begin = Instant::now();
-                while times.len() < 7 || (begin.elapsed() < Duration::from_millis(100) && times.len() < 1000) {
+            // In turns, since a processor's clock and other work on it change. Often enough to learn, and to be measured.
+            let mut times = [const { Vec::new() }; 3];
+            let begin = Instant::now();
+            while times[0].len() < 7 || (begin.elapsed() < Duration::from_millis(300) && times[0].len() < 1000) {
+                // There and back, so that the CPU's side and Auto's follow the GPU's equally often.
+                for side in if times[0].len() % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] } {
                     let start = Instant::now();
-                    let answer = call(auto, &x, w)?;
-                    times.push(start.elapsed());
-                    last = Some(answer.ran);
+                    let answer = call(&autos[side], &x, &weights[side])?;
+                    times[side].push(start.elapsed());
+                    if side == 2 {
+                        last = Some(answer.ran);
+                    }
                 }
-                times.sort_unstable();
-                medians.push(times[times.len() / 2].as_nanos() as f64 / 1e3);
             }
+            let medians = times.map(|mut times| {
+                times.sort_unstable();
+                times[times.len() / 2].as_nanos() as f64 / 1e3
+            });
             let on = last.map(|ran| format!("{:?}", ran.on)).unwrap_or_default();
             println!("{:>10} {:>12.2} {:>12.2} {:>12.2}  {on}", x.len(), medians[0], medians[1], medians[2]);
             found.push(json!({ "op": name, "numbers": x.len(), "cpu": medians[0], "gpu": medians[1], "auto": medians[2] }));
