@@ -159,6 +159,18 @@ fn files_say_how_texts_become_vectors() {
         let files = [("modules.json", modules(std::slice::from_ref(&pooling))), ("1_Pooling/config.json", config)];
         assert_eq!(said(&files), of(Some(wanted), Some(false)));
     }
+    // A prompt that no text has unless it is asked for, or that is empty, and texts as they are, change nothing.
+    for prompts in [
+        json!({ "prompts": { "query": "Find: " }, "default_prompt_name": null }),
+        json!({ "prompts": { "a": "" }, "default_prompt_name": "a" }),
+    ] {
+        let files = [
+            ("modules.json", modules(&[])),
+            ("config_sentence_transformers.json", prompts),
+            ("sentence_bert_config.json", json!({ "max_seq_length": 512, "do_lower_case": false })),
+        ];
+        assert_eq!(said(&files), of(None, Some(false)));
+    }
     // The options come first, then the files.
     let files = [("modules.json", modules(&[pooling])), ("1_Pooling/config.json", json!({ "pooling_mode": "mean" }))];
     let (model, plain) = (Model::load_cpu(&with_files(&files).0).unwrap(), Model::load_cpu(directory("qwen3")).unwrap());
@@ -179,6 +191,15 @@ fn what_files_ask_for_and_is_not_done_is_refused() {
         (vec![pooling(json!({ "pooling_mode": ["cls", "mean"] }))], "`cls` and `mean`"),
         (vec![list(&[module("Transformer", ""), module("Dense", "2_Dense")])], "module `Dense`"),
         (vec![list(&[module("Pooling", "none")])], "no config.json"),
+        (vec![list(&[module("Pooling", "1_Pooling"), module("Pooling", "2_Pooling")])], "several poolings"),
+        (
+            vec![
+                list(&[module("Transformer", "")]),
+                ("config_sentence_transformers.json", json!({ "prompts": { "query": "Find: " }, "default_prompt_name": "query" })),
+            ],
+            "the prompt `query` before every text",
+        ),
+        (vec![list(&[module("Transformer", "")]), ("sentence_bert_config.json", json!({ "do_lower_case": true }))], "lower case"),
     ] {
         // It loads, and writes texts; vectors it gives by a caller's word only.
         let files = with_files(&files);

@@ -499,6 +499,11 @@ fn tensors_that_nobody_asks_for_are_refused() {
         let more =
             changed(model, |_| {}, |name, _| (name == "model.norm.weight").then(|| "model.layers.99.input_layernorm.weight".to_owned()));
         assert!(load(&more, false).unwrap_err().to_string().contains("model.layers.99"));
+        // A scale is of a linear layer; beside another tensor it would change what that means.
+        for scale in ["model.embed_tokens.weight_scale", "model.norm.weight_scale", "model.layers.0.mlp.down_proj.scales"] {
+            let scaled = changed(model, |_| {}, |name, _| (name == "model.norm.weight").then(|| scale.to_owned()));
+            assert!(load(&scaled, false).unwrap_err().to_string().contains(scale), "{model}, {scale}");
+        }
         // What older transformers wrote beside is no other model.
         let old = changed(
             model,

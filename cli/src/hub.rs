@@ -33,7 +33,7 @@ impl Name {
             Some(file) => format!("download https://huggingface.co/{repository}/resolve/{revision}/{file} and give the file"),
             None => format!(
                 "download the .gguf file, or config.json, generation_config.json, tokenizer.json, tokenizer_config.json and all *.safetensors \
-                 (with their index; of an embedding model, modules.json and the folder 1_Pooling too), from https://huggingface.co/{repository}/tree/{revision}, and give the file or the directory"
+                 (with their index, and hadamard.json where there is one; of an embedding model, its other .json files and the folder 1_Pooling too), from https://huggingface.co/{repository}/tree/{revision}, and give the file or the directory"
             ),
         };
         format!("to do it by hand, {what}")
@@ -81,7 +81,7 @@ mod download {
     };
 
     /// What a model directory may have besides its weights.
-    const COMPANIONS: [&str; 8] = [
+    const COMPANIONS: [&str; 11] = [
         "config.json",
         "generation_config.json",
         "tokenizer.json",
@@ -89,6 +89,10 @@ mod download {
         "special_tokens_map.json",
         "chat_template.jinja",
         "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        // With it the library refuses a model that it would misread without.
+        "hadamard.json",
         POOLING,
     ];
     /// Where an embedding model says how its states become one vector: sentence-transformers' name for it.

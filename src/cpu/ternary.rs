@@ -210,12 +210,19 @@ mod avx512_vnni {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
-        let x = x.map(|x| &x[..words.len()]);
-        if T == 1 {
-            return [single(words, x[0]); T];
+        match T {
+            1 => apart::<T, 2>(words, x),
+            2..8 => apart::<T, 1>(words, x),
+            _ => together(words, x),
         }
+    }
+
+    /// Of many tokens, each with two sums: no product waits for the one before it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn together<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let x = x.map(|x| &x[..words.len()]);
         let mask = _mm512_set1_epi8(3);
-        let mut acc = [_mm512_setzero_si512(); T];
+        let mut acc = [[_mm512_setzero_si512(); 2]; T];
         for (j, word) in words.iter().enumerate() {
             let word: __m512i = bytemuck::cast(word.0);
             let fields = [
@@ -226,38 +233,41 @@ mod avx512_vnni {
             ];
             for (acc, x) in acc.iter_mut().zip(&x) {
                 for (f, &field) in fields.iter().enumerate() {
-                    *acc = _mm512_dpbusd_epi32(*acc, field, _mm512_set1_epi32(dword(&x[j], f)));
+                    acc[f % 2] = _mm512_dpbusd_epi32(acc[f % 2], field, _mm512_set1_epi32(dword(&x[j], f)));
                 }
             }
         }
-        acc.map(bytemuck::cast)
+        acc.map(|[a, b]| bytemuck::cast(_mm512_add_epi32(a, b)))
     }
 
-    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
+    /// Of few tokens: fields are masked in place, which makes them 4^f times as large, and have a sum each, for each of S words that are taken together.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
+    fn apart<const T: usize, const S: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+        let x = x.map(|x| &x[..words.len()]);
         let masks = [3, 12, 48, -64].map(|mask| _mm512_set1_epi8(mask));
-        let mut acc = [[_mm512_setzero_si512(); 4]; 2];
-        let step = |acc: &mut [__m512i; 4], word: &Lanes, x: &Column| {
-            let word: __m512i = bytemuck::cast(word.0);
+        let mut acc = [[[_mm512_setzero_si512(); 4]; T]; S];
+        let step = |acc: &mut [[__m512i; 4]; T], j: usize| {
+            let word: __m512i = bytemuck::cast(words[j].0);
             for f in 0..4 {
-                acc[f] = _mm512_dpbusd_epi32(acc[f], _mm512_and_si512(word, masks[f]), _mm512_set1_epi32(dword(x, f)));
+                let field = _mm512_and_si512(word, masks[f]);
+                for t in 0..T {
+                    acc[t][f] = _mm512_dpbusd_epi32(acc[t][f], field, _mm512_set1_epi32(dword(&x[t][j], f)));
+                }
             }
         };
-        let (pairs, last) = words.as_chunks::<2>();
-        let (x_pairs, x_last) = x.as_chunks::<2>();
-        for (words, x) in pairs.iter().zip(x_pairs) {
-            // A page ahead, since the processor's own prefetcher ends at every page. (A token alone waits for nothing but memory.)
-            near::bring_near_after(words, 4096);
-            step(&mut acc[0], &words[0], &x[0]);
-            step(&mut acc[1], &words[1], &x[1]);
+        let whole = words.len() / S * S;
+        for j in (0..whole).step_by(S) {
+            // A page ahead, since the processor's own prefetcher ends at every page. (Few tokens wait for nothing but memory.)
+            near::bring_near_after(&words[j..j + S], 4096);
+            acc.iter_mut().enumerate().for_each(|(s, acc)| step(acc, j + s));
         }
-        for (word, x) in last.iter().zip(x_last) {
-            step(&mut acc[0], word, x);
-        }
-        let [a, b, c, d] = std::array::from_fn(|f| _mm512_add_epi32(acc[0][f], acc[1][f]));
-        let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
-        bytemuck::cast(_mm512_add_epi32(low, _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d))))
+        (whole..words.len()).for_each(|j| step(&mut acc[0], j));
+        std::array::from_fn(|t| {
+            let [a, b, c, d] =
+                std::array::from_fn(|f| acc.iter().fold(_mm512_setzero_si512(), |sum, acc| _mm512_add_epi32(sum, acc[t][f])));
+            let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
+            bytemuck::cast(_mm512_add_epi32(low, _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d))))
+        })
     }
 }
 
@@ -271,12 +281,25 @@ mod avx_vnni {
     #[target_feature(enable = "avx2,avxvnni")]
     fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         let x = x.map(|x| &x[..words.len()]);
+        match T {
+            1 => [single(words, x[0]); T],
+            // Sums of eight tokens and eight rows are half of the registers; fewer tokens have those of all rows under way together.
+            2..8 => halves::<T, 2>(words, x, 0).map(bytemuck::cast),
+            _ => {
+                let halves = [0, 1].map(|half| halves::<T, 1>(words, x, half));
+                std::array::from_fn(|t| bytemuck::cast([halves[0][t][0], halves[1][t][0]]))
+            }
+        }
+    }
+
+    /// The sums of H halves of the rows, from one of them on.
+    #[target_feature(enable = "avx2,avxvnni")]
+    fn halves<const T: usize, const H: usize>(words: &[Lanes], x: [&[Column]; T], first: usize) -> [[__m256i; H]; T] {
         let mask = _mm256_set1_epi8(3);
-        let mut acc = [[_mm256_setzero_si256(); 2]; T];
-        // Eight rows at a time: sums of eight tokens are half of the registers.
-        for half in 0..2 {
-            for (j, word) in words.iter().enumerate() {
-                let word = bytemuck::cast::<_, [__m256i; 2]>(word.0)[half];
+        let mut acc = [[_mm256_setzero_si256(); H]; T];
+        for (j, word) in words.iter().enumerate() {
+            for half in 0..H {
+                let word = bytemuck::cast::<_, [__m256i; 2]>(word.0)[first + half];
                 let fields = [
                     _mm256_and_si256(word, mask),
                     _mm256_and_si256(_mm256_srli_epi16::<2>(word), mask),
@@ -290,7 +313,28 @@ mod avx_vnni {
                 }
             }
         }
-        acc.map(bytemuck::cast)
+        acc
+    }
+
+    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
+    #[target_feature(enable = "avx2,avxvnni")]
+    fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
+        let masks = [3, 12, 48, -64].map(|mask| _mm256_set1_epi8(mask));
+        let mut acc = [[_mm256_setzero_si256(); 4]; 2];
+        for (word, x) in words.iter().zip(x) {
+            near::bring_near_after(std::slice::from_ref(word), 4096);
+            let of_word: [__m256i; 2] = bytemuck::cast(word.0);
+            for f in 0..4 {
+                let x = _mm256_set1_epi32(dword(x, f));
+                for half in 0..2 {
+                    acc[half][f] = _mm256_dpbusd_avx_epi32(acc[half][f], _mm256_and_si256(of_word[half], masks[f]), x);
+                }
+            }
+        }
+        bytemuck::cast(acc.map(|[a, b, c, d]| {
+            let low = _mm256_add_epi32(a, _mm256_srai_epi32::<2>(b));
+            _mm256_add_epi32(low, _mm256_add_epi32(_mm256_srai_epi32::<4>(c), _mm256_srai_epi32::<6>(d)))
+        }))
     }
 }
 
@@ -307,13 +351,26 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         let x = x.map(|x| &x[..words.len()]);
+        if T <= 2 {
+            return halves::<T, 2>(words, x, 0).map(bytemuck::cast);
+        }
+        let halves = [0, 1].map(|half| halves::<T, 1>(words, x, half));
+        std::array::from_fn(|t| bytemuck::cast([halves[0][t][0], halves[1][t][0]]))
+    }
+
+    /// The sums of H halves of the rows, from one of them on.
+    #[target_feature(enable = "avx2")]
+    fn halves<const T: usize, const H: usize>(words: &[Lanes], x: [&[Column]; T], first: usize) -> [[__m256i; H]; T] {
         let (mask, ones) = (_mm256_set1_epi8(3), _mm256_set1_epi16(1));
-        let mut acc = [[_mm256_setzero_si256(); 2]; T];
-        for half in 0..2 {
-            for first in (0..words.len()).step_by(SHORT) {
-                let mut short = [_mm256_setzero_si256(); T];
-                for j in first..words.len().min(first + SHORT) {
-                    let word = bytemuck::cast::<_, [__m256i; 2]>(words[j].0)[half];
+        let mut acc = [[_mm256_setzero_si256(); H]; T];
+        for start in (0..words.len()).step_by(SHORT) {
+            let mut short = [[_mm256_setzero_si256(); H]; T];
+            for j in start..words.len().min(start + SHORT) {
+                if T == 1 {
+                    near::bring_near_after(&words[j..=j], 4096);
+                }
+                for half in 0..H {
+                    let word = bytemuck::cast::<_, [__m256i; 2]>(words[j].0)[first + half];
                     let fields = [
                         _mm256_and_si256(word, mask),
                         _mm256_and_si256(_mm256_srli_epi16::<2>(word), mask),
@@ -323,15 +380,15 @@ mod avx2 {
                     for (short, x) in short.iter_mut().zip(&x) {
                         let product = |f: usize| _mm256_maddubs_epi16(fields[f], _mm256_set1_epi32(dword(&x[j], f)));
                         let (low, high) = (_mm256_add_epi16(product(0), product(1)), _mm256_add_epi16(product(2), product(3)));
-                        *short = _mm256_add_epi16(*short, _mm256_add_epi16(low, high));
+                        short[half] = _mm256_add_epi16(short[half], _mm256_add_epi16(low, high));
                     }
                 }
-                for (acc, short) in acc.iter_mut().zip(short) {
-                    acc[half] = _mm256_add_epi32(acc[half], _mm256_madd_epi16(short, ones));
-                }
+            }
+            for (acc, short) in acc.as_flattened_mut().iter_mut().zip(short.as_flattened()) {
+                *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(*short, ones));
             }
         }
-        acc.map(bytemuck::cast)
+        acc
     }
 }
 
@@ -373,19 +430,65 @@ mod neon_dot {
     #[target_feature(enable = "neon,dotprod")]
     pub(super) fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         let x = x.map(|x| &x[..words.len()]);
-        let mut acc = [[vdupq_n_s32(0); 4]; T];
-        // Four rows at a time: sums of eight tokens and four fields are 12 of 32 registers.
-        for quarter in 0..4 {
-            let mut sums = [vdupq_n_s32(0); T];
-            for (j, word) in words.iter().enumerate() {
-                let fields = fields(bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[quarter]);
-                for (sums, x) in sums.iter_mut().zip(&x) {
-                    *sums = dot(*sums, fields, bytemuck::cast(x[j]));
+        match T {
+            1 => [single(words, x[0]); T],
+            2..8 => quarters::<T, 4>(words, x, 0).map(bytemuck::cast),
+            _ => {
+                let halves = [0, 2].map(|first| quarters::<T, 2>(words, x, first));
+                std::array::from_fn(|t| bytemuck::cast([halves[0][t], halves[1][t]]))
+            }
+        }
+    }
+
+    /// The sums of Q quarters of the rows, from one of them on: as many as registers hold, since a product that is added to another's sum waits for it.
+    #[target_feature(enable = "neon,dotprod")]
+    fn quarters<const T: usize, const Q: usize>(words: &[Lanes], x: [&[Column]; T], first: usize) -> [[int32x4_t; Q]; T] {
+        let mut acc = [[vdupq_n_s32(0); Q]; T];
+        for (j, word) in words.iter().enumerate() {
+            for q in 0..Q {
+                let fields = fields(bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)[first + q]);
+                for (acc, x) in acc.iter_mut().zip(&x) {
+                    acc[q] = dot(acc[q], fields, bytemuck::cast(x[j]));
                 }
             }
-            acc.iter_mut().zip(sums).for_each(|(acc, sum)| acc[quarter] = sum);
         }
-        acc.map(bytemuck::cast)
+        acc
+    }
+
+    /// Four rows' four sums, each with the products of a field and its activations added.
+    #[allow(unsafe_code)]
+    #[inline]
+    #[target_feature(enable = "neon,dotprod")]
+    fn dot_each(acc: &mut [int32x4_t; 4], [a, b, c, d]: [uint8x16_t; 4], x: int8x16_t) {
+        let [of_a, of_b, of_c, of_d] = acc;
+        // SAFETY: registers alone, and the instruction is there where this function may be called.
+        unsafe {
+            asm!(
+                "sdot {0:v}.4s, {4:v}.16b, {8:v}.4b[0]",
+                "sdot {1:v}.4s, {5:v}.16b, {8:v}.4b[1]",
+                "sdot {2:v}.4s, {6:v}.16b, {8:v}.4b[2]",
+                "sdot {3:v}.4s, {7:v}.16b, {8:v}.4b[3]",
+                inout(vreg) *of_a, inout(vreg) *of_b, inout(vreg) *of_c, inout(vreg) *of_d,
+                in(vreg) a, in(vreg) b, in(vreg) c, in(vreg) d, in(vreg) x,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+    }
+
+    /// Of one token: fields have a sum each, sixteen in all, so that no product waits for the one before it. They are masked in place, which makes them 4^f
+    /// times as large, but for the last, which would not be a signed byte.
+    #[target_feature(enable = "neon,dotprod")]
+    fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
+        let masks = [3, 12, 48].map(|mask| vdupq_n_u8(mask));
+        let mut acc = [[vdupq_n_s32(0); 4]; 4];
+        for (word, x) in words.iter().zip(x) {
+            let x = bytemuck::cast(*x);
+            for (acc, word) in acc.iter_mut().zip(bytemuck::cast::<_, [uint8x16_t; 4]>(word.0)) {
+                let [a, b, c] = masks.map(|mask| vandq_u8(word, mask));
+                dot_each(acc, [a, b, c, vshrq_n_u8::<6>(word)], x);
+            }
+        }
+        bytemuck::cast(acc.map(|[a, b, c, d]| vaddq_s32(vaddq_s32(a, vshrq_n_s32::<2>(b)), vaddq_s32(vshrq_n_s32::<4>(c), d))))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     problem::{Problem, unsupported},
     safetensors::{SafeTensors, TensorBytes},
     shards::Shards,
-    tensors::{self, tensor_names},
+    tensors::{self, linear_names, tensor_names},
 };
 use crate::{
     error::Result,
@@ -316,12 +316,13 @@ impl ModelFile for Checkpoint {
             // What is missing says more; reading it names it.
             return Ok(());
         }
+        used.extend(linear_names(&self.config).map(|name| format!("{name}.weight_scale")));
         for name in wanted {
-            used.insert(self.stored(&name));
-            used.insert(format!("{name}.weight_scale"));
-            if self.mlx.is_some() {
+            let stored = self.stored(&name);
+            if self.affine_of(&self.tensor(&stored)?).is_some() {
                 used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));
             }
+            used.insert(stored);
         }
         // Copies that older transformers wrote: of the embedding, and of rotary frequencies.
         let copy = |name: &str| name.ends_with(".rotary_emb.inv_freq") || self.config.tied_head && name == "lm_head.weight";

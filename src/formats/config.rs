@@ -249,7 +249,7 @@ impl ModelConfig {
         if !self.head_dim.is_multiple_of(2) {
             return Err(format!("the head size {} is odd; rotary pairs need an even one", self.head_dim));
         }
-        if self.heads * self.head_dim > MOST_SIZE {
+        if self.heads.saturating_mul(self.head_dim) > MOST_SIZE {
             return Err(format!("{} heads of size {} are over {MOST_SIZE} features", self.heads, self.head_dim));
         }
         if !(self.eps >= 0.0 && self.eps <= 1.0) {
@@ -491,7 +491,11 @@ impl Rope {
         }
         let theta = json.float("rope_theta", defaults.theta)?;
         let parameters = json.object("rope_parameters")?;
-        let theta = parameters.map_or(Ok(theta), |parameters| parameters.float("rope_theta", theta))?;
+        let own = parameters.map_or(Ok(theta), |parameters| parameters.float("rope_theta", theta))?;
+        if json.get("rope_theta").is_some() && own != theta {
+            return unsupported(format!("rope_theta is {theta}, and {own} in rope_parameters"));
+        }
+        let theta = own;
         let lists = [json.object("rope_scaling")?, parameters].into_iter().flatten();
         let mut lists = lists.filter(|_| matches!(scaling, RopeScaling::LongRope { .. })).map(|object| numbers(object, "short_factor"));
         let factors = lists.next().transpose()?.unwrap_or_default();

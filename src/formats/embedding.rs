@@ -31,7 +31,7 @@ pub struct EmbeddingDefaults {
     pub pooling: Option<Pooling>,
     /// Is the vector divided by its length (L2)? None where the files do not say.
     pub normalize: Option<bool>,
-    /// What the files ask for and is not supported: another pooling, or a layer behind it.
+    /// What the files ask for and is not supported: another pooling, a layer behind it, or that texts are changed before.
     pub unsupported: Option<String>,
 }
 
@@ -83,6 +83,11 @@ impl EmbeddingDefaults {
             return Ok(defaults);
         };
         defaults.normalize = Some(false);
+        if modules.iter().filter(|(kind, _)| kind == "Pooling").count() > 1 {
+            defaults.unsupported = Some("modules.json has several poolings".to_owned());
+            return Ok(defaults);
+        }
+        defaults.unsupported = changed_texts(directory)?;
         for (kind, folder) in modules {
             match kind.as_str() {
                 "Transformer" => {}
@@ -124,6 +129,20 @@ impl EmbeddingDefaults {
         };
         Self { pooling, ..Self::default() }
     }
+}
+
+/// What the files would have done to every text, and is not: a prompt before it, or no capital letters in it.
+fn changed_texts(directory: &Path) -> Result<Option<String>> {
+    let read = |name: &str| Some(directory.join(name)).filter(|path| path.exists()).map(|path| read_json(&path)).transpose();
+    let prompt = read("config_sentence_transformers.json")?.and_then(|json| {
+        let name = json["default_prompt_name"].as_str()?.to_owned();
+        (json["prompts"][&name] != "").then_some(name)
+    });
+    if let Some(name) = prompt {
+        return Ok(Some(format!("config_sentence_transformers.json has the prompt `{name}` before every text")));
+    }
+    let lower = read("sentence_bert_config.json")?.is_some_and(|json| json["do_lower_case"] == true);
+    Ok(lower.then(|| "sentence_bert_config.json has texts in lower case".to_owned()))
 }
 
 /// The names of the poolings that are asked for, and the pooling where it is one that is supported. Where a name is given, the older flags do not count;

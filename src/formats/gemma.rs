@@ -66,8 +66,11 @@ impl LocalLayers {
         if let Some(kind) = own.map(|own| own.text("rope_type")).transpose()?.flatten().filter(|&kind| kind != "default") {
             return unsupported(format!("rotary scaling `{kind}` of sliding_attention is not supported"));
         }
-        let theta = own.map_or(Ok(theta), |own| own.float("rope_theta", theta))?;
-        Ok(Self::of(local, layers, json.size("sliding_window", Some(4096))?, theta)?)
+        let of_own = own.map_or(Ok(theta), |own| own.float("rope_theta", theta))?;
+        if json.get("rope_local_base_freq").is_some() && of_own != theta {
+            return unsupported(format!("rope_local_base_freq is {theta}, and the rope_theta of sliding_attention {of_own}"));
+        }
+        Ok(Self::of(local, layers, json.size("sliding_window", Some(4096))?, of_own)?)
     }
 
     /// Checks it for a model of so many layers.

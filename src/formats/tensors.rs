@@ -121,12 +121,20 @@ pub fn end_tensors(c: &ModelConfig) -> Ends<Matrix, Gains> {
 
 /// Every tensor of a model by its name.
 pub fn tensor_names(c: &ModelConfig) -> Vec<String> {
-    let (layer, ends) = (layer_tensors(c), end_tensors(c));
-    let gains = layer.vectors().into_iter().map(|gains| gains.name);
-    let parts: Vec<&str> = layer.matrices().into_iter().flatten().map(|matrix| matrix.name).chain(gains).collect();
-    let layers = (0..c.layers).flat_map(|layer| parts.iter().map(move |part| format!("model.layers.{layer}.{part}")));
+    let ends = end_tensors(c);
+    let gains = in_layers(c, layer_tensors(c).vectors().into_iter().map(|gains| gains.name).collect());
     let head = ends.untied_head.iter().map(|head| head.name);
-    layers.chain([ends.embedding.name, ends.norm.name].into_iter().chain(head).map(str::to_owned)).collect()
+    linear_names(c).chain(gains).chain([ends.embedding.name, ends.norm.name].into_iter().chain(head).map(str::to_owned)).collect()
+}
+
+/// The linear layers of a model by their names.
+pub fn linear_names(c: &ModelConfig) -> impl Iterator<Item = String> + use<> {
+    in_layers(c, layer_tensors(c).matrices().into_iter().flatten().map(|matrix| matrix.name).collect())
+}
+
+/// These parts, of every layer.
+fn in_layers(c: &ModelConfig, parts: Vec<&'static str>) -> impl Iterator<Item = String> + use<> {
+    (0..c.layers).flat_map(move |layer| parts.iter().map(|part| format!("model.layers.{layer}.{part}")).collect::<Vec<_>>())
 }
 
 /// What is wrong with tensors that nobody asks for, if there are some.

@@ -35,7 +35,7 @@ pub struct WrittenTensor {
 }
 
 /// Files that are copied to the output unchanged.
-const COMPANIONS: [&str; 11] = [
+const COMPANIONS: [&str; 13] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -47,6 +47,8 @@ const COMPANIONS: [&str; 11] = [
     "chat_template.jinja",
     "chat_template.json",
     "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
 ];
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that

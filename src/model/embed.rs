@@ -81,7 +81,7 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an empty text, or states that are not finite; [`Error::Context`] for a text of more tokens than the model's context: none is
-    /// cut; [`Error::Unsupported`] where the files ask for a pooling that is not supported, and the options name none; [`Error::Tokenizer`] if the model has
+    /// cut; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
     /// none; what the device reports.
     pub async fn embed(&self, texts: &[impl AsRef<str> + Sync], options: &EmbedOptions) -> Result<Vec<Embedding>> {
         let tokenizer = self.tokenizer()?;
@@ -101,7 +101,7 @@ impl Model {
         let defaults = &self.config().embedding;
         let pooling = match (options.pooling, &defaults.unsupported) {
             (None, Some(what)) => {
-                let message = format!("{what}, which is not supported; EmbedOptions::pooling takes another in its place");
+                let message = format!("{what}, which is not supported; with EmbedOptions::pooling it is left out");
                 return Err(Problem::Unsupported(message).at(self.path().unwrap_or(Path::new("the model"))));
             }
             (pooling, _) => pooling.or(defaults.pooling).unwrap_or(Pooling::Last),

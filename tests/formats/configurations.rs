@@ -70,6 +70,7 @@ fn rotary_parameters_are_read_in_both_spellings() {
         (json!({"rope_scaling": {"type": "linear", "factor": 1e-60}}), "Linear(0.0)"),
         (json!({"rope_scaling": 3}), "rope_scaling"),
         (json!({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}), "`full_attention`"),
+        (json!({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}), "rope_theta is 1000000, and 10000"),
         (json!({"rope_theta": 0}), "rotary base"),
         (json!({"rope_theta": 1e300}), "rope_theta"),
         (json!({"rope_theta": "10000"}), "rope_theta"),
@@ -257,6 +258,10 @@ fn gemmas_have_layers_that_see_a_window() {
         (json!({"sliding_window": 0}), "sliding_window"),
         (json!({"sliding_window_pattern": 0}), "sliding_window_pattern"),
         (json!({"rope_local_base_freq": 0.5}), "the rotary base of a window is 0.5"),
+        (
+            json!({"rope_local_base_freq": 500.0, "rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_theta": 400.0}}}),
+            "rope_local_base_freq is 500, and the rope_theta of sliding_attention 400",
+        ),
         (json!({"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}), "`linear` of sliding_attention"),
         (json!({"rope_parameters": {"rope_theta": 1e6}}), "rope_parameters has `rope_theta`"),
         (json!({"query_pre_attn_scalar": 0.0}), "query_pre_attn_scalar is 0"),

@@ -153,6 +153,17 @@ fn converted_models_give_the_bits_of_their_safetensors() {
     }
 }
 
+/// A scale is of a linear layer; beside another tensor it would change what that means.
+#[test]
+fn scales_of_other_tensors_are_refused() {
+    let checkpoint = Checkpoint::open(&source("normed").0).unwrap();
+    for name in ["output.scale", "token_embd.scale", "output_norm.scale", "blk.0.attn_norm.scale"] {
+        let file = open_bytes(&converted(&checkpoint).tensor(name, &[1], 0, &0.5f32.to_le_bytes()).bytes()).unwrap();
+        let error = file.check_unused().unwrap_err().to_string();
+        assert!(error.contains(&format!("`{name}`")), "{error}");
+    }
+}
+
 /// Without one of its norms, such a file is refused by the norm's name; with sub-norms beside them, for these.
 #[test]
 fn norms_of_linear_layers_are_all_there() {

@@ -93,7 +93,10 @@ fn rotated_weights_give_the_logits_of_transformers() {
     let (plain, golden) = (open_bytes(&plain().bytes()).unwrap(), golden("qwen3").floats("prompt2.last_logits"));
     assert!(plain.config().hadamard.is_none() && off(&logits(&plain, None, 2), &golden) < 5e-3);
     let identity = keyed().text("prism.hadamard.sign_mode", "identity");
-    let identity = open_bytes(&identity.bytes()).unwrap();
+    let error = open_bytes(&identity.bytes()).unwrap_err().to_string();
+    assert!(error.contains("`identity`") && error.contains("others than 1"), "{error}");
+    let ones = identity.set("prism.hadamard.sign_values", ARRAY, &numbers(I32, &[1; 360]));
+    let identity = open_bytes(&ones.bytes()).unwrap();
     assert_eq!(identity.config().hadamard.as_ref().unwrap().signs, BTreeMap::new());
     let [ours, ones] = [None, Some(context())].map(|engine| logits(&identity, engine, 2));
     assert!(off(&ours, &ones) < 5e-3 && off(&ours, &golden) > 1.0 && off(&ours, &wanted.floats("prompt2.last_logits")) > 1.0);

@@ -315,6 +315,21 @@ fn factors_of_frequencies_are_read() {
         assert!(error.to_string().contains(words) && matches!(error, Error::Unsupported { .. }) == unsupported, "{error}");
     };
     refused(longrope(8, short, other), "beyond 8 tokens", true);
+    let unsaid = |short, long| longrope(16, short, long).without("llama.rope.scaling.original_context_length");
+    refused(unsaid(short, other), "original_context_length", false);
+    assert_eq!(read(unsaid(short, short)).unwrap(), (scaling, short.to_vec()));
+    // Never as if they were not there.
+    for kind in ["none", "linear", "yarn"] {
+        let maker = longrope(16, short, short).text("llama.rope.scaling.type", kind).float("llama.rope.scaling.factor", 2.0);
+        refused(maker.without("llama.rope.scaling.attn_factor"), "the tensor `rope_factors_short.weight`", true);
+    }
+    let unnamed = longrope(16, short, short).without("llama.rope.scaling.attn_factor");
+    refused(unnamed.without("llama.rope.scaling.type"), "is not `longrope`", true);
+    refused(
+        longrope(16, short, short).tensor("rope_freqs.weight", &[2], 0, &list(other)),
+        "has longrope and the tensor `rope_freqs.weight`",
+        true,
+    );
     refused(longrope(16, short, short).float("llama.rope.scaling.factor", 4.0), "beside Linear(4.0)", true);
     refused(scaled("longrope", 16), "no tensor `rope_factors_short.weight`", false);
     refused(longrope(16, [1.0, 0.0], [1.0, 0.0]), "2 rotary factors; 2 positive ones", false);

@@ -1,7 +1,8 @@
 // What products in floats take. units is [tokens, blocks]. y has, by `params.order`,
 //     1    floats, a block's quads by place, [tokens, quads, blocks], for lanes that have a block each;
 //     2    pairs of halves that add up to number / (256·unit), for matrix units: of 32 columns the first halves, then the second ones; of a quad, number
-//          0, 2, 1, 3, as codes come out of a word in pairs.
+//          0, 2, 1, 3, as codes come out of a word in pairs;
+//     3    floats in order, [tokens, blocks, quads].
 @group(0) @binding(0) var<storage, read_write> y: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read_write> units: array<f32>;
 
@@ -11,9 +12,9 @@ fn store_rounded(r: Rounded, there: bool, ids: Ids) {
     let block = r.token * params.blocks + r.block;
     let index = block * params.quads + r.quad;
     if r.quad == 0u { units[block] = r.unit; }
-    if params.order == 1u {
+    if params.order != 2u {
         let floats = bitcast<vec4<u32>>(r.whole * r.unit);
-        let at = 2u * ((r.token * params.quads + r.quad) * params.blocks + r.block);
+        let at = 2u * select(index, (r.token * params.quads + r.quad) * params.blocks + r.block, params.order == 1u);
         y[at] = floats.xy;
         y[at + 1u] = floats.zw;
         return;

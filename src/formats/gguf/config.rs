@@ -234,11 +234,18 @@ impl<'a> Keys<'a> {
                 ));
             }
         };
-        let own = match kind.and_then(|kind| kind.as_str()) {
-            Some("longrope") => Some(self.longrope(context)?),
-            // Llama 3.1's, of which converters make numbers.
-            _ => self.rope_factors(FREQUENCIES)?.filter(|factors| factors.iter().any(|&factor| factor != 1.0)),
-        };
+        let longrope = kind.and_then(|kind| kind.as_str()) == Some("longrope");
+        // llama.cpp takes these tensors whatever the type is; its converter writes the type beside them.
+        if let Some(name) = [SHORT, LONG].into_iter().find(|name| !longrope && self.file.contains(name)) {
+            return unsupported(format!("has the tensor `{name}`, and its rotary scaling is not `longrope`"));
+        }
+        let own = longrope.then(|| self.longrope(context)).transpose()?;
+        // Llama 3.1's, of which converters make numbers.
+        let frequencies = self.rope_factors(FREQUENCIES)?.filter(|factors| factors.iter().any(|&factor| factor != 1.0));
+        if own.is_some() && frequencies.is_some() {
+            return unsupported(format!("has longrope and the tensor `{FREQUENCIES}`"));
+        }
+        let own = own.or(frequencies);
         match (own, scaling) {
             (None, scaling) => Ok((scaling, Vec::new())),
             (Some(factors), RopeScaling::None) => Ok((RopeScaling::LongRope { attention }, factors)),
@@ -255,14 +262,17 @@ impl<'a> Keys<'a> {
 
     /// There are factors for texts up to the original context, and others for longer ones: as in safetensors, only what is the same for all is supported.
     fn longrope(self, context: usize) -> Result<Vec<f32>, Problem> {
-        let original = self.size("rope.scaling.original_context_length", Some(context))?;
         let [short, long] = [SHORT, LONG].map(|name| {
             let factors = self.rope_factors(name)?;
             factors.ok_or_else(|| Problem::from(format!("has longrope and no tensor `{name}`")))
         });
-        let short = short?;
-        if short != long? && context > original {
-            return unsupported(format!("longrope with other factors beyond {original} tokens is not supported"));
+        let (short, long) = (short?, long?);
+        if short != long {
+            // Which of them serves a text hangs on it.
+            let original = self.size("rope.scaling.original_context_length", None)?;
+            if context > original {
+                return unsupported(format!("longrope with other factors beyond {original} tokens is not supported"));
+            }
         }
         Ok(short)
     }

@@ -41,7 +41,12 @@ pub(super) fn read(file: &GgufFile, config: &ModelConfig, linears: &[String]) ->
     }
     let block = keys.needed("block_size", |value| value.as_u64().and_then(|size| usize::try_from(size).ok()))?;
     let signs = match keys.needed("sign_mode", |value| value.as_str())? {
-        "identity" => BTreeMap::new(),
+        "identity" => match file.get(&format!("{PREFIX}sign_values")) {
+            Some(_) if keys.sign_values()?.iter().any(|&sign| sign != 1.0) => {
+                return Err(format!("{PREFIX}sign_mode is `identity`, and {PREFIX}sign_values has others than 1").into());
+            }
+            _ => BTreeMap::new(),
+        },
         "explicit" => keys.signs()?,
         other => return unsupported(format!("{PREFIX}sign_mode is `{other}`; `explicit` and `identity` are supported")),
     };
@@ -88,10 +93,13 @@ impl<'a> Keys<'a> {
     }
 
     /// The signs of each width, which are one after another.
+    fn sign_values(self) -> Result<Vec<f32>, String> {
+        self.list("sign_values", |value| value.as_i64().map(|sign| sign as f32).or(value.as_f64().map(|sign| sign as f32)))
+    }
+
     fn signs(self) -> Result<BTreeMap<usize, Vec<f32>>, String> {
         let widths = self.list("sign_widths", |value| value.as_u64().and_then(|width| usize::try_from(width).ok()))?;
-        let number = |value: GgufValue<'a>| value.as_i64().map(|sign| sign as f32).or(value.as_f64().map(|sign| sign as f32));
-        let values = self.list("sign_values", number)?;
+        let values = self.sign_values()?;
         let total = widths.iter().try_fold(0usize, |sum, &width| sum.checked_add(width));
         if total != Some(values.len()) || widths.is_empty() {
             return Err(format!("{PREFIX}sign_values has {} numbers for sign_widths {widths:?}", values.len()));

@@ -14,7 +14,7 @@ use crate::{
         masters::{Masters, has_several_scales},
         model_file::ModelFile,
         problem::Problem,
-        tensors::{self, layer_tensors, tensor_names},
+        tensors::{self, linear_names, tensor_names},
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
 };
@@ -57,8 +57,9 @@ impl Gguf {
         let file = GgufFile::open(path)?;
         let (mut config, rotary) = config::read(&file).map_err(|problem| file.error(problem))?;
         config.hadamard = hadamard::read(&file, &config, &linears(&config)).map_err(|problem| file.error(problem))?;
-        let trained = config.architecture.starts_with("bitnet") || config.projection_norms;
-        let masters = if trained { Masters::Quantize } else { Masters::Refuse };
+        let masters = if config.architecture.starts_with("bitnet") { Masters::Quantize } else { Masters::Refuse };
+        // As of a directory whose linear layers have norms.
+        let masters = masters.or_quantize(config.projection_norms);
         if is_trilm(&file, &config) {
             config.quantized_activations = false;
         }
@@ -176,7 +177,8 @@ impl ModelFile for Gguf {
         }
         let used: HashSet<String> = wanted
             .iter()
-            .flat_map(|name| ["weight", "scale"].map(|part| format!("{}.{part}", self.stored(name))))
+            .map(|name| format!("{}.weight", self.stored(name)))
+            .chain(linear_names(&self.config).map(|name| format!("{}.scale", self.stored(&name))))
             // Read with the configuration.
             .chain([config::FREQUENCIES, config::SHORT, config::LONG].map(str::to_owned))
             .collect();
@@ -244,11 +246,7 @@ fn check_shape(tensor: &GgufTensor<'_>, rows: usize, columns: usize) -> Result<(
 
 /// The names of all linear layers.
 fn linears(config: &ModelConfig) -> Vec<String> {
-    let tensors = layer_tensors(config);
-    let names: Vec<_> = tensors.matrices().into_iter().flatten().map(|matrix| matrix.name).collect();
-    let full =
-        |layer| names.iter().map(move |name| format!("{}.weight", stored(&format!("model.layers.{layer}.{name}"), config.post_norms)));
-    (0..config.layers).flat_map(full).collect()
+    linear_names(config).map(|name| format!("{}.weight", stored(&name, config.post_norms))).collect()
 }
 
 /// The GGUF name of a tensor, from its name in transformers, both without `.weight`, of a model with norms of what is added, or without. A name without a counterpart is returned as it is.

@@ -81,8 +81,10 @@ pub(super) enum RoundedLayout {
     ByPlace = 1,
     /// Pairs of halves.
     Halves = 2,
+    /// Floats, in order.
+    InOrder = 3,
     /// Three planes of bytes.
-    Bytes = 3,
+    Bytes = 4,
 }
 
 /// Activations on the GPU in block floating point: blocks of columns with a unit each, and multiples of it of up to 16 bits and a sign.
@@ -165,14 +167,17 @@ impl RoundedActivations {
 pub(super) fn layout(tokens: usize, features: usize, block: usize, context: &Context) -> RoundedLayout {
     let capabilities = context.capabilities();
     let on_units = [UNIT_16, UNIT_8].iter().any(|unit| capabilities.matrix_units.contains(unit));
-    match tokens > capabilities.choice(Choice::RoundedUnitTokens) {
-        // A turn of the unit's kernel is 32 columns.
-        true if on_units && !capabilities.software && block >= 32 => RoundedLayout::Halves,
+    // A turn of tiles is 32 columns, and loads the first without asking.
+    let many = |choice| tokens > capabilities.choice(choice) && block >= 32 && features > 0;
+    if on_units && !capabilities.software && many(Choice::RoundedUnitTokens) {
+        RoundedLayout::Halves
+    } else if many(Choice::RoundedTileTokens) {
+        RoundedLayout::InOrder
+    } else if capabilities.fast_packed_dot && features > 0 && block == BLOCK && features.is_multiple_of(4 * CODES_PER_WORD) {
         // A lane loads four words of whole ones.
-        _ if capabilities.fast_packed_dot && features > 0 && block == BLOCK && features.is_multiple_of(4 * CODES_PER_WORD) => {
-            RoundedLayout::Bytes
-        }
-        _ => RoundedLayout::ByPlace,
+        RoundedLayout::Bytes
+    } else {
+        RoundedLayout::ByPlace
     }
 }
 

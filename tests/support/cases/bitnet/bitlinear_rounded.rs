@@ -52,8 +52,10 @@ pub fn cases() -> Vec<Case> {
     }
     // As few, where a choice of the caller's says so.
     cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(on_units_always)));
+    cases.extend(FEW.into_iter().map(|shape| case::<f32, f32>(shape).on(in_tiles)));
     for (i, shape) in MANY.into_iter().enumerate() {
-        let on = [case::<f32, f32>(shape).on(on_units), case::<f16, f16>(shape).on(on_units)];
+        let on = [on_units as fn(&mut Capabilities), in_tiles].map(|on| [case::<f32, f32>(shape).on(on), case::<f16, f16>(shape).on(on)]);
+        let on = on.into_iter().flatten();
         cases.extend(on.map(|case| if i > 4 { case.device_only() } else { case }));
     }
     cases.extend(adversarial());
@@ -70,6 +72,11 @@ fn on_units_always(c: &mut Capabilities) {
     for choice in [Choice::RoundedUnitTokens, Choice::RoundedUnitLargeTiles] {
         c.tuning.set(choice, 0).unwrap();
     }
+}
+
+fn in_tiles(c: &mut Capabilities) {
+    c.matrix_units.clear();
+    c.tuning.set(Choice::RoundedTileTokens, 0).unwrap();
 }
 
 fn in_floats(c: &mut Capabilities) {
@@ -157,7 +164,7 @@ fn adversarial() -> Vec<Case> {
         for (name, number) in kinds {
             let x: Vec<f32> = (0..m * 256).map(|_| number(&mut rng)).collect();
             for (w, of_w) in [(&ones, "ones"), (&mixed, "mixed")] {
-                for on in [in_floats, in_bytes, on_units] {
+                for on in [in_floats, in_bytes, in_tiles, on_units] {
                     cases.push(of::<f32, f32>(format!("{m}, {name}, {of_w}"), shape, x.clone(), w.clone()).on(on));
                 }
             }
@@ -178,7 +185,7 @@ pub fn fused() -> Vec<Case> {
         (0, 3, 64, None),
     ];
     for shape in shapes {
-        for on in [in_floats, in_bytes, on_units] {
+        for on in [in_floats, in_bytes, in_tiles, on_units] {
             cases.extend([normed(shape).on(on), gated(shape, Gate::Relu2).on(on)]);
         }
     }
@@ -265,5 +272,5 @@ pub fn gates() -> Vec<Case> {
         };
         Case::new(format!("{gate:?}"), record, check).on(on)
     };
-    [Gate::Silu, Gate::GeluTanh].into_iter().flat_map(|gate| [make(gate, in_floats), make(gate, in_bytes)]).collect()
+    [Gate::Silu, Gate::GeluTanh].into_iter().flat_map(|gate| [make(gate, in_floats), make(gate, in_tiles), make(gate, in_bytes)]).collect()
 }
