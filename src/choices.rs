@@ -84,10 +84,10 @@ table! {
     Int8UnitLargeTiles = "int8_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
     /// [`Choice::UnitTokens`] of a unit for activations in block floating point. H200: "Activations in block floating point".
     RoundedUnitTokens = "rounded_unit_tokens" in 0..=TOKENS; 16, 16, 16;
-    /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost more than tiles of 64 tokens, where no matrix unit is asked for.
-    /// Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about 75 (docs/apple-gpu.md). On software adapters never, since they pay for
+    /// Up to so many tokens, passes of a GEMV for activations in block floating point do not cost more than tiles of 64 tokens, where no matrix unit is used.
+    /// H200: "Tiles without matrix units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about 75 (docs/apple-gpu.md). On software adapters never, since they pay for
     /// barriers.
-    RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 32, 40, NEVER;
+    RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
     /// [`Choice::Int8UnitLargeTiles`] of such a unit: its number, not measured for it.
     RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
     /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256 columns at a time in place of 128. H200, which has 132

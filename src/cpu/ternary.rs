@@ -211,8 +211,8 @@ mod avx512_vnni {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn sums<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         match T {
-            1 => apart::<T, 2>(words, x),
-            2..8 => apart::<T, 1>(words, x),
+            1 => [single(words, x[0]); T],
+            2..8 => apart(words, x),
             _ => together(words, x),
         }
     }
@@ -240,34 +240,54 @@ mod avx512_vnni {
         acc.map(|[a, b]| bytemuck::cast(_mm512_add_epi32(a, b)))
     }
 
-    /// Of few tokens: fields are masked in place, which makes them 4^f times as large, and have a sum each, for each of S words that are taken together.
+    /// Of few tokens: as of one, whose sums of fields are apart.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    fn apart<const T: usize, const S: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
+    fn apart<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         let x = x.map(|x| &x[..words.len()]);
         let masks = [3, 12, 48, -64].map(|mask| _mm512_set1_epi8(mask));
-        let mut acc = [[[_mm512_setzero_si512(); 4]; T]; S];
-        let step = |acc: &mut [[__m512i; 4]; T], j: usize| {
-            let word: __m512i = bytemuck::cast(words[j].0);
+        let mut acc = [[_mm512_setzero_si512(); 4]; T];
+        for (j, word) in words.iter().enumerate() {
+            let word: __m512i = bytemuck::cast(word.0);
             for f in 0..4 {
                 let field = _mm512_and_si512(word, masks[f]);
-                for t in 0..T {
-                    acc[t][f] = _mm512_dpbusd_epi32(acc[t][f], field, _mm512_set1_epi32(dword(&x[t][j], f)));
+                for (acc, x) in acc.iter_mut().zip(&x) {
+                    acc[f] = _mm512_dpbusd_epi32(acc[f], field, _mm512_set1_epi32(dword(&x[j], f)));
                 }
             }
-        };
-        let whole = words.len() / S * S;
-        for j in (0..whole).step_by(S) {
-            // A page ahead, since the processor's own prefetcher ends at every page. (Few tokens wait for nothing but memory.)
-            near::bring_near_after(&words[j..j + S], 4096);
-            acc.iter_mut().enumerate().for_each(|(s, acc)| step(acc, j + s));
         }
-        (whole..words.len()).for_each(|j| step(&mut acc[0], j));
-        std::array::from_fn(|t| {
-            let [a, b, c, d] =
-                std::array::from_fn(|f| acc.iter().fold(_mm512_setzero_si512(), |sum, acc| _mm512_add_epi32(sum, acc[t][f])));
-            let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
-            bytemuck::cast(_mm512_add_epi32(low, _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d))))
-        })
+        acc.map(|fields| bytemuck::cast(added(fields)))
+    }
+
+    /// Of one token: fields are masked in place, which makes them 4^f times as large, and have a sum each.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn single(words: &[Lanes], x: &[Column]) -> [i32; LANES] {
+        let masks = [3, 12, 48, -64].map(|mask| _mm512_set1_epi8(mask));
+        let mut acc = [[_mm512_setzero_si512(); 4]; 2];
+        let step = |acc: &mut [__m512i; 4], word: &Lanes, x: &Column| {
+            let word: __m512i = bytemuck::cast(word.0);
+            for f in 0..4 {
+                acc[f] = _mm512_dpbusd_epi32(acc[f], _mm512_and_si512(word, masks[f]), _mm512_set1_epi32(dword(x, f)));
+            }
+        };
+        let (pairs, last) = words.as_chunks::<2>();
+        let (x_pairs, x_last) = x.as_chunks::<2>();
+        for (words, x) in pairs.iter().zip(x_pairs) {
+            // A page ahead, since the processor's own prefetcher ends at every page. (A token alone waits for nothing but memory.)
+            near::bring_near_after(words, 4096);
+            step(&mut acc[0], &words[0], &x[0]);
+            step(&mut acc[1], &words[1], &x[1]);
+        }
+        for (word, x) in last.iter().zip(x_last) {
+            step(&mut acc[0], word, x);
+        }
+        bytemuck::cast(added(std::array::from_fn(|f| _mm512_add_epi32(acc[0][f], acc[1][f]))))
+    }
+
+    /// The sums of fields that were masked in place, as one.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn added([a, b, c, d]: [__m512i; 4]) -> __m512i {
+        let low = _mm512_add_epi32(a, _mm512_srai_epi32::<2>(b));
+        _mm512_add_epi32(low, _mm512_add_epi32(_mm512_srai_epi32::<4>(c), _mm512_srai_epi32::<6>(d)))
     }
 }
 
