@@ -73,7 +73,7 @@ static GEMV_4: Kernel = gemv_of!("bitlinear_rounded_gemv_4", "bitnet/rounded_wor
 static GEMV_QUADS: Kernel = gemv_of!("bitlinear_rounded_gemv_quads", "bitnet/rounded_quads", 1, 4);
 static GEMV_QUADS_4: Kernel = gemv_of!("bitlinear_rounded_gemv_quads_4", "bitnet/rounded_quads", 4, 4);
 
-/// Tiles, of 64 rows and 64 tokens: in WGSL 4 × 4 a thread, 32 columns at a time, of which a turn takes four; in Metal on the matrix units.
+/// Tiles, of 64 rows and 64 tokens: in WGSL 4 × 4 a thread, 32 columns at a time; in Metal on the matrix units.
 static GEMM: Kernel = Kernel::trusted(
     "bitlinear_rounded_gemm",
     Params::FIELDS,
@@ -83,7 +83,7 @@ static GEMM: Kernel = Kernel::trusted(
             .workgroup_size([256, 1, 1])
             .tile([64, 64, 1])
             .workgroup_bytes(16_384)
-            .work(Work::new(64, "products", 0, 128)),
+            .work(Work::new(512, "products", 0, 1024)),
         Source::msl(msl!["shared/prelude", "bitnet/bitlinear_float_word", "bitnet/bitlinear_rounded_gemm"])
             .workgroup_size([128, 1, 1])
             .tile([64, 64, 1])
