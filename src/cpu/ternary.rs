@@ -240,7 +240,7 @@ mod avx512_vnni {
         acc.map(|[a, b]| bytemuck::cast(_mm512_add_epi32(a, b)))
     }
 
-    /// Of few tokens: as of one, whose sums of fields are apart.
+    /// Of few tokens: fields have a sum each, as in `single`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn apart<const T: usize>(words: &[Lanes], x: [&[Column]; T]) -> [[i32; LANES]; T] {
         let x = x.map(|x| &x[..words.len()]);

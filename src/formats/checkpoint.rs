@@ -97,7 +97,7 @@ impl Checkpoint {
         checkpoint.config.tied_head |= (unsaid || checkpoint.shards.without_head()) && !checkpoint.contains("lm_head");
         checkpoint.config.sub_norms |= checkpoint.contains("model.layers.0.self_attn.attn_sub_norm");
         if checkpoint.config.architecture == "gemma3_text" {
-            let stored = checkpoint.tensor("model.embed_tokens.weight").ok().map(|tensor| tensor.dtype);
+            let stored = checkpoint.shards.dtype("model.embed_tokens.weight");
             checkpoint.config.embedding_scale = gemma::embedding_scale(checkpoint.config.hidden, stored);
         }
         // Norms in linear layers are BitNet's, whose weights are trained to be ternary and whose activations are quantised.
@@ -319,7 +319,7 @@ impl ModelFile for Checkpoint {
         used.extend(linear_names(&self.config).map(|name| format!("{name}.weight_scale")));
         for name in wanted {
             let stored = self.stored(&name);
-            if self.affine_of(&self.tensor(&stored)?).is_some() {
+            if self.mlx.is_some() && self.shards.dtype(&stored) == Some(Dtype::U32) {
                 used.extend(["scales", "biases"].map(|part| format!("{name}.{part}")));
             }
             used.insert(stored);

@@ -6,6 +6,7 @@ use super::{
     safetensors::{SafeTensors, TensorBytes},
 };
 use crate::error::Result;
+use safetensors::Dtype;
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Component, Path, PathBuf},
@@ -75,6 +76,11 @@ impl Shards {
 
     pub(super) fn names(&self) -> Vec<String> {
         self.places.keys().cloned().collect()
+    }
+
+    /// The type of a tensor's numbers, where it is there. Nothing of it is read.
+    pub(super) fn dtype(&self, name: &str) -> Option<Dtype> {
+        self.place_of(name).ok().and_then(|(file, stored)| file.dtype(stored))
     }
 
     pub(super) fn tensor(&self, name: &str) -> Result<TensorBytes<'_>> {
