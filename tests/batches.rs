@@ -12,14 +12,11 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
-use support::{block_on, context};
+use support::{block_on, context, models::two_layers};
 
-/// The real model on each engine.
+/// A model on each engine.
 fn models() -> [(&'static str, Model); 2] {
-    static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| {
-        let path = support::repository("assets/tales-22m");
-        [Model::load_cpu(&path).unwrap(), Model::load(context(), &path).unwrap()]
-    });
+    static MODELS: LazyLock<[Model; 2]> = LazyLock::new(|| [two_layers(None), two_layers(Some(context()))]);
     let [cpu, gpu] = &*MODELS;
     [("CPU", cpu.clone()), ("GPU", gpu.clone())]
 }
@@ -132,7 +129,7 @@ fn own_ways(model: &Model) -> Vec<(Vec<u32>, GenerateOptions)> {
 fn a_gpu_chooses_for_each_by_its_own_options() {
     // The trace of a device is one test's.
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
-    let model = Model::load(&context, support::real_model()).unwrap();
+    let model = two_layers(Some(&context));
     let ways = own_ways(&model);
     let wanted: Vec<_> = ways.iter().map(|(prompt, options)| alone(&model, prompt, options)).collect();
     // The same, chosen on the host: a hook that changes nothing has all logits read back.
@@ -171,7 +168,7 @@ fn read_back(tracing: Tracing) -> u64 {
 #[test]
 fn requests_of_other_kinds_are_served_by_what_is_recorded() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
-    let model = Model::load(&context, support::real_model()).unwrap();
+    let model = two_layers(Some(&context));
     let warm = Sampling::GREEDY.temperature(1.2).seed(7);
     let kinds = [Sampling::GREEDY, warm.top_k(40), warm.top_p(0.8), Sampling::GREEDY.frequency_penalty(0.7), warm];
     let prompt = ids(&model, 1, 3);
@@ -197,7 +194,7 @@ fn requests_of_other_kinds_are_served_by_what_is_recorded() {
 #[test]
 fn only_what_is_new_is_told() {
     let context = block_on(Context::open(ContextOptions::default())).unwrap();
-    let model = Model::load(&context, support::real_model()).unwrap();
+    let model = two_layers(Some(&context));
     let vocabulary = 4 * model.config().vocab as u64;
     let batch = batch(&model, 3, 0);
     let penalised = greedy(200).sampling(Sampling::GREEDY.frequency_penalty(0.5));

@@ -149,7 +149,8 @@ fn every_end_that_a_file_names_ends_a_text() {
     }
     let eos = "<|end_of_text|>";
     copy.write("tokenizer_config.json", serde_json::json!({ "bos_token": "<|begin_of_text|>", "eos_token": eos }).to_string());
-    copy.write("generation_config.json", r#"{ "eos_token_id": [300] }"#);
+    // The model cannot give the second, which the tokenizer's files then name.
+    copy.write("generation_config.json", r#"{ "eos_token_id": [300, 999999] }"#);
     let json = std::fs::read_to_string(tales.join("config.json")).unwrap().replace("\"eos_token_id\": 2047", "\"eos_token_id\": 301");
     copy.write("config.json", json);
     let model = Model::load_cpu(&copy.0).unwrap();
@@ -162,6 +163,9 @@ fn every_end_that_a_file_names_ends_a_text() {
         let ids: Vec<_> =
             model.generate_ids(&[2046, 7], &options.ignore_eos(true)).unwrap().into_iter().map(|token| token.unwrap().id).collect();
         assert_eq!(ids, [end; 6]);
+        let not_yet = GenerateOptions::default().max_tokens(6).min_tokens(2).logit_bias([(end, 1e6)]);
+        let ids: Vec<_> = model.generate_ids(&[2046, 7], &not_yet).unwrap().into_iter().map(|token| token.unwrap().id).collect();
+        assert!(ids.len() == 3 && ids[..2].iter().all(|id| ![300, 301, 2047].contains(id)) && ids[2] == end, "{ids:?}");
     }
 }
 

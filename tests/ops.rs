@@ -1,4 +1,5 @@
-//! Every op by every executor: a trial each, `bitnet::quantize_activations::our_metal` and so on. `TEST_SEED` seeds the random cases.
+//! Every op by every executor: a trial each, `bitnet::quantize_activations::our_metal` and so on. `TEST_SEED` seeds the random cases; `TEST_PART=I/N` takes
+//! every N-th op from the I-th on.
 //! `UPDATE=1 cargo test -p bitnet-wgpu-tests --test ops -- table` writes the table of docs/kernels.md.
 
 use bitnet_wgpu::{Element, Kernel, ShaderLanguage, catalog, kernel::Variant};
@@ -14,13 +15,21 @@ fn main() {
     let of_op = |op: &'static Op| {
         EXECUTORS.iter().filter(|(_, executor)| executor.runs(op)).map(move |&(name, executor)| trial(op, name, executor))
     };
-    let mut trials: Vec<_> = ops().iter().flat_map(of_op).collect();
+    let (first, step) = part();
+    let mut trials: Vec<_> = ops().iter().skip(first).step_by(step).flat_map(of_op).collect();
     trials.push(Trial::test("every_kernel_and_variant_has_a_case", every_kernel_and_variant_has_a_case));
     // Of kernels that software adapters take.
     if context().capabilities().software {
         trials.push(Trial::test("the_table_of_ops_is_true", the_table_of_ops_is_true));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// The first op's index, and the step from one to the next.
+fn part() -> (usize, usize) {
+    let Ok(part) = std::env::var("TEST_PART") else { return (0, 1) };
+    let numbers = part.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    numbers.filter(|&(i, n)| i < n).unwrap_or_else(|| panic!("TEST_PART is {part:?}, not I/N"))
 }
 
 fn run(op: &Op, executor: Executor) -> Result<(), Failed> {

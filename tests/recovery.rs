@@ -251,7 +251,13 @@ fn a_text_goes_on_without_drafts_whose_device_is_gone() {
     };
     let drafted = options.clone().speculate(Speculation::new(&draft));
     assert_eq!(ids(&drafted), ids(&options));
+    // Within a text:
+    let mut generation = model.generate("Once upon a time", &drafted).unwrap();
+    let mut text: Vec<u32> = (&mut generation).into_iter().take(3).map(|token| token.unwrap().id).collect();
     destroy(&draft);
+    text.extend((&mut generation).into_iter().map(|token| token.unwrap().id));
+    assert_eq!(text, ids(&options));
+    // Of a text that begins then:
     assert_eq!(ids(&drafted), ids(&options));
 }
 

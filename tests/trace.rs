@@ -2,7 +2,7 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Error, Result,
-    model::{GenerateOptions, Model, SessionOptions},
+    model::{GenerateOptions, Model, Sampling, SessionOptions},
     tensor,
 };
 use serde_json::Value;
@@ -178,6 +178,37 @@ fn prompts_and_steps_are_traced_alike() {
     assert_eq!(dispatches("decode", &spans).len(), 4, "a step for each token after the first");
     assert!(!of(&spans, "upload").iter().any(|span| span.args["bytes"] == 0));
     assert!(block_on(model.session(SessionOptions::new(1, 5)).unwrap().prefill(0, &[1])).is_ok(), "nothing is left behind");
+}
+
+/// Whatever a text's length, nothing is uploaded for a step, nothing allocated on the device, and only its token comes back. Sampling takes a few dispatches
+/// more than the largest logit.
+#[test]
+fn steps_upload_and_allocate_nothing() {
+    let context = open();
+    let model = Model::load(&context, real_model()).unwrap();
+    let sampled = Sampling::GREEDY.temperature(0.8).top_k(40).top_p(0.9).seed(5);
+    let mut steps = Vec::new();
+    for sampling in [Sampling::GREEDY, sampled, sampled.frequency_penalty(0.5)] {
+        let costs = [40, 8, 40].map(|tokens| {
+            let options = GenerateOptions::default().max_tokens(tokens).ignore_eos(true).sampling(sampling);
+            let missed = context.memory_stats().misses;
+            let spans =
+                traced(&context, || model.generate_ids(&[1, 2, 3, 4, 5], &options)?.into_iter().try_for_each(|token| token.map(drop)));
+            let submissions = of(&spans, "submission");
+            let step = submissions.iter().rfind(|span| span.name == "decode" && span.track.0 == 2);
+            steps.push(step.map_or(0, |step| step.args["dispatches"].as_u64().unwrap()));
+            let back: u64 = of(&spans, "readback").iter().map(|span| span.args["bytes"].as_u64().unwrap()).sum();
+            (of(&spans, "call").iter().filter(|call| call.name == "upload").count(), context.memory_stats().misses - missed, back)
+        });
+        println!("{sampling:?}: {costs:?}");
+        assert_eq!(costs[1].0, costs[2].0, "uploads");
+        assert_eq!(costs[2].1, 0, "allocations");
+        assert_eq!(costs[2].2 - costs[1].2, 4 * 32, "bytes read back");
+    }
+    println!("{steps:?} dispatches");
+    let [greedy, sampled, penalised] = [0, 3, 6].map(|first| steps[first]);
+    assert!(steps.chunks(3).all(|step| step.iter().all(|dispatches| *dispatches == step[0])), "{steps:?}");
+    assert!(sampled <= greedy + 12 && penalised <= sampled + 1, "{steps:?}");
 }
 
 #[test]

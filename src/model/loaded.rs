@@ -470,7 +470,8 @@ impl Model {
             return Vec::new();
         }
         let tokenizer = self.tokenizer.as_ref().map_or(&[][..], Tokenizer::eos);
-        [&self.config().eos, tokenizer].concat()
+        // A tokenizer's files may name others than the model can give.
+        [&self.config().eos, tokenizer].concat().into_iter().filter(|&id| (id as usize) < self.config().vocab).collect()
     }
 }
 
@@ -481,7 +482,7 @@ impl From<&Model> for Drafter {
     }
 }
 
-/// The model drafts for another, up to 8 tokens at once.
+/// The model drafts for another, as [`Speculation::new`] has it.
 impl From<&Model> for Speculation {
     fn from(model: &Model) -> Self {
         Self::new(model)

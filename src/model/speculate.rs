@@ -216,11 +216,15 @@ impl Speculator {
         most.min(self.pace.length)
     }
 
-    /// What may follow the text: as many tokens as [`Speculator::length`] allows, at least one.
-    pub async fn draft(&mut self, text: &[u32], length: usize) -> Result<Vec<u32>> {
+    /// What may follow the text: as many tokens as [`Speculator::length`] allows. Nothing, then and later, where the draft model fails: a text is right
+    /// without drafts too.
+    pub async fn draft(&mut self, text: &[u32], length: usize) -> Vec<u32> {
         match &mut self.guess {
-            Guess::Ngram(index) => Ok(index.find(text).map_or_else(Vec::new, |place| NgramIndex::tokens(text, place, length))),
-            Guess::Model(follower) => follower.draft(text, length).await,
+            Guess::Ngram(index) => index.find(text).map_or_else(Vec::new, |place| NgramIndex::tokens(text, place, length)),
+            Guess::Model(follower) => follower.draft(text, length).await.unwrap_or_else(|error| {
+                log::warn!("no more drafts for this text: {error}");
+                Vec::new()
+            }),
         }
     }
 

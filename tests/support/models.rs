@@ -1,12 +1,12 @@
 //! Small random models (tests/data/models) on every engine.
 
-use crate::{Golden, block_on, contexts};
+use crate::{Golden, block_on, contexts, real_model};
 use bitnet_wgpu::{
-    DenseElement, Element, PackedDense, PackedTernary, Result, Scales, bitnet,
+    Context, DenseElement, Element, PackedDense, PackedTernary, Result, Scales, bitnet,
     formats::{Checkpoint, ModelConfig, ModelFile},
-    model::{GenerateOptions, Model, Session, SessionOptions},
+    model::{GenerateOptions, LoadOptions, Model, Session, SessionOptions, Tokenizer},
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The folder of a small random model.
 pub fn directory(name: &str) -> PathBuf {
@@ -37,13 +37,23 @@ pub fn session(model: &Model, sequences: usize, capacity: usize, cache: Element)
     model.session(SessionOptions::new(sequences, capacity).cache(cache)).unwrap()
 }
 
+/// The first two layers of the real model, for what asks how a model is used and not what it says: a step takes a third of the time.
+pub fn two_layers(context: Option<&Context>) -> Model {
+    let (path, options) = (real_model(), LoadOptions::default());
+    Model::from_file(context, &Reconfigured::of(&path, |c| c.layers = 2), Some(Tokenizer::from_directory(&path).unwrap()), options).unwrap()
+}
+
 /// A model of another configuration than its file has.
 pub struct Reconfigured(Checkpoint, ModelConfig);
 
 impl Reconfigured {
     /// A small random model, of which something is changed.
     pub fn open(name: &str, change: impl FnOnce(&mut ModelConfig)) -> Self {
-        let checkpoint = Checkpoint::open(directory(name)).unwrap();
+        Self::of(&directory(name), change)
+    }
+
+    fn of(path: &Path, change: impl FnOnce(&mut ModelConfig)) -> Self {
+        let checkpoint = Checkpoint::open(path).unwrap();
         let mut config = checkpoint.config().clone();
         change(&mut config);
         Self(checkpoint, config)
