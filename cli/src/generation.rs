@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// 0.7 among the 40 most likely tokens.
 #[derive(Args, Clone, Debug)]
 pub struct GenerationArgs {
-    /// The most tokens to generate [default: the authors', or 256]
+    /// The most tokens to generate [default: the authors', or 256; of `serve`, 16 for completions and what fits for chats]
     #[arg(long)]
     pub max_tokens: Option<usize>,
     /// Divides the logits; 0 always takes the most likely token [default: the authors', or 0.7 where they say nothing]
@@ -37,9 +37,9 @@ pub struct GenerationArgs {
     /// Add BIAS to the logit of a token, by its id; -inf forbids it; may be given several times
     #[arg(long, value_name = "TOKEN=BIAS", value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seeds the random numbers
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seeds the random numbers [default: 0; of `serve`, a new one for each request]
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Always take the most likely token
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
@@ -76,7 +76,7 @@ impl GenerationArgs {
     /// These options for a model.
     pub fn options(&self, files: &ModelFiles) -> GenerateOptions {
         let authors = GenerateOptions::recommended(files.config());
-        let mut sampling = authors.sampling.seed(self.seed);
+        let mut sampling = authors.sampling.seed(self.seed.unwrap_or(0));
         if self.greedy {
             sampling = sampling.temperature(0.0);
         } else if files.config().generation.sample.is_none() {

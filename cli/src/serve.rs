@@ -18,7 +18,7 @@ const CONTEXT: usize = 4096;
 
 /// Serves a model over HTTP, as OpenAI's API does; an interrupt ends it
 ///
-/// POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, GET /health. Sampling options are for requests that do not give their own.
+/// POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, GET /health. Sampling options, --max-tokens and --seed are for requests that do not give their own.
 #[derive(Args)]
 pub struct Serve {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
@@ -87,7 +87,8 @@ impl Serve {
         note(format!("{adapter}, kernels in {language}"));
         let batch = model.batch(BatchOptions::new(self.slots, context).queue(self.queue))?;
         let options = Options::new(self.name.unwrap_or_else(|| name(&self.model))).key(key).defaults(defaults).tokenizer(tokenizer);
-        let server = Server::new(batch, options.clone().grace(Duration::from_secs(self.grace)));
+        let options = options.max_tokens(self.generation.max_tokens).seed(self.generation.seed);
+        let server = Server::new(batch, options.clone().grace(Duration::from_secs(self.grace)))?;
         let url = format!("http://{}", listener.local_addr()?);
         if self.json {
             say(format!("{}\n", json!({ "address": url, "model": options.name, "slots": self.slots, "context": context })))?;

@@ -106,7 +106,8 @@ impl Choices {
             Either::Right(_) => return Some(Err(ApiError::ending())),
         };
         Some(match next {
-            (_, Progress::Token(Err(error))) => Err(ApiError::library("", &error)),
+            // What a client may have wrong was found before it ran.
+            (_, Progress::Token(Err(error))) => Err(ApiError::server(error.to_string())),
             (choice, Progress::Token(Ok(token))) => Ok((choice, Step::Said(self.said(choice, token.text)))),
             (choice, Progress::End { stop, prompt, cached }) => {
                 // Choices of one prompt share it.

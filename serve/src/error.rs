@@ -60,18 +60,28 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("ending"), "the server is ending")
     }
 
+    /// There is no room at the moment.
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"), message)
+    }
+
+    /// Something is wrong here, and not with the request.
+    pub fn server(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
+    }
+
     /// What the library says of the field `name`.
     pub fn library(name: &str, error: &Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::Busy { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"), message),
+            Error::Busy { .. } => Self::busy(message),
             Error::Context { needed, capacity } => {
                 let what = format!("the prompt has {needed} tokens; there is room for {capacity}");
                 Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
-            Error::BatchEnded(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message),
+            Error::BatchEnded(_) => Self::server(message),
             _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => Self::field(name, message),
-            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message),
+            _ => Self::server(message),
         }
     }
 

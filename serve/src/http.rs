@@ -5,7 +5,7 @@ use crate::{
     embeddings,
     error::{ApiError, Result, json_response},
     request::Request,
-    server::{Phase, Server},
+    server::{Options, Phase, Server},
 };
 use axum::{
     Router,
@@ -15,7 +15,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use bitnet_wgpu::model::GenerateOptions;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -44,8 +43,11 @@ async fn not_allowed(method: Method, uri: Uri) -> ApiError {
 
 async fn health(State(server): State<Server>) -> Response {
     let (load, room) = (server.batch.load(), server.batch.options());
-    let runs = *server.phase.borrow() == Phase::Runs;
-    let (status, word) = if runs { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "ending") };
+    let (status, word) = match *server.phase.borrow() {
+        _ if server.failure().is_some() => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
+        Phase::Runs => (StatusCode::OK, "ok"),
+        Phase::Ends | Phase::Cut => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+    };
     let body = json!({ "status": word, "running": load.running, "waiting": load.waiting, "slots": room.slots, "queue": room.queue });
     json_response(status, &body)
 }
@@ -92,12 +94,12 @@ async fn answer(
     headers: HeaderMap,
     body: Body,
     kind: Kind,
-    read: fn(Value, &GenerateOptions) -> Result<Request>,
+    read: fn(Value, &Options) -> Result<Request>,
 ) -> Result<Response> {
     check_key(&server, &headers)?;
     check_type(&headers)?;
     let body = bytes(&server, body).await?;
-    let parse = move |defaults: &GenerateOptions| read(json_of(&body)?, defaults);
+    let parse = move |options: &Options| read(json_of(&body)?, options);
     let (request, choices) = server.begin(parse).await?;
     let answer = answer::Answer::new(kind, server.options.name.clone(), request.n);
     if request.stream {

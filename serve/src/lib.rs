@@ -7,7 +7,7 @@
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::open("assets/tales-22m")?;
 //! let batch = model.batch(BatchOptions::new(8, 512))?; // eight sequences of up to 512 tokens
-//! let server = Server::new(batch, Options::new("tales-22m"));
+//! let server = Server::new(batch, Options::new("tales-22m"))?;
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
 //! server.run(listener, async { tokio::signal::ctrl_c().await.unwrap_or(()) }).await?;
 //! # Ok(())
@@ -19,7 +19,7 @@
 //! | `POST /v1/chat/completions`, `POST /v1/completions` | continue conversations and texts, as one answer or as a stream |
 //! | `POST /v1/embeddings` | texts as vectors |
 //! | `GET /v1/models`, `GET /v1/models/NAME` | the model |
-//! | `GET /health` | whether it runs, and how busy it is; needs no key |
+//! | `GET /health` | whether it runs, ends or has failed, and how busy it is; needs no key |
 //!
 //! A request that asks for what is not done here is refused by the name of the field.
 

@@ -3,6 +3,7 @@
 use crate::{
     error::{ApiError, Result},
     fields::{Fields, kind},
+    server::Options,
 };
 use bitnet_wgpu::model::{GenerateOptions, Message};
 use serde_json::Value;
@@ -16,7 +17,7 @@ const MOST_MESSAGES: usize = 4096;
 const MOST_STOPS: usize = 16;
 /// The most biases of tokens.
 const MOST_BIASES: usize = 1024;
-/// Tokens of a completion whose request does not say how many, as in OpenAI's API.
+/// Tokens of a completion where neither its request nor the server says how many, as in OpenAI's API.
 const COMPLETION: usize = 16;
 
 /// Do not change what is written.
@@ -68,8 +69,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// A conversation to be continued; what is not said is of `defaults`.
-    pub fn chat(body: Value, defaults: &GenerateOptions) -> Result<Self> {
+    /// A conversation to be continued; what is not said is as the server's options say.
+    pub fn chat(body: Value, server: &Options) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
         let messages = messages(fields.take("messages"))?;
         let most = fields.count("max_completion_tokens", 1..=u64::MAX)?;
@@ -81,20 +82,21 @@ impl Request {
         }
         let thinking = thinking(&mut fields)?;
         let reasoning = fields.flag_or("include_reasoning", true)?;
-        let request = Self::rest(fields, vec![Prompt::Chat(messages)], "messages", most.or(older).unwrap_or(usize::MAX), defaults)?;
+        let most = most.or(older).or(server.max_tokens).unwrap_or(usize::MAX);
+        let request = Self::rest(fields, vec![Prompt::Chat(messages)], "messages", most, server)?;
         Ok(Self { thinking, reasoning, ..request })
     }
 
     /// Texts to be continued.
-    pub fn completion(body: Value, defaults: &GenerateOptions) -> Result<Self> {
+    pub fn completion(body: Value, server: &Options) -> Result<Self> {
         let mut fields = Fields::new("", body)?;
         let prompts = prompts("prompt", MOST_CHOICES, fields.take("prompt"))?;
         let most = fields.count("max_tokens", 0..=u64::MAX)?;
-        Self::rest(fields, prompts, "prompt", most.unwrap_or(COMPLETION), defaults)
+        Self::rest(fields, prompts, "prompt", most.or(server.max_tokens).unwrap_or(COMPLETION), server)
     }
 
     /// What both have in common.
-    fn rest(mut fields: Fields, prompts: Vec<Prompt>, field: &'static str, most: usize, defaults: &GenerateOptions) -> Result<Self> {
+    fn rest(mut fields: Fields, prompts: Vec<Prompt>, field: &'static str, most: usize, server: &Options) -> Result<Self> {
         fields.harmless(&HARMLESS);
         fields.unsupported(&UNSUPPORTED)?;
         let model = fields.text("model")?;
@@ -119,7 +121,7 @@ impl Request {
             }
             None => false,
         };
-        let options = options(&mut fields, defaults)?.max_tokens(most);
+        let options = options(&mut fields, server)?.max_tokens(most);
         fields.end()?;
         Ok(Self { model, prompts, field, n, options, stream, usage, thinking: None, reasoning: false })
     }
@@ -135,7 +137,8 @@ fn thinking(fields: &mut Fields) -> Result<Option<bool>> {
 }
 
 /// How tokens are chosen.
-fn options(fields: &mut Fields, defaults: &GenerateOptions) -> Result<GenerateOptions> {
+fn options(fields: &mut Fields, server: &Options) -> Result<GenerateOptions> {
+    let defaults = &server.defaults;
     let mut sampling = defaults.sampling;
     sampling = sampling.temperature(fields.number("temperature", 0.0..=2.0)?.unwrap_or(sampling.options.temperature));
     sampling = sampling.top_p(fields.number("top_p", 0.0..=1.0)?.unwrap_or(sampling.options.top_p));
@@ -144,7 +147,7 @@ fn options(fields: &mut Fields, defaults: &GenerateOptions) -> Result<GenerateOp
     sampling = sampling.repetition_penalty(fields.number("repetition_penalty", 0.01..=100.0)?.unwrap_or(sampling.penalties.repetition));
     sampling = sampling.presence_penalty(fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.presence));
     sampling = sampling.frequency_penalty(fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(sampling.penalties.frequency));
-    sampling = sampling.seed(seed(fields)?);
+    sampling = sampling.seed(seed(fields)?.or(server.seed).unwrap_or_else(|| RandomState::new().hash_one(0)));
     let stop = stops(fields)?;
     let bias = biases(fields)?;
     let stop: Vec<String> = defaults.stop.iter().cloned().chain(stop).collect();
@@ -152,15 +155,12 @@ fn options(fields: &mut Fields, defaults: &GenerateOptions) -> Result<GenerateOp
     Ok(defaults.clone().sampling(sampling).stop(stop).logit_bias(bias))
 }
 
-/// A seed, a new one where none is given.
-fn seed(fields: &mut Fields) -> Result<u64> {
-    Ok(match fields.take("seed") {
-        None => RandomState::new().hash_one(0),
-        Some(seed) => match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
-            Some(seed) => seed,
-            None => return Err(fields.wrong("seed", format!("a whole number is expected, not {}", kind(&seed)))),
-        },
-    })
+fn seed(fields: &mut Fields) -> Result<Option<u64>> {
+    let Some(seed) = fields.take("seed") else { return Ok(None) };
+    match seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)) {
+        Some(seed) => Ok(Some(seed)),
+        None => Err(fields.wrong("seed", format!("a whole number is expected, not {}", kind(&seed)))),
+    }
 }
 
 fn stops(fields: &mut Fields) -> Result<Vec<String>> {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::{
     io,
     num::NonZero,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread::available_parallelism,
     time::{Duration, SystemTime},
 };
@@ -29,6 +29,8 @@ use tokio::{
 
 /// How long connections have to take what is left for them when the server has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How often it is looked whether the batch still runs: nobody says when it ends.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How a model is served.
 #[derive(Clone)]
@@ -38,8 +40,13 @@ pub struct Options {
     pub name: String,
     /// What requests must send as `Authorization: Bearer KEY`; none unless it is set.
     pub key: Option<String>,
-    /// What requests do not say of sampling and ends: the library's defaults, unless they are set.
+    /// What requests do not say of sampling and ends: the library's defaults, unless they are set. Of its `max_tokens`, its `max_length` and its seed
+    /// nothing is taken: [`Options::max_tokens`] and [`Options::seed`] are these.
     pub defaults: GenerateOptions,
+    /// The most tokens of an answer whose request does not say how many: 16 for completions, and what fits for chats, unless it is set.
+    pub max_tokens: Option<usize>,
+    /// Seeds the random numbers of requests without a seed of their own: each has a new one, unless it is set.
+    pub seed: Option<u64>,
     /// What encodes texts and conversations: the model's own, unless it is set.
     pub tokenizer: Option<Tokenizer>,
     /// The longest body, in bytes: 4 MiB, unless it is set.
@@ -57,6 +64,8 @@ impl Options {
             name: name.into(),
             key: None,
             defaults: GenerateOptions::default(),
+            max_tokens: None,
+            seed: None,
             tokenizer: None,
             body: 4 << 20,
             patience: Duration::from_secs(30),
@@ -74,6 +83,18 @@ impl Options {
     #[must_use]
     pub fn defaults(self, defaults: GenerateOptions) -> Self {
         Self { defaults, ..self }
+    }
+
+    /// Sets [`Options::max_tokens`].
+    #[must_use]
+    pub fn max_tokens(self, max_tokens: Option<usize>) -> Self {
+        Self { max_tokens, ..self }
+    }
+
+    /// Sets [`Options::seed`].
+    #[must_use]
+    pub fn seed(self, seed: Option<u64>) -> Self {
+        Self { seed, ..self }
     }
 
     /// Sets [`Options::tokenizer`].
@@ -120,32 +141,57 @@ pub struct Server {
     pub(crate) phase: Arc<watch::Sender<Phase>>,
     /// Of answers that go on.
     alive: Arc<watch::Sender<()>>,
+    /// Of requests for answers that are prepared, and of those that wait for it, with all that they brought.
+    arrivals: Arc<Semaphore>,
     /// Templates and tokenizers compute, on threads that may: as many at once as there are cores.
     preparing: Arc<Semaphore>,
     /// Requests for vectors are computed one after another, beside the batch: each takes memory of its own.
     embedding: Arc<Semaphore>,
     /// Of the one that is computed, and of those that wait for it.
     places: Arc<Semaphore>,
+    /// In what the device of the vectors was found to be lost: a batch without requests does not notice it.
+    lost: Arc<OnceLock<String>>,
 }
 
 impl Server {
     /// Serves what a batch has room for.
-    pub fn new(batch: Batch, options: Options) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for [`Options::defaults`] with which no request can be served: those that speculate, or go on with what was generated before, and
+    /// those of [`GenerateOptions::check`].
+    pub fn new(batch: Batch, options: Options) -> bitnet_wgpu::Result<Self> {
+        let GenerateOptions { speculate, resumed, .. } = &options.defaults;
+        for (option, is_set) in [("speculate", speculate.is_some()), ("resumed", *resumed > 0)] {
+            if is_set {
+                return Err(Error::Invalid {
+                    op: "serve",
+                    what: format!("the defaults have `{option}`, which requests cannot be served with"),
+                });
+            }
+        }
+        options.defaults.check(batch.model().config().vocab)?;
         let preparing = Arc::new(Semaphore::new(available_parallelism().map_or(1, NonZero::get)));
         let (phase, alive) = (Arc::new(watch::Sender::new(Phase::Runs)), Arc::new(watch::Sender::new(())));
-        let places = batch.options().queue.saturating_add(1).min(Semaphore::MAX_PERMITS);
-        let [embedding, places] = [1, places].map(|permits| Arc::new(Semaphore::new(permits)));
-        Self { batch, options: Arc::new(options), started: now(), phase, alive, preparing, embedding, places }
+        let places = [room(&batch), 1, batch.options().queue.saturating_add(1)];
+        let [arrivals, embedding, places] = places.map(|permits| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))));
+        let (options, lost) = (Arc::new(options), Arc::default());
+        Ok(Self { batch, options, started: now(), phase, alive, arrivals, preparing, embedding, places, lost })
+    }
+
+    /// Why nothing will be answered any more, if so.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.batch.ended().or_else(|| self.lost.get().map(|during| Error::DeviceLost { during: during.clone() }))
     }
 
     /// Answers who comes to a listener, until `end` is over: then nothing new begins, what has begun has [`Options::grace`] to end, and is cut.
     ///
     /// # Errors
-    /// What the listener reports.
+    /// What the listener reports, and an [`Error`] inside for what ends the batch: a device that is lost, or a panic. Load the model anew then, or begin
+    /// the process anew.
     pub async fn run(self, listener: TcpListener, end: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
         // Tokens are small and to be seen at once.
         let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
-        let (ended, closing) = (self.clone(), self.clone());
+        let (ended, closing, failing) = (self.clone(), self.clone(), self.clone());
         let serving = axum::serve(listener, http::router(self)).with_graceful_shutdown(async move {
             end.await;
             ended.phase.send_replace(Phase::Ends);
@@ -157,27 +203,37 @@ impl Server {
             let _ = closing.phase.subscribe().wait_for(|phase| *phase == Phase::Cut).await;
             sleep(LAST_WORDS).await;
         };
+        let failed = async move {
+            let error = loop {
+                if let Some(error) = failing.failure() {
+                    break error;
+                }
+                sleep(LOOK).await;
+            };
+            sleep(LAST_WORDS).await;
+            io::Error::other(error)
+        };
         select! {
             served = serving => served,
             () = cut => Ok(()),
+            error = failed => Err(error),
         }
     }
 
     /// Begins what a request asks for.
-    pub(crate) async fn begin(
-        &self,
-        read: impl FnOnce(&GenerateOptions) -> Result<Request> + Send + 'static,
-    ) -> Result<(Request, Choices)> {
+    pub(crate) async fn begin(&self, read: impl FnOnce(&Options) -> Result<Request> + Send + 'static) -> Result<(Request, Choices)> {
         let alive = self.alive.subscribe();
         if *self.phase.borrow() != Phase::Runs {
             return Err(ApiError::ending());
         }
+        let busy = |_| ApiError::busy(format!("{} requests are being prepared, and no more may wait for it", room(&self.batch)));
+        let place = self.arrivals.clone().try_acquire_owned().map_err(busy)?;
         let permit = self.preparing.clone().acquire_owned().await.map_err(|_| ApiError::ending())?;
         let server = self.clone();
         let work = tokio::task::spawn_blocking(move || {
             // It goes on though the client may have gone.
-            let _permit = permit;
-            let mut request = read(&server.options.defaults)?;
+            let _held = (place, permit);
+            let mut request = read(&server.options)?;
             let streams = server.start(&mut request)?;
             let choices = Choices::new(streams, request.reasoning, alive, &server.phase);
             Ok((request, choices))
@@ -213,6 +269,9 @@ impl Server {
                 return Err(ApiError::ending());
             }
             let found = self.batch.model().embed_ids(&ids, &EmbedOptions::default()).await;
+            if let Err(Error::DeviceLost { during }) = &found {
+                self.lost.get_or_init(|| during.clone());
+            }
             found.map_err(|error| match error {
                 // Of the model's files, which are no business of a client's.
                 Error::Unsupported { .. } => {
@@ -255,6 +314,12 @@ impl Server {
     fn start(&self, request: &mut Request) -> Result<Vec<Choice>> {
         self.check_model(request.model.as_deref())?;
         let (field, n) = (request.field, request.n);
+        let (prompts, most) = (request.prompts.len(), room(&self.batch));
+        if prompts * n > most {
+            // To try again would not help.
+            let field = if prompts > most { field } else { "n" };
+            return Err(ApiError::field(field, format!("{n} choices of {prompts} prompts; {most} in all may run and wait")));
+        }
         let wrong = |error: Error| ApiError::library(field, &error);
         let told = |thinking| self.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(thinking));
         let unheeded = |error| ApiError::library("chat_template_kwargs.enable_thinking", &error);
@@ -295,8 +360,13 @@ impl Server {
     }
 }
 
+/// How many choices may run and wait.
+fn room(batch: &Batch) -> usize {
+    batch.options().slots.saturating_add(batch.options().queue)
+}
+
 fn panicked() -> ApiError {
-    ApiError::with_status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "preparing the prompt panicked")
+    ApiError::server("preparing the prompt panicked")
 }
 
 /// Seconds since 1970.

@@ -209,6 +209,11 @@ impl Batch {
         let (running, waiting) = self.thread.desk.counts();
         BatchLoad { running, waiting }
     }
+
+    /// Why it ended, if it did: what a device reported, or a panic of its thread. Every prompt is refused from then on.
+    pub fn ended(&self) -> Option<Error> {
+        self.thread.desk.ended()
+    }
 }
 
 /// The continuation of a prompt in a [`Batch`]: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. Tokens that nobody takes are kept,

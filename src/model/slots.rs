@@ -87,9 +87,14 @@ impl Desk {
         waiting.is_below_limit(running) && !waiting.requests.is_empty()
     }
 
-    /// Why the thread ended.
+    /// Why the thread ended, if it did.
+    pub fn ended(&self) -> Option<Error> {
+        self.lock().ended.clone().map(|cause| cause.map_or_else(stopped, Error::BatchEnded))
+    }
+
+    /// Why the thread ended, for who found it gone.
     pub fn cause(&self) -> Error {
-        self.lock().ended.clone().flatten().map_or_else(stopped, Error::BatchEnded)
+        self.ended().unwrap_or_else(stopped)
     }
 
     /// Has a request wait for one of `slots` slots, among at most `queue` others.

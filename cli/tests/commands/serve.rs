@@ -12,7 +12,8 @@ use std::{
 #[test]
 #[cfg(unix)]
 fn serve_answers_what_run_writes() {
-    let options = ["--cpu", "--temperature", "0.9", "--seed", "3"];
+    // Requests that say nothing have what the server was told.
+    let options = ["--cpu", "--temperature", "0.9", "--seed", "3", "--max-tokens", "12"];
     let mut child = bitnet(&[&["serve", TALES, "--port", "0", "--json", "--grace", "1"][..], &options].concat());
     let mut child = child.env("BITNET_API_KEY", "sesame").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -21,7 +22,7 @@ fn serve_answers_what_run_writes() {
     assert_eq!((&ready["model"], &ready["slots"], &ready["context"]), (&"tales-22m".into(), &8.into(), &512.into()));
     let address = ready["address"].as_str().unwrap().strip_prefix("http://").unwrap();
     assert!(address.starts_with("127.0.0.1:"));
-    let body = r#"{"prompt": "Once upon a time", "max_tokens": 12, "seed": 3}"#;
+    let body = r#"{"prompt": "Once upon a time"}"#;
     let post = |key: &str| {
         let head = format!("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());
         let mut connection = TcpStream::connect(address).unwrap();
@@ -32,8 +33,8 @@ fn serve_answers_what_run_writes() {
         (head.split(' ').nth(1).unwrap().to_owned(), serde_json::from_str::<Value>(body).unwrap())
     };
     let (status, answer) = post("sesame");
-    let run = json(&[&["run", TALES, "Once upon a time", "--max-tokens", "12"][..], &options].concat());
-    assert_eq!((&*status, &answer["choices"][0]["text"]), ("200", &run["text"]));
+    let run = json(&[&["run", TALES, "Once upon a time"][..], &options].concat());
+    assert_eq!((&*status, &answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]), ("200", &run["text"], &12.into()));
     assert_eq!(post("open").0, "401");
     // The address is taken.
     let port = address.rsplit(':').next().unwrap();

@@ -194,3 +194,26 @@ fn several_choices_of_several_prompts() {
     assert_ne!(texts(), texts());
     assert_eq!(server.complete(&json!({ "prompt": "Once", "max_tokens": 0 }))["choices"][0]["text"], "");
 }
+
+#[test]
+fn a_server_says_what_requests_do_not() {
+    let defaults = GenerateOptions::default().sampling(Sampling::GREEDY.temperature(1.2)).ignore_eos(true);
+    let server = Served::new(&cpu(), 2, 2, |options| options.defaults(defaults.clone()).max_tokens(Some(20)).seed(Some(7)));
+    let alone = |tokens: usize, seed: u64| -> String {
+        let options = defaults.clone().max_tokens(tokens).sampling(defaults.sampling.seed(seed));
+        cpu().generate("Once", &options).unwrap().into_iter().map(|token| token.unwrap().text).collect()
+    };
+    let texts = |body: Value| -> Vec<String> {
+        let whole = server.complete(&with(body, &[("prompt", "Once".into())]));
+        whole["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(texts(json!({ "n": 2 })), [alone(20, 7), alone(20, 8)]);
+    assert_eq!(texts(json!({ "max_tokens": 30, "seed": 9 })), [alone(30, 9)], "a default is no limit");
+    let chat = |body: Value| {
+        let body = with(body, &[("messages", json!([{ "role": "user", "content": "Once" }]))]);
+        post(&server.address, "/v1/chat/completions", &body).json()
+    };
+    let (said, longer) = (chat(json!({})), chat(json!({ "max_completion_tokens": 25 })));
+    assert_eq!((&said["usage"]["completion_tokens"], &longer["usage"]["completion_tokens"]), (&json!(20), &json!(25)));
+    assert_eq!(said["choices"], chat(json!({}))["choices"], "the same seed");
+}

@@ -1,14 +1,17 @@
 //! Who waits, who goes, and the end.
 
 use crate::{
-    Served,
+    Served, TALES,
     client::{get, open, post},
-    long, models, with,
+    cpu, long, models, with,
 };
-use bitnet_wgpu::model::GenerateOptions;
-use serde_json::json;
+use bitnet_wgpu::{
+    Context, Error, ErrorKind,
+    model::{GenerateOptions, Model},
+};
+use serde_json::{Value, json};
 use std::{
-    thread::spawn,
+    thread::scope,
     time::{Duration, Instant},
 };
 
@@ -65,9 +68,8 @@ fn the_end_lets_answers_finish_and_cuts_those_that_do_not() {
             while let Some(event) = stream.event() {
                 last = event;
             }
-            server.thread.take().unwrap().join().unwrap();
+            server.result().unwrap();
             let took = start.elapsed();
-            server.thread = Some(spawn(|| ()));
             assert!(open(&server.address, "GET /health", &[], b"").is_err(), "{engine}: it still listens");
             (last, took)
         };
@@ -76,4 +78,69 @@ fn the_end_lets_answers_finish_and_cuts_those_that_do_not() {
         let (last, took) = finish(300, 500);
         assert!(last.contains("\"ending\"") && took < Duration::from_secs(20), "{engine}: {last} after {took:?}");
     }
+}
+
+/// Requests are refused for good then: whoever watches the server is to begin it anew.
+#[test]
+fn a_server_that_has_failed_says_so_and_ends() {
+    let fails = |mut server: Served, path: &str, body: &Value, why: ErrorKind| {
+        assert_eq!(get(&server.address, "/health").status, 200, "{path}");
+        let answer = post(&server.address, path, body);
+        assert_eq!((answer.status, &answer.json()["error"]["type"]), (500, &json!("server_error")), "{path}");
+        let health = get(&server.address, "/health");
+        assert_eq!((health.status, &health.json()["status"]), (503, &json!("failed")), "{path}");
+        let error = server.result().unwrap_err();
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+        assert_eq!(cause.map(Error::kind), Some(why), "{path}: {error}");
+    };
+    let panics = GenerateOptions::default().logits(|_, _| panic!("as the test wants it"));
+    let text = json!({ "prompt": "Once" });
+    fails(Served::new(&cpu(), 1, 1, |options| options.defaults(panics)), "/v1/completions", &text, ErrorKind::Internal);
+    for (path, body) in [("/v1/completions", text), ("/v1/embeddings", json!({ "input": "Once" }))] {
+        let model = Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap();
+        let server = Served::new(&model, 1, 1, |options| options);
+        model.context().unwrap().device().destroy();
+        fails(server, path, &body, ErrorKind::Lost);
+    }
+}
+
+/// What a hook does stands for a model that has gone wrong.
+#[test]
+fn numbers_that_are_not_finite_are_not_the_clients_fault() {
+    let broken = GenerateOptions::default().logits(|_, logits| logits.fill(f32::NAN));
+    let server = Served::new(&cpu(), 1, 1, |options| options.defaults(broken));
+    let is_ours = |error: &Value| {
+        let error = &error["error"];
+        let named = error["message"].as_str().unwrap().contains("sampling");
+        assert!(named && error["type"] == "server_error" && error["param"] == Value::Null, "{error}");
+    };
+    let whole = post(&server.address, "/v1/completions", &json!({ "prompt": "Once" }));
+    assert_eq!(whole.status, 500);
+    is_ours(&whole.json());
+    let mut stream = post(&server.address, "/v1/completions", &long());
+    is_ours(&serde_json::from_str(&stream.event().unwrap()).unwrap());
+    assert_eq!(get(&server.address, "/health").status, 200, "others are served");
+}
+
+/// As many as may run and wait afterwards.
+#[test]
+fn requests_that_wait_to_be_prepared_are_bounded() {
+    const SLOW: &str = "{% for i in range(1000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{{ messages[0].content }}";
+    let tokenizer = cpu().tokenizer().unwrap().with_chat_template(SLOW);
+    let server = Served::new(&cpu(), 1, 1, |options| options.tokenizer(Some(tokenizer)));
+    let body = json!({ "messages": [{ "role": "user", "content": "Once" }], "max_tokens": 2 });
+    let ask = || post(&server.address, "/v1/chat/completions", &body);
+    let answers: Vec<_> = scope(|scope| {
+        let asked: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let (served, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 200);
+    assert!(!served.is_empty() && !refused.is_empty(), "{} served, {} refused", served.len(), refused.len());
+    for answer in refused {
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+        let error = answer.json()["error"].clone();
+        let told = error["message"].as_str().unwrap().contains("2 requests are being prepared");
+        assert!(told && error["code"] == "rate_limit_exceeded", "{error}");
+    }
+    assert_eq!(ask().status, 200, "there is room again");
 }

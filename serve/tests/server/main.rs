@@ -15,6 +15,7 @@ use bitnet_wgpu::{
 use client::{get, post};
 use serde_json::{Value, json};
 use std::{
+    io,
     sync::LazyLock,
     thread::{JoinHandle, sleep, spawn},
     time::{Duration, Instant},
@@ -39,19 +40,17 @@ fn cpu() -> Model {
 struct Served {
     address: String,
     end: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Served {
     fn new(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
         let batch = model.batch(BatchOptions::new(slots, 500).queue(queue)).unwrap();
-        let server = Server::new(batch, options(Options::new("tales")));
+        let server = Server::new(batch, options(Options::new("tales"))).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let (address, (end, ended)) = (listener.local_addr().unwrap().to_string(), oneshot::channel());
-        let thread = spawn(move || {
-            runtime.block_on(server.run(listener, async { ended.await.unwrap_or(()) })).unwrap();
-        });
+        let thread = spawn(move || runtime.block_on(server.run(listener, async { ended.await.unwrap_or(()) })));
         Self { address, end: Some(end), thread: Some(thread) }
     }
 
@@ -62,6 +61,16 @@ impl Served {
 
     fn end(&mut self) {
         self.end.take().unwrap().send(()).unwrap();
+    }
+
+    /// What its life came to.
+    fn result(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        while !self.thread.as_ref().unwrap().is_finished() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not end");
+            sleep(Duration::from_millis(5));
+        }
+        self.thread.take().unwrap().join().unwrap()
     }
 
     fn load(&self) -> (Value, Value) {
@@ -89,8 +98,8 @@ impl Drop for Served {
         if let Some(end) = self.end.take() {
             let _ = end.send(());
         }
-        let joined = self.thread.take().unwrap().join();
-        assert!(joined.is_ok() || std::thread::panicking());
+        let joined = self.thread.take().is_none_or(|thread| matches!(thread.join(), Ok(Ok(()))));
+        assert!(joined || std::thread::panicking());
     }
 }
 

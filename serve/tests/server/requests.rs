@@ -5,7 +5,11 @@ use crate::{
     client::{answer, get, open, post, send},
     cpu, with,
 };
-use bitnet_wgpu::model::{LoadOptions, Model};
+use bitnet_serve::{Options, Server};
+use bitnet_wgpu::{
+    Error,
+    model::{BatchOptions, GenerateOptions, LoadOptions, Model, Sampling, Speculation},
+};
 use serde_json::{Value, json};
 use std::{io::Write, path::Path, time::Duration};
 
@@ -194,4 +198,34 @@ fn a_model_without_a_template_or_a_tokenizer_says_so() {
     refused(&server, "/v1/completions", &json!({ "prompt": [5], "stop": "x" }), "prompt", "tokenizer");
     assert_eq!(server.complete(&json!({ "prompt": [5], "max_tokens": 2 }))["choices"][0]["text"], "");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Who is told to try again would try for ever.
+#[test]
+fn more_choices_than_there_can_be_are_refused_for_good() {
+    let server = Served::new(&cpu(), 2, 1, |options| options);
+    let ask = |prompts: usize, n: usize| {
+        let answer = post(&server.address, "/v1/completions", &json!({ "prompt": vec!["Hi"; prompts], "n": n, "max_tokens": 1 }));
+        (answer.status, answer.json()["error"].clone())
+    };
+    assert_eq!([ask(1, 3).0, ask(3, 1).0], [200; 2]);
+    for (prompts, n, field) in [(1, 4, "n"), (2, 2, "n"), (4, 1, "prompt"), (4, 2, "prompt")] {
+        let (status, error) = ask(prompts, n);
+        assert!(status == 400 && error["param"] == field && error["message"].to_string().contains("3 in all"), "{status} {error}");
+    }
+    let chat = post(&server.address, "/v1/chat/completions", &json!({ "messages": [{ "role": "user", "content": "Hi" }], "n": 4 }));
+    assert_eq!((chat.status, &chat.json()["error"]["param"]), (400, &json!("n")));
+}
+
+#[test]
+fn defaults_that_serve_no_request_are_refused() {
+    let batch = cpu().batch(BatchOptions::new(1, 64)).unwrap();
+    for (defaults, wanted) in [
+        (GenerateOptions::default().speculate(Speculation::ngram()), "speculate"),
+        (GenerateOptions::default().resumed(1), "resumed"),
+        (GenerateOptions::default().sampling(Sampling::GREEDY.temperature(-1.0)), "temperature"),
+    ] {
+        let refused = Server::new(batch.clone(), Options::new("tales").defaults(defaults)).err();
+        assert!(matches!(&refused, Some(Error::Invalid { what, .. }) if what.contains(wanted)), "{wanted}: {refused:?}");
+    }
 }
