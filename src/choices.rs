@@ -88,8 +88,8 @@ table! {
     /// H200: "Tiles without matrix units". Apple: a pass of four tokens takes 7.2 cycles a weight, a tile, full or not, about 75 (docs/apple-gpu.md). On software adapters never, since they pay for
     /// barriers.
     RoundedTileTokens = "rounded_tile_tokens" in 0..=NEVER; 128, 40, NEVER;
-    /// [`Choice::Int8UnitLargeTiles`] of such a unit: its number, not measured for it.
-    RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 64, 64, 64;
+    /// [`Choice::Int8UnitLargeTiles`] of such a unit. H200: "Tiles without matrix units".
+    RoundedUnitLargeTiles = "rounded_unit_large_tiles" in 0..=NEVER; 128, 64, 64;
     /// Up to so many tiles of 64 × 64, each has a core of a large GPU to itself, and takes 256 columns at a time in place of 128. H200, which has 132
     /// cores: there.
     LonelyTiles = "lonely_tiles" in 0..=NEVER; 132, 132, 132;
@@ -107,7 +107,7 @@ table! {
     /// on their way together", "How kernels are chosen".
     AttentionWorkgroups = "attention_workgroups" in 0..=NEVER; 64, 256, 256;
     /// From so many tiles of 128 rows on, attention of prompts in halves has them in place of 64 rows. H200: "Attention of prompts on matrix units".
-    AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 150, 150, 150;
+    AttentionLargeTiles = "attention_large_tiles" in 0..=NEVER; 100, 150, 150;
     /// Where it is not 0, rows of whole quads that threads share are quantised with a load for each quad; up to so many features, by 128 threads that hold
     /// 2560 numbers, in place of 256 that hold 7168. H100 and H200: "Ops of training".
     ShortRows = "short_rows" in 0..=2560; 2560, 0, 0;

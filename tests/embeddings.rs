@@ -2,8 +2,8 @@
 
 use bitnet_wgpu::{
     Context, ContextOptions, Element, Error, ErrorKind,
-    formats::{Checkpoint, EmbeddingDefaults, Pooling},
-    model::{EmbedOptions, Embedding, Model, SessionOptions},
+    formats::{Checkpoint, EmbeddingDefaults, GgufVocabulary, Pooling},
+    model::{EmbedOptions, Embedding, LoadOptions, Model, SessionOptions, Tokenizer},
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -165,11 +165,12 @@ fn files_say_how_texts_become_vectors() {
         json!({ "prompts": { "a": "" }, "default_prompt_name": "a" }),
     ] {
         let files = [
-            ("modules.json", modules(&[])),
+            ("modules.json", modules(std::slice::from_ref(&pooling))),
+            ("1_Pooling/config.json", json!({ "pooling_mode": "cls" })),
             ("config_sentence_transformers.json", prompts),
-            ("sentence_bert_config.json", json!({ "max_seq_length": 512, "do_lower_case": false })),
+            ("sentence_bert_config.json", json!({ "max_seq_length": null, "do_lower_case": false })),
         ];
-        assert_eq!(said(&files), of(None, Some(false)));
+        assert_eq!(said(&files), of(Some(Pooling::Cls), Some(false)));
     }
     // The options come first, then the files.
     let files = [("modules.json", modules(&[pooling])), ("1_Pooling/config.json", json!({ "pooling_mode": "mean" }))];
@@ -179,6 +180,65 @@ fn files_say_how_texts_become_vectors() {
     let options = EmbedOptions::default();
     assert_eq!(vector(&model, options), vector(&plain, options.pooling(Pooling::Mean).normalize(false)));
     assert_eq!(vector(&model, options.pooling(Pooling::Last).normalize(true)), vector(&plain, options));
+}
+
+/// sentence-transformers would cut what is longer.
+#[test]
+fn files_say_how_long_a_text_may_be() {
+    let files = |length: usize| {
+        [
+            ("modules.json", json!([module("Transformer", ""), module("Pooling", "1_Pooling")])),
+            ("1_Pooling/config.json", json!({ "pooling_mode": "mean" })),
+            ("sentence_bert_config.json", json!({ "max_seq_length": length })),
+        ]
+    };
+    let (short, text) = (Model::load_cpu(&with_files(&files(3)).0).unwrap(), |tokens: usize| vec![vec![5u32; tokens]]);
+    assert_eq!(short.config().embedding.max_tokens, Some(3));
+    // Whatever pooling is asked for.
+    for options in [EmbedOptions::default(), EmbedOptions::default().pooling(Pooling::Last)] {
+        assert!(block_on(short.embed_ids(&text(3), &options)).is_ok());
+        let error = block_on(short.embed_ids(&text(4), &options)).unwrap_err();
+        assert!(matches!(error, Error::Context { needed: 4, capacity: 3 }), "{error}");
+    }
+    // The context is a limit still; and where no module says that texts become vectors, the file is another's.
+    let context = short.config().context;
+    let long = Model::load_cpu(&with_files(&files(context + 1)).0).unwrap();
+    let error = block_on(long.embed_ids(&text(context + 1), &EmbedOptions::default())).unwrap_err();
+    assert!(matches!(error, Error::Context { capacity, .. } if capacity == context), "{error}");
+    let plain = Checkpoint::open(&with_files(&files(3)[2..]).0).unwrap();
+    assert_eq!(plain.config().embedding, EmbeddingDefaults::default());
+}
+
+/// By the options: with the tokenizer's EOS, or without it. The shipped model's files ask for none.
+#[test]
+fn options_say_whether_texts_end_with_eos() {
+    let model = Model::load_cpu(real_model()).unwrap();
+    let text = ["The bear ate honey."];
+    let embed = |model: &Model, add_eos: Option<bool>| block_on(model.embed(&text, &EmbedOptions::default().add_eos(add_eos)));
+    let [plain, without, with] = [None, Some(false), Some(true)].map(|add_eos| embed(&model, add_eos).unwrap().remove(0));
+    let tokenizer = model.tokenizer().unwrap();
+    let ids = tokenizer.encode(text[0]).unwrap();
+    let ended = [&ids[..], tokenizer.eos()].concat();
+    assert_eq!((&plain, &without), (&self::embed(&model, &[ids], Pooling::Last)[0], &plain));
+    assert_eq!(with, self::embed(&model, &[ended], Pooling::Last)[0]);
+    // One that a text has already is not put behind it again.
+    let twice = block_on(model.embed(&[format!("{}<|end_of_text|>", text[0])], &EmbedOptions::default().add_eos(true))).unwrap();
+    assert_eq!(twice[0], with);
+    // Where files ask for it.
+    let folder = Directory::temporary();
+    let checkpoint = Checkpoint::open(real_model()).unwrap();
+    let vocabulary = GgufVocabulary { add_eos: Some(true), ..tokenizer.to_gguf().unwrap() };
+    let asks = Tokenizer::from_gguf(&vocabulary).unwrap();
+    let model_of = |tokenizer| Model::from_file(None, &checkpoint, Some(tokenizer), LoadOptions::default()).unwrap();
+    let asking = model_of(asks);
+    for (add_eos, wanted) in [(None, &with), (Some(true), &with), (Some(false), &plain)] {
+        assert_eq!(&embed(&asking, add_eos).unwrap()[0], wanted, "{add_eos:?}");
+    }
+    // Where they name none.
+    folder.write("tokenizer.json", fs::read(real_model().join("tokenizer.json")).unwrap());
+    let unnamed = model_of(Tokenizer::from_directory(&folder.0).unwrap());
+    assert!(matches!(embed(&unnamed, Some(true)), Err(Error::Tokenizer { message }) if message.contains("EOS is wanted")));
+    assert!(embed(&unnamed, Some(false)).is_ok());
 }
 
 #[test]
@@ -191,6 +251,8 @@ fn what_files_ask_for_and_is_not_done_is_refused() {
         (vec![pooling(json!({ "pooling_mode": ["cls", "mean"] }))], "`cls` and `mean`"),
         (vec![list(&[module("Transformer", ""), module("Dense", "2_Dense")])], "module `Dense`"),
         (vec![list(&[module("Pooling", "none")])], "no config.json"),
+        (vec![list(&[module("Transformer", "")])], "no pooling"),
+        (vec![list(&[module("Transformer", ""), module("Normalize", "1_Normalize")])], "no pooling"),
         (vec![list(&[module("Pooling", "1_Pooling"), module("Pooling", "2_Pooling")])], "several poolings"),
         (
             vec![
@@ -220,6 +282,10 @@ fn what_files_ask_for_and_is_not_done_is_refused() {
         (vec![pooling(json!({ "pooling_mode_cls_token": 1 }))], "pooling_mode_cls_token is 1"),
         (vec![pooling(json!({ "pooling_mode": 1 }))], "pooling_mode is 1"),
         (vec![pooling(json!({ "pooling_mode": [1] }))], "no list of strings"),
+        (
+            vec![list(&[module("Transformer", "")]), ("sentence_bert_config.json", json!({ "max_seq_length": 0 }))],
+            "sentence_bert_config.json: max_seq_length is 0",
+        ),
     ] {
         let error = Checkpoint::open(&with_files(&files).0).unwrap_err();
         assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains(words), "{error}");

@@ -14,7 +14,8 @@ use std::{
 };
 use support::{block_on, context, files::Directory, models::directory, real_model, repository};
 
-const MODELS: [&str; 9] = ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm"];
+const MODELS: [&str; 12] =
+    ["odd", "newer", "online", "llama", "sharded", "qwen3", "normed", "minicpm", "trilm", "gemma3", "gemma3_plain", "gemma3_floats"];
 
 fn open(path: impl AsRef<Path>) -> ModelFiles {
     ModelFiles::open(path, &LoadOptions::default()).unwrap()

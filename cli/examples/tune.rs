@@ -6,7 +6,7 @@
 //! a cache, and does not count.
 
 use anyhow::{Context as _, Result, ensure};
-use bitnet_cli::{model::ModelArgs, say};
+use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
 use bitnet_wgpu::{
     Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales, Tensor, TernaryMatrix, Tuning,
     bitnet::{self, Gate},
@@ -14,7 +14,7 @@ use bitnet_wgpu::{
     measure::Roof,
     transformer::{self, AttentionShape, KvCache, NewTokens},
 };
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use pollster::block_on;
 use std::{collections::BTreeSet, process::ExitCode, rc::Rc};
 
@@ -24,6 +24,9 @@ struct Arguments {
     /// A model, of which the shapes are taken: a directory, a GGUF file, or a name on the Hugging Face hub
     #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m"))]
     model: String,
+    /// One of the shapes that are built in, without a model
+    #[arg(long, value_enum, conflicts_with = "model")]
+    shape: Option<Shape>,
     /// Rounds of measurements, and of those that confirm them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -47,17 +50,20 @@ fn main() -> ExitCode {
 fn tune(mut arguments: Arguments) -> Result<()> {
     ensure!(!arguments.device.cpu, "on the CPU there is nothing to choose");
     arguments.device.gpu = true;
-    let files = arguments.device.open(&arguments.model)?;
-    let config = files.config();
+    let config = match arguments.shape {
+        Some(shape) => bench::config(None, shape)?,
+        None => arguments.device.open(&arguments.model)?.config().clone(),
+    };
+    let name = arguments.shape.and_then(|shape| Some(shape.to_possible_value()?.get_name().to_owned())).unwrap_or(arguments.model);
     let [opened] = <[_; 1]>::try_from(arguments.device.contexts()?).ok().context("one GPU is needed")?;
     let usual = opened.restricted(|c| c.tuning = Tuning::default());
     let roof = block_on(Roof::measure(&usual))?;
     let c = usual.capabilities();
     say(format!("{} · {} · {:?} · kernels in {:?}\n", c.adapter, c.driver, c.backend, usual.language()))?;
-    say(format!("roof: reads {:.1} GB/s ({:?} clock); shapes of {}\n", roof.bytes_per_second / 1e9, roof.clock, arguments.model))?;
+    say(format!("roof: reads {:.1} GB/s ({:?} clock); shapes of {}\n", roof.bytes_per_second / 1e9, roof.clock, name))?;
 
-    let works = works(&usual, config)?;
-    let rows: Vec<usize> = products(config).iter().map(|[rows, _]| *rows).collect();
+    let works = works(&usual, &config)?;
+    let rows: Vec<usize> = products(&config).iter().map(|[rows, _]| *rows).collect();
     let mut tuning = Tuning::default();
     for &choice in Choice::ALL {
         let mut trial = Trial::new(&usual, &tuning, choice, &rows, &works, &roof)?;
@@ -256,15 +262,13 @@ fn products(c: &ModelConfig) -> [[usize; 2]; 4] {
 
 fn works(context: &Context, c: &ModelConfig) -> Result<Vec<Work>> {
     let mut works = Vec::new();
-    if c.quantized_activations {
-        for (n, shape) in products(c).into_iter().enumerate() {
-            let gate = match c.activation {
-                Activation::Relu2 => Gate::Relu2,
-                Activation::GeluTanh => Gate::GeluTanh,
-                _ => Gate::Silu,
-            };
-            of_product(context, shape, (n == 2).then_some(gate), &mut works)?;
-        }
+    let gate = match c.activation {
+        Activation::Relu2 => Gate::Relu2,
+        Activation::GeluTanh => Gate::GeluTanh,
+        _ => Gate::Silu,
+    };
+    for (n, shape) in products(c).into_iter().enumerate() {
+        of_product(context, shape, (n == 2).then_some(gate), c.quantized_activations, &mut works)?;
     }
     of_attention(context, AttentionShape { heads: c.heads, kv_heads: c.kv_heads, head_dim: c.head_dim }, &mut works)?;
     of_head(context, c.vocab.min(MOST_HEAD_ROWS), c.hidden, &mut works)?;
@@ -281,9 +285,17 @@ fn copies(context: &Context, bytes: usize) -> usize {
     if context.capabilities().software { 2 } else { ((384 << 20) / bytes.max(1)).clamp(1, 2000) }
 }
 
-fn of_product(context: &Context, [rows, columns]: [usize; 2], gate: Option<Gate>, works: &mut Vec<Work>) -> Result<()> {
+/// Where activations are not quantised, matrices are scaled by groups of 128 columns, as such models have it.
+fn of_product(context: &Context, [rows, columns]: [usize; 2], gate: Option<Gate>, quantized: bool, works: &mut Vec<Work>) -> Result<()> {
     let values: Vec<i8> = (0..rows * columns).map(|i| (i * 7919 % 1009 % 3) as i8 - 1).collect();
-    let w = PackedTernary::from_values(rows, columns, &values, Scales::Tensor(0.02))?;
+    let group = 128;
+    let scales = match quantized {
+        true => Scales::Tensor(0.02),
+        false => {
+            Scales::Groups { size: group, scales: (0..rows * columns.div_ceil(group)).map(|i| 0.02 + (i % 7) as f32 * 0.001).collect() }
+        }
+    };
+    let w = PackedTernary::from_values(rows, columns, &values, scales)?;
     let copies = copies(context, 4 * w.words().len());
     let matrices: Rc<Vec<TernaryMatrix>> = Rc::new((0..copies).map(|_| w.upload(context)).collect::<bitnet_wgpu::Result<_>>()?);
     let most = if context.capabilities().software { 64 } else { 512 };
@@ -294,10 +306,16 @@ fn of_product(context: &Context, [rows, columns]: [usize; 2], gate: Option<Gate>
         let xq = Rc::new(bitnet::quantize_activations(&mut encoder, &x)?);
         encoder.submit()?.wait()?;
         let bytes = matrices[0].code_bytes() + tokens * (columns + 4 * rows);
-        let (what, w, out) = (format!("{tokens} × {rows} × {columns}"), matrices.clone(), y.clone());
+        let (what, w, out, plain) = (format!("{tokens} × {rows} × {columns}"), matrices.clone(), y.clone(), x.clone());
         let record = move |context: &Context, copies: usize| {
             let mut encoder = context.encoder("product");
-            w[..copies].iter().try_for_each(|w| bitnet::bitlinear_quantized_into(&mut encoder, &xq, w, &out))?;
+            if quantized {
+                w[..copies].iter().try_for_each(|w| bitnet::bitlinear_quantized_into(&mut encoder, &xq, w, &out))?;
+            } else {
+                // How they lie depends on what is chosen.
+                let rounded = bitnet::round_activations(&mut encoder, &plain, bitnet::rounded_block(Some(group)))?;
+                w[..copies].iter().try_for_each(|w| bitnet::bitlinear_rounded_into(&mut encoder, &rounded, w, &out))?;
+            }
             Ok(encoder.finish())
         };
         works.push(Work { what: what.clone(), bytes, copies, record: Box::new(record) });
@@ -309,8 +327,10 @@ fn of_product(context: &Context, [rows, columns]: [usize; 2], gate: Option<Gate>
             let mut encoder = context.encoder("norm and product");
             let norm = Some((&gain, 1e-5));
             w[..copies].iter().try_for_each(|w| match gate {
-                Some(gate) => bitnet::norm_bitlinear_gated_into(&mut encoder, &x, norm, w, gate, &gated),
-                None => bitnet::norm_bitlinear_into(&mut encoder, &x, norm, w, &y),
+                Some(gate) if quantized => bitnet::norm_bitlinear_gated_into(&mut encoder, &x, norm, w, gate, &gated),
+                Some(gate) => bitnet::norm_bitlinear_rounded_gated_into(&mut encoder, &x, norm, w, gate, &gated),
+                None if quantized => bitnet::norm_bitlinear_into(&mut encoder, &x, norm, w, &y),
+                None => bitnet::norm_bitlinear_rounded_into(&mut encoder, &x, norm, w, &y),
             })?;
             Ok(encoder.finish())
         };

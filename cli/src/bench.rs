@@ -15,7 +15,11 @@ use bitnet_wgpu::{
 };
 use clap::Args;
 use serde_json::json;
-use std::{fs, path::PathBuf, time::Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 /// Times prefill and decode of a model, or of random weights in a model's shape
 #[derive(Args)]
@@ -63,7 +67,7 @@ pub struct BenchArgs {
     /// Time prompts and decoding steps (of --sequences too) kernel by kernel, and what the host does for them
     #[arg(long)]
     pub profile: bool,
-    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens, as JSON for Perfetto (ui.perfetto.dev)
+    /// Write what host and GPU do for a prompt (the first of --prefill that fits) and eight tokens, or 64 with --speculate, as JSON for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub trace: Option<PathBuf>,
     #[command(flatten)]
@@ -82,8 +86,9 @@ impl Bench {
 /// Tokens that `--offload auto` leaves room for.
 const LONGEST: usize = 4096;
 
-/// Tokens that are traced.
+/// Tokens that are traced, and with drafts, which begin once a text repeats itself.
 const TRACED: usize = 8;
+const TRACED_WITH_DRAFTS: usize = 64;
 
 enum Source {
     Files(ModelFiles),
@@ -151,7 +156,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     }
     let source = match name {
         Some(name) => Source::Files(args.model.open(name)?),
-        None => Source::Random(Box::new(RandomModel(config(args)?))),
+        None => Source::Random(Box::new(RandomModel(config(args.config.as_deref(), args.shape)?))),
     };
     let contexts = args.model.contexts()?;
     let context = contexts.first();
@@ -265,12 +270,13 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
             if ids != plain {
                 bail!("speculation after {length}: other tokens than without");
             }
-            let (rate, SpeculationCounts { drafted, accepted, .. }) = (1.0 / seconds, counts);
+            let (rate, SpeculationCounts { passes, drafted, accepted, .. }) = (1.0 / seconds, counts);
             show(format!(
-                "decode after {length:5} with drafts: {rate:8.1} tokens per second ({:.1} without, the same tokens), {accepted} of {drafted} accepted",
+                "decode after {length:5} with drafts: {rate:8.1} tokens per second ({:.1} without, the same tokens), {accepted} of {drafted} accepted, {passes} passes",
                 1.0 / plainly
             ))?;
-            speculations.push(json!({ "context": length, "tokens_per_second": rate, "drafted": drafted, "accepted": accepted }));
+            speculations
+                .push(json!({ "context": length, "tokens_per_second": rate, "drafted": drafted, "accepted": accepted, "passes": passes }));
         }
         object["speculation"] = speculations.into();
     }
@@ -299,9 +305,13 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         object["arrival_us_per_token"] = (1e6 / rate).into();
     }
     if let (Some(path), Some(context)) = (&args.trace, context) {
-        let prompt = args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(TRACED) <= limit);
+        let tokens = if args.speculate { TRACED_WITH_DRAFTS } else { TRACED };
+        let prompt = args.prefill.iter().copied().find(|&prompt| prompt.saturating_add(tokens) <= limit);
+        let prompt = prompt.context("--trace needs a prompt of --prefill that fits")?;
+        let options = GenerateOptions::default().max_tokens(tokens + 1).ignore_eos(true).cache(cache);
+        let options = if args.speculate { options.speculate(Speculation::ngram()) } else { options };
         let tracing = context.trace()?;
-        time(&model, prompt.context("--trace needs a prompt of --prefill that fits")?, TRACED, cache)?;
+        speculated(&model, prompt, &options)?;
         let trace = pollster::block_on(tracing.finish())?;
         fs::write(path, trace.to_string()).with_context(|| path.display().to_string())?;
         show(format!("trace    {}", path.display()))?;
@@ -319,11 +329,11 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// The configuration whose shape is timed.
-fn config(args: &BenchArgs) -> Result<ModelConfig> {
-    let (name, text) = match &args.config {
+/// The configuration whose shape is timed: of a config.json, or built in.
+pub fn config(path: Option<&Path>, shape: Shape) -> Result<ModelConfig> {
+    let (name, text) = match path {
         Some(path) => (path.display().to_string(), model::read(path)?),
-        None => ("the built-in config".into(), args.shape.config().to_owned()),
+        None => ("the built-in config".into(), shape.config().to_owned()),
     };
     let json = serde_json::from_str(&text).with_context(|| name.clone())?;
     Ok(ModelConfig::from_json(&json).map_err(|problem| problem.at(name))?)

@@ -37,6 +37,9 @@ pub struct Embed {
     /// Leave vectors as long as they are, instead of dividing them by their length
     #[arg(long)]
     no_normalize: bool,
+    /// Have texts end with the tokenizer's EOS, or not [default: what the model's files say]
+    #[arg(long)]
+    add_eos: Option<bool>,
     #[command(flatten)]
     device: ModelArgs,
 }
@@ -60,7 +63,7 @@ impl Embed {
             PoolingName::Mean => Pooling::Mean,
             PoolingName::Last => Pooling::Last,
         });
-        let options = EmbedOptions::default().pooling(pooling).normalize(self.no_normalize.then_some(false));
+        let options = EmbedOptions::default().pooling(pooling).normalize(self.no_normalize.then_some(false)).add_eos(self.add_eos);
         if !read {
             return print(&model, 0, &self.texts, &options);
         }

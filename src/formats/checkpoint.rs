@@ -85,12 +85,8 @@ impl Checkpoint {
         let mlx = Settings::from_json(&json).map_err(|problem| problem.at(&path))?;
         add_generation(&directory, &mut config)?;
         config.embedding = EmbeddingDefaults::read(&directory)?;
-        // Of MLX's files whose weights are rotated: run as if they were not, they would write gibberish.
-        if directory.join("hadamard.json").exists() {
-            let problem = "says that weights meet rotated activations, which is supported in GGUF files only";
-            return Err(Problem::Unsupported(problem.into()).at(directory.join("hadamard.json")));
-        }
         let shards = Shards::open(&directory)?;
+        refuse_rotated(&directory, &shards)?;
         let mut checkpoint = Self { directory, shards, json, config, rule, masters, mlx, unsaid: false, said: Once::new() };
         // A model that was saved without a head has its config from one with a head; and MiniCPM's config need not say that it has none.
         let unsaid = checkpoint.config.architecture == "minicpm" && checkpoint.json.get("tie_word_embeddings").is_none();
@@ -382,6 +378,20 @@ impl ModelFile for Checkpoint {
         }
         // With other biases, or with the integer 3, it is none.
         Ok(self.with_groups(name, &tensor, |matrix| affine.ternary(matrix, rows, columns)).ok())
+    }
+}
+
+/// Refuses MLX's files whose weights are rotated: run as if they were not, they would write gibberish. A file says it, which may have been left behind, and
+/// so do the tensors with signs.
+fn refuse_rotated(directory: &Path, shards: &Shards) -> Result<()> {
+    let problem = "says that weights meet rotated activations, which is supported in GGUF files only";
+    let file = directory.join("hadamard.json");
+    if file.exists() {
+        return Err(Problem::Unsupported(problem.into()).at(file));
+    }
+    match shards.names().into_iter().find(|name| name.ends_with(".signs")) {
+        Some(name) => Err(Problem::Unsupported(format!("`{name}` {problem}")).at(directory)),
+        None => Ok(()),
     }
 }
 

@@ -412,11 +412,12 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
     if json.get("vision_config").is_some() {
         return unsupported("has a vision_config: models that see images are not supported");
     }
-    let quantization = json.get("quantization_config").and_then(Value::as_object);
-    match quantization.map(|quantization| Keys(quantization).text("quant_method")).transpose()?.flatten() {
+    let quantization = json.get("quantization_config").and_then(Value::as_object).map(Keys);
+    match quantization.map(|quantization| quantization.text("quant_method")).transpose()?.flatten() {
         None | Some("bitnet") => {}
         Some(other) => return unsupported(format!("quantization_config.quant_method `{other}` is not supported; `bitnet` is")),
     }
+    quantization.map_or(Ok(()), all_converted)?;
     // A model of embeddings may have been trained so.
     if json.get("is_causal").is_some() && !json.flag("is_causal")? || json.flag("use_bidirectional_attention")? {
         return unsupported("attention to tokens that follow is not supported: only causal attention is");
@@ -426,6 +427,21 @@ fn check_graph(json: Keys<'_>) -> Result<(), Problem> {
         return unsupported("use_sliding_window is not supported: only attention to the whole context is");
     }
     whole_heads(json)
+}
+
+/// Refuses a quantization_config that leaves layers in floats, which would be quantised as the others are. The head and the embedding always are in floats.
+fn all_converted(quantization: Keys<'_>) -> Result<(), Problem> {
+    const KEY: &str = "modules_to_not_convert";
+    let Some(list) = quantization.get(KEY) else { return Ok(()) };
+    let names = list.as_array().and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+    let names = names.ok_or_else(|| format!("quantization_config.{KEY} is {list}; a list of strings is needed"))?;
+    let is_end = |name: &str| matches!(name.rsplit('.').next(), Some("lm_head" | "embed_tokens"));
+    match names.into_iter().find(|name| !is_end(name)) {
+        Some(name) => unsupported(format!(
+            "quantization_config.{KEY} has `{name}`: layers in floats beside ternary ones are not supported, but for the head and the embedding"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Has every linear layer a norm of its own, by quantization_config?

@@ -31,7 +31,9 @@ pub struct EmbeddingDefaults {
     pub pooling: Option<Pooling>,
     /// Is the vector divided by its length (L2)? None where the files do not say.
     pub normalize: Option<bool>,
-    /// What the files ask for and is not supported: another pooling, a layer behind it, or that texts are changed before.
+    /// The most tokens that a text may have (`max_seq_length`); none where the files do not say.
+    pub max_tokens: Option<usize>,
+    /// What the files ask for and is not supported: another pooling or none, a layer behind it, or that texts are changed before.
     pub unsupported: Option<String>,
 }
 
@@ -83,11 +85,17 @@ impl EmbeddingDefaults {
             return Ok(defaults);
         };
         defaults.normalize = Some(false);
-        if modules.iter().filter(|(kind, _)| kind == "Pooling").count() > 1 {
-            defaults.unsupported = Some("modules.json has several poolings".to_owned());
-            return Ok(defaults);
+        let transformer = beside(directory, TRANSFORMER)?;
+        defaults.max_tokens = max_tokens(&transformer).map_err(|message| Problem::from(message).at(directory.join(TRANSFORMER)))?;
+        match modules.iter().filter(|(kind, _)| kind == "Pooling").count() {
+            0 => defaults.unsupported = Some("modules.json has no pooling, which asks for the states of all tokens".to_owned()),
+            1 => {}
+            _ => {
+                defaults.unsupported = Some("modules.json has several poolings".to_owned());
+                return Ok(defaults);
+            }
         }
-        defaults.unsupported = changed_texts(directory)?;
+        defaults.unsupported = changed_texts(directory, &transformer)?.or(defaults.unsupported);
         for (kind, folder) in modules {
             match kind.as_str() {
                 "Transformer" => {}
@@ -131,18 +139,30 @@ impl EmbeddingDefaults {
     }
 }
 
+/// What sentence-transformers writes of a model whose texts go through a pooling.
+const TRANSFORMER: &str = "sentence_bert_config.json";
+
+/// A JSON file of a directory; null where it is not there.
+fn beside(directory: &Path, name: &str) -> Result<Value> {
+    let path = directory.join(name);
+    if path.exists() { read_json(&path) } else { Ok(Value::Null) }
+}
+
+/// The longest text, where longer ones would be cut.
+fn max_tokens(transformer: &Value) -> Result<Option<usize>, String> {
+    const KEY: &str = "max_seq_length";
+    let keys = transformer.as_object().map(Keys).filter(|keys| keys.get(KEY).is_some());
+    keys.map(|keys| keys.size(KEY, None)).transpose()
+}
+
 /// What the files would have done to every text, and is not: a prompt before it, or no capital letters in it.
-fn changed_texts(directory: &Path) -> Result<Option<String>> {
-    let read = |name: &str| Some(directory.join(name)).filter(|path| path.exists()).map(|path| read_json(&path)).transpose();
-    let prompt = read("config_sentence_transformers.json")?.and_then(|json| {
-        let name = json["default_prompt_name"].as_str()?.to_owned();
-        (json["prompts"][&name] != "").then_some(name)
-    });
+fn changed_texts(directory: &Path, transformer: &Value) -> Result<Option<String>> {
+    let json = beside(directory, "config_sentence_transformers.json")?;
+    let prompt = json["default_prompt_name"].as_str().filter(|name| json["prompts"][name] != "");
     if let Some(name) = prompt {
         return Ok(Some(format!("config_sentence_transformers.json has the prompt `{name}` before every text")));
     }
-    let lower = read("sentence_bert_config.json")?.is_some_and(|json| json["do_lower_case"] == true);
-    Ok(lower.then(|| "sentence_bert_config.json has texts in lower case".to_owned()))
+    Ok((transformer["do_lower_case"] == true).then(|| format!("{TRANSFORMER} has texts in lower case")))
 }
 
 /// The names of the poolings that are asked for, and the pooling where it is one that is supported. Where a name is given, the older flags do not count;

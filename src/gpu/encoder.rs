@@ -27,6 +27,7 @@ pub struct Encoder {
     uploads: Vec<(usize, Upload)>,
     /// Memory that ops take for themselves, the largest of each slot so far.
     scratch: [Option<Tensor<u32>>; 2],
+    counters: Option<Tensor<u32>>,
     /// When what is in `steps` was begun.
     begun: Instant,
 }
@@ -34,7 +35,15 @@ pub struct Encoder {
 impl Context {
     /// A new recording; `label` names it in captures and profiles.
     pub fn encoder(&self, label: &'static str) -> Encoder {
-        Encoder { context: self.clone(), label, steps: Vec::new(), uploads: Vec::new(), scratch: [None, None], begun: Instant::now() }
+        Encoder {
+            context: self.clone(),
+            label,
+            steps: Vec::new(),
+            uploads: Vec::new(),
+            scratch: [None, None],
+            counters: None,
+            begun: Instant::now(),
+        }
     }
 }
 
@@ -148,6 +157,14 @@ impl Encoder {
         Ok(scratch.insert(Tensor::uninit(&self.context, shape)?).cast())
     }
 
+    /// Counters of an op's own, which it finds at 0 and leaves at 0: so a recording of many layers has them once, and clears them once.
+    pub(crate) fn counters(&mut self, count: usize) -> Result<Tensor<u32>> {
+        if let Some(Ok(counters)) = self.counters.as_ref().map(|counters| counters.beginning([count])) {
+            return Ok(counters);
+        }
+        Ok(self.counters.insert(Tensor::zeros(&self.context, [count])?).clone())
+    }
+
     /// Records copies from host memory, which come before the next dispatch.
     #[cfg(feature = "models")]
     pub(crate) fn upload(&mut self, upload: Upload) {
@@ -162,7 +179,7 @@ impl Encoder {
         let mut begun = std::mem::replace(self, self.context.encoder(self.label));
         let next = begun.uploads.partition_point(|&(at, _)| at < begun.steps.len());
         self.uploads = begun.uploads.drain(next..).map(|(_, upload)| (0, upload)).collect();
-        self.scratch = begun.scratch.clone();
+        (self.scratch, self.counters) = (begun.scratch.clone(), begun.counters.clone());
         begun.submit().map(drop)
     }
 

@@ -20,7 +20,8 @@ impl Context {
     /// [`Capabilities::tuning`](crate::Capabilities::tuning). Gives the file, which takes the place of one that was there. This context is not changed:
     /// [`Context::restricted`] does that.
     ///
-    /// A file that is damaged, of another device, or that sets what is no choice is ignored when a context is opened, with a warning in the log.
+    /// Another driver or version has another file: what was measured for it before stays in the folder, unused. A file that is damaged, that was renamed, or that
+    /// sets what is no choice is ignored when a context is opened, with a warning in the log.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the context was opened without a folder; [`Error::Io`].

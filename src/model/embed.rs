@@ -22,6 +22,9 @@ pub struct EmbedOptions {
     pub pooling: Option<Pooling>,
     /// Divide the vector by its length, so that a product of two is the cosine of their angle; where the files do not say either, it is done.
     pub normalize: Option<bool>,
+    /// Have texts end with the tokenizer's EOS (where they do not yet), or without the one that files ask for by `add_eos_token`. What the post-processor of a
+    /// `tokenizer.json` adds stays. Of [`Model::embed`] only, as token ids are taken as they are.
+    pub add_eos: Option<bool>,
 }
 
 impl EmbedOptions {
@@ -35,6 +38,12 @@ impl EmbedOptions {
     #[must_use]
     pub fn normalize(self, normalize: impl Into<Option<bool>>) -> Self {
         Self { normalize: normalize.into(), ..self }
+    }
+
+    /// Sets [`EmbedOptions::add_eos`].
+    #[must_use]
+    pub fn add_eos(self, add_eos: impl Into<Option<bool>>) -> Self {
+        Self { add_eos: add_eos.into(), ..self }
     }
 }
 
@@ -62,7 +71,8 @@ impl Embedding {
 
 impl Model {
     /// Texts as vectors `[hidden]`, in their order: the states of their tokens after the final norm, pooled, and divided by their length, as the model's
-    /// files say or the options. A text has the tokens of [`Tokenizer::encode_for_embedding`](super::Tokenizer::encode_for_embedding); instructions that a model wants before it are part of it.
+    /// files say or the options. A text has the tokens of [`Tokenizer::encode_for_embedding`](super::Tokenizer::encode_for_embedding), unless
+    /// [`EmbedOptions::add_eos`] says another end; instructions that a model wants before it are part of it.
     /// Texts are computed side by side; on one device a text has the same bits whatever else is there (but with
     /// [`LoadOptions::half_attention`](super::LoadOptions::half_attention)). Keys and values are in 32 bits.
     ///
@@ -80,14 +90,14 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an empty text, or states that are not finite; [`Error::Context`] for a text of more tokens than the model's context: none is
-    /// cut; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
-    /// none; what the device reports.
+    /// [`Error::Invalid`] for an empty text, or states that are not finite; [`Error::Context`] for a text of more tokens than the model's context, or than its files
+    /// allow ([`EmbeddingDefaults::max_tokens`](crate::formats::EmbeddingDefaults::max_tokens)): none is cut; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
+    /// none, or if it has no EOS where the options want one; what the device reports.
     pub async fn embed(&self, texts: &[impl AsRef<str> + Sync], options: &EmbedOptions) -> Result<Vec<Embedding>> {
         let tokenizer = self.tokenizer()?;
         let encode = |(n, text): (usize, &_)| match AsRef::<str>::as_ref(text) {
             "" => Err(invalid(format!("text {n} is empty"))),
-            text => tokenizer.encode_for_embedding(text),
+            text => tokenizer.encode_ended(text, options.add_eos),
         };
         let ids = texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         self.embed_ids(&ids, options).await
@@ -109,7 +119,8 @@ impl Model {
         if let Some(n) = texts.iter().position(Vec::is_empty) {
             return Err(invalid(format!("text {n} has no tokens")));
         }
-        texts.iter().try_for_each(|ids| self.check_prompt(ids, self.config().context))?;
+        let longest = defaults.max_tokens.unwrap_or(usize::MAX).min(self.config().context);
+        texts.iter().try_for_each(|ids| self.check_prompt(ids, longest))?;
         let normalize = options.normalize.or(defaults.normalize).unwrap_or(true);
         let (sessions, texts, hidden) = (self.sessions(), texts.to_vec(), self.config().hidden);
         let work = async move {

@@ -385,6 +385,24 @@ fn sound_models_that_cannot_run_are_unsupported() {
     assert!(matches!(wrong.open().unwrap_err(), Error::Format { .. }));
 }
 
+/// A layer that stays in floats would be quantised as the others are. The head and the embedding always stay so.
+#[test]
+fn layers_that_are_not_converted_are_refused() {
+    let listed = |list: Value| read_config(json!({"quantization_config": {"quant_method": "bitnet", "modules_to_not_convert": list}}));
+    for ends in [json!(null), json!([]), json!(["lm_head"]), json!(["model.embed_tokens", "embed_tokens", "lm_head"])] {
+        assert!(listed(ends.clone()).is_ok(), "{ends}");
+    }
+    for name in ["model.layers.0.mlp.down_proj", "o_proj", "lm_head.dense", ""] {
+        match listed(json!(["lm_head", name])) {
+            Err(Problem::Unsupported(text)) => assert!(text.contains(&format!("modules_to_not_convert has `{name}`")), "{text}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    for wrong in [json!("lm_head"), json!(["lm_head", 3]), json!({})] {
+        assert!(matches!(listed(wrong), Err(Problem::Damaged(text)) if text.contains("a list of strings is needed")));
+    }
+}
+
 #[test]
 fn settings_of_mlx_are_checked() {
     for (keys, words) in [

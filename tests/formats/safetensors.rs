@@ -7,8 +7,8 @@ use bitnet_wgpu::{
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::{fs, path::PathBuf};
-use support::files::Directory;
+use std::{fs, path::PathBuf, sync::LazyLock};
+use support::{files::Directory, models};
 
 #[test]
 fn scales_mean_what_the_linear_class_says() {
@@ -99,6 +99,15 @@ fn bad_files_are_named() {
     assert!(matches!(Checkpoint::open("does/not/exist").unwrap_err(), Error::Io { .. }));
 }
 
+/// Of every graph, and of what is beside it: rotary scaling, MLX's integers, layers that see a window.
+static CONFIGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let names = ["qwen3", "minicpm", "trilm", "normed", "newer", "gemma3", "gemma3_plain", "gemma3_floats"];
+    let read = |name| fs::read_to_string(models::directory(name).join("config.json")).unwrap();
+    let mlx =
+        config(json!({"model_type": "qwen3", "quantization": {"bits": 2, "group_size": 32, "lm_head": {"bits": 4, "group_size": 32}}}));
+    [OFFLINE.clone(), mlx].into_iter().chain(names.map(read)).collect()
+});
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: support::cases(500), failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -170,13 +179,26 @@ proptest! {
         }
     }
 
-    /// Configurations and indices with bytes changed, cut out or put in.
+    /// Configurations of all graphs, indices, and what sentence-transformers writes, with bytes changed, cut out or put in.
     #[test]
-    fn damaged_json_does_not_panic(edits in proptest::collection::vec((any::<prop::sample::Index>(), "[0-9a-z{}\\[\\]\",:.-]", 0..3u8), 1..4), which in 0..3usize) {
+    fn damaged_json_does_not_panic(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), "[0-9a-z{}\\[\\]\",:.-]", 0..3u8), 1..4),
+        model in 0..CONFIGS.len(),
+        which in 0..9usize,
+    ) {
         let directory = Directory::temporary();
-        let index = json!({"weight_map": {"x.weight": "a.safetensors"}}).to_string();
-        let mut files = [("config.json", OFFLINE.clone()), ("model.safetensors.index.json", index), ("generation_config.json", r#"{"eos_token_id":[2,9]}"#.into())];
-        let text = &mut files[which].1;
+        let module = |kind: &str, path: &str| json!({"idx": 0, "name": "0", "path": path, "type": format!("sentence_transformers.models.{kind}")});
+        let mut files = [
+            ("config.json", CONFIGS[model].clone()),
+            ("model.safetensors.index.json", json!({"weight_map": {"x.weight": "a.safetensors"}}).to_string()),
+            ("generation_config.json", r#"{"eos_token_id":[2,9]}"#.into()),
+            ("modules.json", json!([module("Transformer", ""), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")]).to_string()),
+            ("1_Pooling/config.json", r#"{"pooling_mode":"mean","pooling_mode_cls_token":true}"#.into()),
+            ("config_sentence_transformers.json", r#"{"prompts":{"query":"Find: "},"default_prompt_name":null}"#.into()),
+            ("sentence_bert_config.json", r#"{"max_seq_length":512,"do_lower_case":false}"#.into()),
+        ];
+        // Configurations have most to damage.
+        let text = &mut files[which.saturating_sub(2)].1;
         for (at, character, kind) in edits {
             let at = at.index(text.len().max(1)).min(text.len().saturating_sub(1));
             match kind {
@@ -185,6 +207,7 @@ proptest! {
                 _ => text.replace_range(at..at + 1, ""),
             }
         }
+        fs::create_dir(directory.0.join("1_Pooling")).unwrap();
         for (name, text) in &files {
             directory.write(name, text);
         }
@@ -346,6 +369,18 @@ fn a_file_that_becomes_shorter_is_an_error() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// What MLX writes beside weights that are rotated; hadamard.json, which says it too, may be missing.
+#[test]
+fn signs_of_a_rotation_are_refused() {
+    let tensors = |name| file(&[("l.weight", "BF16", &[1, 1], &bf16(&[1.0])), (name, "F32", &[1], &1f32.to_le_bytes())]);
+    let error = Directory::model(&OFFLINE, &tensors("l.signs")).open().unwrap_err();
+    assert!(
+        matches!(&error, Error::Unsupported { message, .. } if message.contains("`l.signs` says that weights meet rotated")),
+        "{error}"
+    );
+    assert!(Directory::model(&OFFLINE, &tensors("l.signs.weight")).open().is_ok());
 }
 
 #[test]

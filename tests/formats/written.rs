@@ -7,7 +7,7 @@ use bitnet_wgpu::{
 };
 use proptest::prelude::*;
 use serde_json::json;
-use std::{fs, sync::LazyLock};
+use std::{fs, path::Path, sync::LazyLock};
 use support::{files::Directory, models::directory};
 
 /// A model with masters of every linear layer, and a tied embedding.
@@ -100,14 +100,16 @@ fn models_that_cannot_be_packed_leave_nothing_behind() {
     assert_eq!(fs::read_dir(&output.0).unwrap().count(), 0);
 }
 
-/// config.json and model.safetensors of small models as they were packed.
-static PACKED: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
+/// config.json and model.safetensors of small models as they were packed, and of others in floats: ternary by groups, by rows, and in layers that see a window.
+static MODELS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
+    let read = |folder: &Path| ["config.json", "model.safetensors"].map(|file| fs::read(folder.join(file)).unwrap());
     let packed = |name| {
         let output = Directory::temporary();
         write_packed(&Checkpoint::open(directory(name)).unwrap(), &output.0, false, |_| {}).unwrap();
-        ["config.json", "model.safetensors"].map(|file| fs::read(output.0.join(file)).unwrap())
+        read(&output.0)
     };
-    ["online", "llama", "normed"].map(packed).to_vec()
+    let floats = ["minicpm", "trilm", "gemma3_floats"].map(|name| read(&directory(name)));
+    ["online", "llama", "normed"].map(packed).into_iter().chain(floats).collect()
 });
 
 proptest! {
@@ -115,13 +117,13 @@ proptest! {
 
     /// Bytes of either file changed, cut out or put in anywhere: whatever comes of it is a model or an error.
     #[test]
-    fn damaged_models_that_were_packed_do_not_panic(
+    fn damaged_models_do_not_panic(
         which in any::<prop::sample::Index>(),
         edits in proptest::collection::vec((0..4u8, any::<prop::sample::Index>(), any::<u8>(), 0..4u8), 1..5),
         cut in any::<prop::sample::Index>(),
         keep in 0..8u8,
     ) {
-        let [mut config, mut tensors] = PACKED[which.index(PACKED.len())].clone();
+        let [mut config, mut tensors] = MODELS[which.index(MODELS.len())].clone();
         let header = 8 + u64::from_le_bytes(*tensors.first_chunk().unwrap()) as usize;
         for (part, at, value, kind) in edits {
             let (bytes, end) = match part {

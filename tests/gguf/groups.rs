@@ -168,6 +168,21 @@ fn blocks_that_do_not_fit_are_refused() {
     }
 }
 
+/// Of these types code 3 is damage in an embedding too.
+#[test]
+fn ternary_types_are_tables() {
+    for (id, data) in [(34, tq1(&trits(1, 512), &[0.5, 1.5])), (35, tq2(&trits(1, 512), &[0.5, 1.5]))] {
+        let file = |data: &[u8]| open_bytes(&Maker::of("llama").tensor("output.weight", &[2, 256], id, data).bytes()).unwrap();
+        let matrix = file(&data).ternary_table("lm_head", 2, 256).unwrap().unwrap();
+        assert_eq!(matrix, file(&data).linear("lm_head", 2, 256).unwrap());
+        refused(file(&data).ternary_table("lm_head", 2, 128), "[2, 128] is needed");
+    }
+    let mut damaged = tq2(&trits(1, 256), &[0.5]);
+    damaged[3] |= 0x30;
+    let file = open_bytes(&Maker::of("llama").tensor("output.weight", &[1, 256], 35, &damaged).bytes()).unwrap();
+    assert!(matches!(file.ternary_table("lm_head", 1, 256), Err(Error::Format { message, .. }) if message.contains("code 3")));
+}
+
 /// TriLM has any Llama's architecture, and activations in floats.
 #[test]
 fn trilms_are_known() {

@@ -169,6 +169,16 @@ fn damaged_keys_are_typed_errors() {
     // Other models have codes where these have floats.
     let other = Maker::of("llama").number("prism.hadamard.version", 1);
     assert!(matches!(open_bytes(&other.bytes()), Err(Error::Unsupported { .. })));
+    // Other graphs with activations in floats, of which no such file is known.
+    let minicpm = ["embedding_scale", "residual_scale", "logit_scale"]
+        .iter()
+        .fold(Maker::of("minicpm"), |maker, key| maker.float(&format!("minicpm.{key}"), 1.0));
+    for (name, maker) in [("minicpm", minicpm), ("gemma3", Maker::of("gemma3"))] {
+        assert!(open_bytes(&maker.bytes()).is_ok(), "{name}");
+        let error = open_bytes(&maker.number("prism.hadamard.version", 1).bytes()).unwrap_err();
+        let words = format!("rotated weights of the architecture `{name}` are not supported");
+        assert!(matches!(&error, Error::Unsupported { message, .. } if message.contains(&words)), "{error}");
+    }
     // As MLX has it.
     let copy = Directory::temporary();
     for name in ["config.json", "model.safetensors"] {

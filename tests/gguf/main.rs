@@ -288,7 +288,9 @@ fn factors_of_minicpm_are_read() {
     assert_eq!((c.embedding_scale, c.residual_scale, c.logit_scale, c.quantized_activations), (12.0, 0.25, 0.25, false));
     for key in ["embedding_scale", "residual_scale", "logit_scale"] {
         let key = format!("minicpm.{key}");
-        assert!(open_bytes(&file().without(&key).bytes()).unwrap_err().to_string().contains(&format!("has no {key}")));
+        let error = open_bytes(&file().without(&key).bytes()).unwrap_err();
+        assert!(matches!(&error, Error::Unsupported { message, .. } if message.contains(&format!("has no {key}, as older"))), "{error}");
+        assert!(matches!(open_bytes(&file().text(&key, "1").bytes()), Err(Error::Format { .. })));
     }
     assert!(open_bytes(&file().float("minicpm.logit_scale", 0.0).bytes()).unwrap_err().to_string().contains("scaled by inf"));
 }

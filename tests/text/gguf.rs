@@ -90,8 +90,80 @@ fn gguf_says_whether_texts_begin_with_bos() {
     assert_eq!(begins(Some("llama-bpe"), None), [2046, 64]);
     assert_eq!(begins(Some("llama-bpe"), Some(false)), [64]);
     assert_eq!(begins(None, None), [2046, 64]);
+    assert_eq!(begins(Some("default"), None), [2046, 64]);
     assert_eq!(begins(Some("gpt-2"), None), [64]);
+    assert_eq!(begins(Some("olmo"), None), [64]);
     assert_eq!(begins(Some("qwen2"), Some(true)), [2046, 64]);
+}
+
+/// By another rule, texts would be other tokens.
+#[test]
+fn gguf_rules_that_are_not_known_are_refused() {
+    for name in ["deepseek-coder", "llama", "Default", ""] {
+        let error = message(Tokenizer::from_gguf(&GgufVocabulary { pre: Some(name.into()), ..byte_level() }));
+        assert!(error.contains(&format!("tokenizer.ggml.pre is `{name}`")) && error.contains("`qwen35`, `gpt-2`"), "{error}");
+    }
+    // SentencePiece splits by no rule.
+    assert!(Tokenizer::from_gguf(&GgufVocabulary { pre: Some("nothing".into()), ..sentence_piece() }).is_ok());
+}
+
+/// The pieces of a text by a rule: whatever is within one piece is merged to one token, as every part of the text is a token, and every cut of one a merge.
+fn pieces(pre: &str, text: &str) -> Vec<String> {
+    // As byte-level BPE writes bytes: those that are no printable characters of Latin-1, after these.
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let odd: Vec<u8> = (0..=255).filter(|&byte| !printable(byte)).collect();
+    let written = |byte: u8| match odd.iter().position(|&other| other == byte) {
+        Some(at) => char::from_u32(256 + at as u32).unwrap(),
+        None => char::from(byte),
+    };
+    let characters: Vec<char> = text.bytes().map(written).collect();
+    let part = |range: std::ops::Range<usize>| characters[range].iter().collect::<String>();
+    let parts = (0..characters.len()).flat_map(|start| (start + 1..=characters.len()).map(move |end| (start, end)));
+    let tokens: BTreeSet<String> = parts.clone().map(|(start, end)| part(start..end)).collect();
+    let merges: BTreeSet<String> =
+        parts.flat_map(|(start, end)| (start + 1..end).map(move |cut| format!("{} {}", part(start..cut), part(cut..end)))).collect();
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some(pre.into()),
+        tokens: tokens.into_iter().collect(),
+        merges: merges.into_iter().collect(),
+        ..Default::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).unwrap();
+    // Each by itself, as a text, since it may be a part of a character's bytes in no rule here.
+    tokenizer.encode_plain(text).unwrap().iter().map(|&id| tokenizer.decode(&[id]).unwrap()).collect()
+}
+
+/// Derived by hand from the published regular expressions. In both, the first alternative that matches at a place is taken: contractions, letters with one
+/// character of another kind before them, a digit, other characters with a space before and ends of lines behind, spaces up to an end of lines, spaces but
+/// for the last before a word, spaces.
+#[test]
+fn gguf_rules_split_as_published() {
+    for (text, both) in [
+        ("It's WE'LL I'mx 'tis", &["It", "'s", " WE", "'LL", " I", "'m", "x", " '", "tis"][..]),
+        ("in 42 abc20٣x", &["in", " ", "4", "2", " abc", "2", "0", "٣", "x"]),
+        ("a(b) (c).\n\nD!\r\n", &["a", "(b", ")", " (", "c", ").\n\n", "D", "!\r\n"]),
+        ("a   b \n  c  ", &["a", "  ", " b", " \n", " ", " c", "  "]),
+        ("東京ー20年、雪 。", &["東京ー", "2", "0", "年", "、雪", " 。"]),
+    ] {
+        for pre in ["qwen2", "qwen35"] {
+            assert_eq!(pieces(pre, text), both, "{pre}: {text:?}");
+        }
+    }
+}
+
+/// Marks are letters to the second rule, and to the first something else, of which one may stand before letters.
+#[test]
+fn gguf_rules_differ_in_marks() {
+    for (text, qwen2, qwen35) in [
+        ("x\u{301}y z", &["x", "\u{301}y", " z"][..], &["x\u{301}y", " z"][..]),
+        ("हिन्दी", &["ह", "िन", "्द", "ी"], &["हिन्दी"]),
+        ("x?!\u{301}", &["x", "?!\u{301}"], &["x", "?!", "\u{301}"]),
+        ("!\u{301}a", &["!\u{301}", "a"], &["!\u{301}a"]),
+    ] {
+        assert_eq!(pieces("qwen2", text), qwen2, "{text:?}");
+        assert_eq!(pieces("qwen35", text), qwen35, "{text:?}");
+    }
 }
 
 /// A text that becomes a vector ends with EOS where the file says so, and one that is continued does not.
@@ -118,6 +190,17 @@ fn directories_say_whether_embedded_texts_end_with_eos() {
     let both = Directory::new().with("tokenizer.json", &json).with("tokenizer_config.json", &config(true));
     assert_eq!(both.open().unwrap().to_gguf().unwrap().add_eos, Some(true));
     assert_eq!(ids(both), [2046, 64, 2047]);
+}
+
+/// A token that the post-processor puts behind a text is its end, whichever it is.
+#[test]
+fn a_text_that_is_embedded_has_one_end() {
+    let config = json!({ "bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "add_eos_token": true });
+    let special = json!({"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}});
+    let mut json = tales("tokenizer.json");
+    json["post_processor"]["processors"][1]["single"] = json!([{"Sequence": {"id": "A", "type_id": 0}}, special]);
+    let directory = Directory::new().with("tokenizer.json", &json).with("tokenizer_config.json", &config);
+    assert_eq!(directory.open().unwrap().encode_for_embedding("a").unwrap(), [64, 2046]);
 }
 
 #[test]

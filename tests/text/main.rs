@@ -11,7 +11,7 @@ use bitnet_wgpu::{Error, Result, formats::GgufVocabulary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::{fs, sync::LazyLock};
+use std::{collections::BTreeSet, fs, sync::LazyLock};
 use support::{Golden, cases};
 
 const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");

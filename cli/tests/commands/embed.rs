@@ -17,6 +17,8 @@ fn embed_prints_a_vector_a_line() {
     assert_eq!(lines(&answers(&["embed", TALES, "--cpu"], &format!("{bear}\n{rain}\n"))), given);
     let long = lines(&succeeds(&["embed", TALES, rain, "--cpu", "--no-normalize", "--pooling", "mean"]));
     assert!(vector(&long[0]).iter().map(|x| x * x).sum::<f64>() > 1.5 && long[0]["tokens"] == given[1]["tokens"]);
+    let ended = lines(&succeeds(&["embed", TALES, rain, "--cpu", "--add-eos", "true"]));
+    assert_eq!(ended[0]["tokens"].as_u64(), given[1]["tokens"].as_u64().map(|tokens| tokens + 1));
     fails(&["embed", TALES, bear, "", "--cpu"], "text 1 is empty");
     fails(&["embed", TALES, &"word ".repeat(600), "--cpu"], "there is room for 512");
     fails(&["embed", TALES, bear, "--pooling", "max"], "max");

@@ -160,7 +160,11 @@ impl<'a> Keys<'a> {
     /// What MiniCPM's embedding, residual stream and logits are multiplied by, as llama.cpp's converter writes it; the last is a divisor there. Older files
     /// have no such keys, and readers differ in what they then take.
     fn minicpm_scales(self) -> Result<[f32; 3], Problem> {
-        Ok([self.float("embedding_scale", None)?, self.float("residual_scale", None)?, 1.0 / self.float("logit_scale", None)?])
+        let scale = |key| match self.get(key) {
+            (key, None) => unsupported(format!("has no {key}, as older files have none, and readers differ in what they then take")),
+            _ => Ok(self.float(key, None)?),
+        };
+        Ok([scale("embedding_scale")?, scale("residual_scale")?, 1.0 / scale("logit_scale")?])
     }
 
     /// Refuses what would change Gemma's graph, as llama.cpp reads it.

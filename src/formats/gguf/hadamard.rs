@@ -25,6 +25,12 @@ pub(super) fn read(file: &GgufFile, config: &ModelConfig, linears: &[String]) ->
     if let Some(key) = file.keys().filter_map(|key| key.strip_prefix(PREFIX)).find(|key| !known(key)) {
         return unsupported(format!("{PREFIX}{key} is not known, and would change what weights mean"));
     }
+    if config.architecture != "qwen3" {
+        let name = &config.architecture;
+        return unsupported(format!(
+            "has the key {first}: rotated weights of the architecture `{name}` are not supported; those of `qwen3` are"
+        ));
+    }
     if config.quantized_activations {
         return unsupported(format!("has the key {first}: rotated activations that are quantised are not supported"));
     }

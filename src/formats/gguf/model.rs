@@ -222,9 +222,12 @@ impl ModelFile for Gguf {
     fn ternary_table(&self, name: &str, rows: usize, columns: usize) -> Result<Option<PackedTernary>> {
         let tensor = self.tensor(name)?;
         check_shape(&tensor, rows, columns)?;
-        let is_ternary = matches!(tensor.kind, GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0);
-        // With code 3, it is none.
-        Ok(is_ternary.then(|| tensor.ternary(self.layout).ok()).flatten())
+        match tensor.kind {
+            // With code 3, it is none.
+            GgufType::Q2_0 | GgufType::Pq2_0 | GgufType::Ptq1_0 | GgufType::Q1_0 => Ok(tensor.ternary(self.layout).ok()),
+            GgufType::Tq1_0 | GgufType::Tq2_0 => tensor.ternary(self.layout).map(Some),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -48,14 +48,15 @@ pub(super) static SPLITS: [(&[&str], Split); 4] = [
     (&["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "smaug-bpe"], LLAMA_3),
     (&["qwen2", "deepseek-r1-qwen"], QWEN_2),
     (&["qwen35"], QWEN_35),
-    (&["gpt-2", "gpt2"], GPT_2),
+    (&["gpt-2", "gpt2", "olmo"], GPT_2),
 ];
 
 impl Tokenizer {
     /// The tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, or if the vocabulary contradicts itself.
+    /// [`Error::Tokenizer`] for a kind of tokenizer other than `gpt2` or `llama`, for a rule that splits texts and is not known, or if the vocabulary
+    /// contradicts itself.
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
         let (json, add_bos) = vocabulary.to_json().map_err(error)?;
         let inner = parse(json).map_err(error)?;
@@ -132,7 +133,7 @@ impl GgufVocabulary {
     }
 
     fn byte_level(&self, ids: &HashMap<&str, u32>) -> Result<(Parts, bool), String> {
-        let split = self.split();
+        let split = self.split()?;
         let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
         let pieces = json!({ "type": "Split", "pattern": { "Regex": split.regex }, "behavior": "Isolated", "invert": false });
         let merges = self.merges.iter().map(|merge| read_merge(merge, ids)).collect::<Result<Vec<_>, _>>()?;
@@ -144,11 +145,16 @@ impl GgufVocabulary {
         Ok((parts, split.add_bos))
     }
 
-    fn split(&self) -> &'static Split {
-        let known = |name: &str| SPLITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, split)| split);
-        self.pre.as_deref().and_then(known).unwrap_or_else(|| {
-            log::warn!("the tokenizer's splitting rule {} is not known; llama-bpe's is used", self.pre.as_deref().unwrap_or("(not named)"));
-            &LLAMA_3
+    fn split(&self) -> Result<&'static Split, String> {
+        // Files of older converters, bitnet.cpp's among them, name none.
+        let Some(name) = self.pre.as_deref().filter(|name| *name != "default") else {
+            log::warn!("the file names no rule by which the tokenizer splits texts; that of llama-bpe is used");
+            return Ok(&LLAMA_3);
+        };
+        let known = SPLITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, split)| split);
+        known.ok_or_else(|| {
+            let names = SPLITS.iter().flat_map(|(names, _)| *names).copied().collect::<Vec<_>>().join("`, `");
+            format!("tokenizer.ggml.pre is `{name}`, a rule for splitting texts that is not supported (`{names}` are)")
         })
     }
 

@@ -51,7 +51,7 @@ pub(super) struct Parts {
     pub eos_token: Option<u32>,
     /// BOS, if texts must begin with it and the post-processor does not add it.
     pub prepended: Option<u32>,
-    /// EOS, if texts that are embedded must end with it and the post-processor does not add it.
+    /// EOS, if texts that are embedded must end with it and the post-processor adds nothing behind a text.
     pub appended: Option<u32>,
 }
 
@@ -105,9 +105,11 @@ impl Tokenizer {
         let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
         let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended: None };
         // A text, since what is put before one is what is put behind one where BOS and EOS are the same.
-        let around = parts.encode("a", true).or_else(|_| parts.encode("", true))?;
+        let both = |text| Ok((parts.encode(text, true)?, parts.encode(text, false)?));
+        let (around, plain) = both("a").or_else(|_: Error| both(""))?;
         parts.prepended = bos.filter(|bos| add_bos && around.first() != Some(bos));
-        parts.appended = eos_token.filter(|eos| add_eos && around.last() != Some(eos));
+        // Where the post-processor puts a token of its own there, two would end a text.
+        parts.appended = eos_token.filter(|eos| add_eos && around.ends_with(&plain) && around.last() != Some(eos));
         Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), thinking: None }))
     }
 
@@ -122,13 +124,28 @@ impl Tokenizer {
     }
 
     /// The tokens of a text that is not to be continued but to become a vector: those of [`Tokenizer::encode`], and EOS after them where a GGUF file or a
-    /// tokenizer_config.json has `add_eos_token`, and the post-processor of a `tokenizer.json` does not add it.
+    /// tokenizer_config.json has `add_eos_token`, and the post-processor of a `tokenizer.json` adds no token there.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn encode_for_embedding(&self, text: &str) -> Result<Vec<u32>> {
+        self.encode_ended(text, None)
+    }
+
+    /// The same with EOS behind it, or without what `add_eos_token` puts there, whatever files say.
+    pub(in crate::model) fn encode_ended(&self, text: &str, add_eos: Option<bool>) -> Result<Vec<u32>> {
         let mut ids = self.encode(text)?;
-        ids.extend(self.0.appended);
+        match add_eos {
+            None => ids.extend(self.0.appended),
+            Some(false) => {}
+            Some(true) => {
+                let eos = self.0.eos_token.or(self.0.eos.first().copied());
+                let eos = eos.ok_or_else(|| Error::Tokenizer { message: "EOS is wanted, but the tokenizer's files name none".into() })?;
+                if ids.last() != Some(&eos) {
+                    ids.push(eos);
+                }
+            }
+        }
         Ok(ids)
     }
 

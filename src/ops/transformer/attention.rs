@@ -296,7 +296,7 @@ fn record(
     let angles = angles.unwrap_or(qkv);
     if context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl {
         let kernel = if rows <= 4 { &JOINED_4 } else { &JOINED_8 };
-        let x_count = Tensor::<u32>::zeros(context, [rows.div_ceil(4) * shape.kv_heads * sequences])?;
+        let x_count = encoder.counters(rows.div_ceil(4) * shape.kv_heads * sequences)?;
         let x = encoder.scratch::<u32>(0, [left, 4 * shape.quads() + 2])?;
         return encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_count], extent);
     }
