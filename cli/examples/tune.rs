@@ -51,7 +51,10 @@ fn tune(mut arguments: Arguments) -> Result<()> {
     ensure!(!arguments.device.cpu, "on the CPU there is nothing to choose");
     arguments.device.gpu = true;
     let config = match arguments.shape {
-        Some(shape) => bench::config(None, shape)?,
+        Some(shape) => {
+            arguments.device.file.none()?;
+            bench::config(None, shape)?
+        }
         None => arguments.device.open(&arguments.model)?.config().clone(),
     };
     let name = arguments.shape.and_then(|shape| Some(shape.to_possible_value()?.get_name().to_owned())).unwrap_or(arguments.model);

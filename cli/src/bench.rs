@@ -156,7 +156,10 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     }
     let source = match name {
         Some(name) => Source::Files(args.model.open(name)?),
-        None => Source::Random(Box::new(RandomModel(config(args.config.as_deref(), args.shape)?))),
+        None => {
+            args.model.file.none()?;
+            Source::Random(Box::new(RandomModel(config(args.config.as_deref(), args.shape)?)))
+        }
     };
     let contexts = args.model.contexts()?;
     let context = contexts.first();

@@ -124,6 +124,23 @@ pub struct ModelArgs {
 }
 
 impl FileArgs {
+    /// For random weights: what says how files are read is for nothing.
+    ///
+    /// # Errors
+    /// The first of these options that is given.
+    pub fn none(&self) -> Result<()> {
+        let given = [
+            ("quantize", self.quantize),
+            ("activations", self.activations.is_some()),
+            ("i2s", !matches!(self.i2s, I2s::X86)),
+            ("ignore-unused", self.ignore_unused),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => bail!("--{option} is for a model's files, and there are none"),
+            None => Ok(()),
+        }
+    }
+
     pub fn options<'a>(&self) -> LoadOptions<'a> {
         let i2s_layout = match self.i2s {
             I2s::X86 => I2sLayout::X86,

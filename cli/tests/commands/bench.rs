@@ -74,7 +74,8 @@ fn bench_and_adapters_give_figures() {
         let is = |event: &&Value| event["cat"] == "submission" && event["name"] == name && event["ph"] == "b";
         traced["traceEvents"].as_array().unwrap().iter().filter(is).count()
     };
-    assert!(submissions("prefill") > 0 && submissions("decode") == 8, "{traced}");
+    // Of 64 tokens, since there are drafts.
+    assert!(submissions("prefill") > 0 && (8..=64).contains(&submissions("decode")), "{} steps", submissions("decode"));
     fails(&["bench", "--trace", "file"], "--profile");
     fails(&["run", TALES, "Once", "--cpu", "--cache", "folder"], "cannot be used with");
     fails(&["bench", "--tokens", "0"], "--tokens 0");
@@ -82,6 +83,9 @@ fn bench_and_adapters_give_figures() {
     fails(&["bench", "--sequences", "0"], "--sequences 0");
     fails(&["bench", "--config", HELDOUT], "heldout_own.txt");
     fails(&["bench", "--shape", "bonsai"], "ternary-bonsai-1.7b");
+    for option in [&["--activations", "int8"][..], &["--quantize"], &["--i2s", "arm"], &["--ignore-unused"]] {
+        fails(&[&["bench", "--config", &config][..], option].concat(), "is for a model's files");
+    }
     fails(&["bench", "--config", &config, "--shape", "ternary-bonsai-8b"], "cannot be used with");
     let adapters = json(&["adapters"]);
     let adapters = adapters.as_array().unwrap();
