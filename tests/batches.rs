@@ -6,7 +6,7 @@ use bitnet_wgpu::{
 };
 use std::{
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     thread::sleep,
@@ -105,6 +105,42 @@ fn tokens_are_those_of_a_sequence_alone_whoever_comes_and_goes() {
                 assert_eq!(stream.prompt_tokens(), kinds[n].0.len());
                 assert_eq!(all(stream), wanted[n], "{engine}, {piece}: request {n}");
             }
+        }
+    }
+}
+
+/// Not only tokens: logits are the same bits, of prompts that are computed in pieces and together, and of steps of more sequences than any kernel is chosen
+/// by.
+#[test]
+fn logits_are_the_same_bits_in_any_company() {
+    type Seen = Arc<Mutex<Vec<Vec<u32>>>>;
+    let watched = || {
+        let seen = Seen::default();
+        let log = seen.clone();
+        let note = move |_: &[u32], logits: &mut [f32]| log.lock().unwrap().push(logits.iter().map(|logit| logit.to_bits()).collect());
+        (seen, greedy(4).logits(note))
+    };
+    for (engine, model) in models() {
+        let prompts: Vec<_> = (0..40).map(|n| ids(&model, n, 1 + n * 7 % 23)).collect();
+        let wanted: Vec<_> = prompts
+            .iter()
+            .map(|prompt| {
+                let (seen, options) = watched();
+                alone(&model, prompt, &options);
+                seen.lock().unwrap().clone()
+            })
+            .collect();
+        let batch = model.batch(BatchOptions::new(40, 64).queue(40).piece(9)).unwrap();
+        let runs: Vec<_> = prompts
+            .iter()
+            .map(|prompt| {
+                let (seen, options) = watched();
+                (seen, batch.generate_ids(prompt, &options).unwrap())
+            })
+            .collect();
+        for (n, ((seen, stream), wanted)) in runs.into_iter().zip(wanted).enumerate() {
+            all(stream);
+            assert!(wanted.len() == 4 && *seen.lock().unwrap() == wanted, "{engine}: request {n}");
         }
     }
 }
