@@ -80,9 +80,12 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// Bytes a second; none where passes that are taken off are all of the time.
-    fn rate(&self) -> Option<f64> {
-        (self.us > 0.0).then(|| self.bytes as f64 / (self.us * 1e-6))
+    /// Bytes a second, and their share of the roof. None where passes that are taken off are all of the time; and none above the roof, where more is bound
+    /// than was read, or a cache had it.
+    fn rate(&self, roof: Option<f64>) -> Option<(f64, Option<f64>)> {
+        let rate = (self.us > 0.0).then(|| self.bytes as f64 / (self.us * 1e-6))?;
+        let share = roof.map(|roof| rate / roof);
+        share.is_none_or(|share| share <= 1.0).then_some((rate, share))
     }
 }
 
@@ -149,8 +152,8 @@ impl Profile {
 
     fn kernels(&self) -> Value {
         let kernel = |kernel: &Kernel| {
-            let rate = kernel.rate();
-            let share = rate.zip(self.roof).map(|(rate, roof)| rate / roof);
+            let (rate, share) = kernel.rate(self.roof).unzip();
+            let share = share.flatten();
             json!({ "name": kernel.name, "count": kernel.count, "us": kernel.us, "bytes": kernel.bytes, "bytes_per_second": rate, "share_of_roof": share })
         };
         self.kernels.iter().map(kernel).collect()
@@ -173,8 +176,9 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, by the {:?} clock; what a pass costs is taken off; bytes are those bound", self.what, self.clock)?;
         for kernel @ Kernel { name, count, us, bytes } in &self.kernels {
-            let rate = kernel.rate().map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
-            let share = kernel.rate().zip(self.roof).map_or_else(|| "-".into(), |(rate, roof)| format!("{:.0}", 100.0 * rate / roof));
+            let (rate, share) = kernel.rate(self.roof).unzip();
+            let rate = rate.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
+            let share = share.flatten().map_or_else(|| "-".into(), |share| format!("{:.0}", 100.0 * share));
             let (each, megabytes) = (us / *count as f64, *bytes as f64 / 1e6);
             writeln!(
                 f,

@@ -23,6 +23,8 @@ pub struct Encoder {
     context: Context,
     label: &'static str,
     steps: Vec<Step>,
+    /// How many of these are submitted already.
+    submitted: usize,
     /// By the numbers of the steps before which they are.
     uploads: Vec<(usize, Upload)>,
     /// Memory that ops take for themselves, the largest of each slot so far.
@@ -39,6 +41,7 @@ impl Context {
             context: self.clone(),
             label,
             steps: Vec::new(),
+            submitted: 0,
             uploads: Vec::new(),
             scratch: [None, None],
             counters: None,
@@ -173,14 +176,22 @@ impl Encoder {
         }
     }
 
-    /// Submits what is recorded so far, to be run once: the device has work while the rest is recorded. Copies before the next dispatch stay before it.
+    /// Submits what is recorded and not yet submitted: the device has work while the rest is recorded. Copies before the next dispatch stay before it.
     #[cfg(feature = "models")]
     pub(crate) fn flush(&mut self) -> Result<()> {
-        let mut begun = std::mem::replace(self, self.context.encoder(self.label));
-        let next = begun.uploads.partition_point(|&(at, _)| at < begun.steps.len());
-        self.uploads = begun.uploads.drain(next..).map(|(_, upload)| (0, upload)).collect();
-        (self.scratch, self.counters) = (begun.scratch.clone(), begun.counters.clone());
-        begun.submit().map(drop)
+        let (context, label) = (self.context.clone(), self.label);
+        let (steps, uploads) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.uploads));
+        let so_far = Recording { context, label, steps, uploads };
+        let begun = std::mem::replace(&mut self.submitted, so_far.steps.len());
+        let submitted = so_far.submit_range(begun..self.submitted);
+        (self.steps, self.uploads) = (so_far.steps, so_far.uploads);
+        submitted.map(drop)
+    }
+
+    /// How many dispatches are submitted already.
+    #[cfg(feature = "models")]
+    pub(crate) fn submitted(&self) -> usize {
+        self.submitted
     }
 
     /// Ends the recording, to be run any number of times.

@@ -117,14 +117,40 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
     }
 }
 
+/// Dispatches of the first of several submissions; each has twice as many as the one before.
+#[cfg(feature = "models")]
+const FIRST_PART: usize = 16;
+
 impl Recording {
     /// Runs it once: one command encoder, one compute pass (more where layers are offloaded), one submission. Dispatches see the results of earlier ones.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], and what else the device reports.
     pub fn submit(&self) -> Result<Submission> {
-        let index = self.context.submit_with(self.label, |encoder| self.encode_submitted(encoder))?;
+        self.submit_rest(0)
+    }
+
+    /// [`Recording::submit`] of the steps from one on.
+    pub(crate) fn submit_rest(&self, begin: usize) -> Result<Submission> {
+        self.submit_range(begin..self.steps.len())
+    }
+
+    /// Runs some of its steps once.
+    pub(crate) fn submit_range(&self, range: Range<usize>) -> Result<Submission> {
+        let index = self.context.submit_with(self.label, |encoder| self.encode_submitted(encoder, range.clone()))?;
         Ok(Submission { context: self.context.clone(), index })
+    }
+
+    /// Submits the beginning of many steps, in parts, for who waits for the end: the device computes while the host encodes the rest. Gives where that begins.
+    /// Where copies are among them, it is the beginning: between two submissions another recording's copies may come.
+    #[cfg(feature = "models")]
+    pub(crate) fn submit_beginning(&self) -> Result<usize> {
+        let (mut begin, mut part) = (0, FIRST_PART);
+        while self.uploads.is_empty() && self.steps.len() - begin > 2 * part {
+            self.submit_range(begin..begin + part)?;
+            (begin, part) = (begin + part, 2 * part);
+        }
+        Ok(begin)
     }
 
     /// Runs it once and copies `tensor` back, in one submission. What is written to tensors before (the next token's position, say) is seen
@@ -133,10 +159,19 @@ impl Recording {
     /// # Errors
     /// [`Error::OtherDevice`] for a tensor of another device; what the device reports.
     pub fn submit_read<T: ElementType>(&self, tensor: &Tensor<T>) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
+        self.submit_rest_read(0, tensor)
+    }
+
+    /// [`Recording::submit_read`] of the steps from one on.
+    pub(crate) fn submit_rest_read<T: ElementType>(
+        &self,
+        begin: usize,
+        tensor: &Tensor<T>,
+    ) -> Result<impl Future<Output = Result<Vec<T>>> + Send + use<T>> {
         if !tensor.context().same_device(&self.context) {
             return Err(Error::OtherDevice { kernel: self.label, binding: "the tensor to read" });
         }
-        Ok(tensor.read_after(self.label, &|encoder| self.encode_submitted(encoder)))
+        Ok(tensor.read_after(self.label, &|encoder| self.encode_submitted(encoder, begin..self.steps.len())))
     }
 
     /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
@@ -191,17 +226,17 @@ impl Recording {
     }
 
     /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that are timed.
-    fn encode_submitted(&self, encoder: &mut wgpu::CommandEncoder) {
-        let Some(log) = self.context.trace_log() else { return self.encode_pass(encoder) };
+    fn encode_submitted(&self, encoder: &mut wgpu::CommandEncoder, range: Range<usize>) {
+        let Some(log) = self.context.trace_log() else { return self.encode_range(encoder, self.label, range) };
         let (device, timestamps) = (self.context.device(), self.context.capabilities().timestamps);
         let dispatched = |step: &Step| Dispatched {
             kernel: step.kernel.name,
             workgroups: step.workgroups,
             bytes: step.bound.iter().map(|(_, bytes)| bytes).sum(),
         };
-        let timer = log.pass(device, timestamps, self.label, self.steps.iter().map(dispatched).collect());
-        for (n, step) in self.steps.iter().enumerate() {
-            self.encode_uploads(encoder, n);
+        let timer = log.pass(device, timestamps, self.label, self.steps[range.clone()].iter().map(dispatched).collect());
+        for (n, step) in self.steps[range.clone()].iter().enumerate() {
+            self.encode_uploads(encoder, range.start + n);
             let descriptor = wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: timer.writes(n) };
             step.encode(&mut encoder.begin_compute_pass(&descriptor), None);
         }

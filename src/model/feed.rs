@@ -1,7 +1,7 @@
 //! Items that a thread computes, and whoever takes them.
 
 use super::worker::{self, Work, Workers};
-use crate::error::Result;
+use crate::{error::Result, limits::speculation::MOST_DRAFTED};
 use futures_core::Stream;
 use futures_intrusive::channel::shared::{OneshotReceiver, channel, oneshot_channel};
 use std::{
@@ -11,8 +11,8 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Items that wait for being taken; with so many, the thread waits.
-const AHEAD: usize = 4;
+/// Items that wait for being taken; with so many, the thread waits. As many as a verified draft gives at once, so that the next one is under way then.
+const AHEAD: usize = MOST_DRAFTED + 1;
 
 /// What computes items, one after another.
 pub(super) trait Source: Send + 'static {

@@ -174,6 +174,8 @@ impl GpuChanges {
 /// A recorded step of some sequences.
 pub(super) struct Step {
     pub recording: Recording,
+    /// How many of its dispatches were submitted while it was recorded.
+    pub begun: usize,
     pub given: Given,
 }
 
@@ -189,11 +191,12 @@ pub(super) enum Given {
 /// What records something of rows of the residual stream, from the first of them on, so many.
 type Made = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Tensor<f32>>;
 
-/// How often a step is run.
+/// When a step is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
-    Once,
-    Again,
+    /// At once: the device begins with it while the rest is recorded.
+    Now,
+    Later,
 }
 
 /// What of a step is wanted.
@@ -387,7 +390,7 @@ impl GpuModel {
             self.streamed.after(encoder, layer);
             // Little at first, so that the device begins soon; then more, since a submission takes time too. But between two submissions another session's may
             // come, which leaves other layers in the slots.
-            if run == Run::Once && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
+            if run == Run::Now && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
                 encoder.flush()?;
             }
         }
@@ -426,7 +429,7 @@ impl GpuModel {
         }
     }
 
-    /// Records what appends `input`. Where it is run once, the device has begun with it, and the recording is the rest.
+    /// Records what appends `input`.
     pub(super) fn step(&self, memory: &Memory, input: &Input, wanted: Wanted<'_>, run: Run) -> Result<Step> {
         span!("record", tokens = input.tokens.len(), longest = input.longest);
         let mut encoder = self.context.encoder(if input.run == 1 { "decode" } else { "prefill" });
@@ -441,7 +444,7 @@ impl GpuModel {
                 Given::Next(choose(&mut encoder, &logits, input, choice, needs)?)
             }
         };
-        Ok(Step { recording: encoder.finish(), given })
+        Ok(Step { begun: encoder.submitted(), recording: encoder.finish(), given })
     }
 
     /// Records what is made of the last `rows` tokens of each sequence.

@@ -135,7 +135,7 @@ impl GpuModel {
             session.choose_by(penalised(SampleOptions::default().top_k(2).top_p(0.5), sequences))?;
         }
         let batch = self.batch;
-        let record = |session: &GpuSession, kind: Kind| session.record_kind(kind, session.needs(kind), capacity, Run::Again).map(drop);
+        let record = |session: &GpuSession, kind: Kind| session.record_kind(kind, session.needs(kind), capacity, Run::Later).map(drop);
         let run = capacity.min(batch);
         let prompts = sequences.min(batch / run);
         record(&session, self.kind(prompts, run, Rows::Next(1)))?;
@@ -174,7 +174,7 @@ impl GpuModel {
         let contexts: Vec<usize> = iter::successors(Some(FIRST_SPAN), |span| Some(2 * span)).take_while(|&span| span < capacity).collect();
         let record = |session: &GpuSession, kind: Kind| {
             let mut spans = contexts.iter().filter(|&&span| span > kind.run).chain([&kind.run, &capacity]);
-            spans.try_for_each(|&longest| session.record_kind(kind, session.needs(kind), longest, Run::Again).map(drop))
+            spans.try_for_each(|&longest| session.record_kind(kind, session.needs(kind), longest, Run::Later).map(drop))
         };
         let batch = self.batch;
         for run in lengths(capacity.min(batch), self.context.capabilities()) {
@@ -262,16 +262,17 @@ impl GpuSession {
         self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
     }
 
-    /// The recorded step of a kind that has tokens see up to `longest` positions.
-    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<Arc<Step>> {
+    /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how many of its dispatches are submitted already.
+    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<(usize, Arc<Step>)> {
         let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
         let needs = self.needs(kind);
         if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
-            return Ok(Arc::new(self.record_kind(kind, needs, longest, Run::Once)?));
+            let step = self.record_kind(kind, needs, longest, Run::Now)?;
+            return Ok((step.begun, Arc::new(step)));
         }
         let spans = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
-        let kept = match self.steps.iter().position(spans).map(|at| self.steps.remove(at)) {
-            Some(kept) if kept.needs.or(needs) == kept.needs => kept,
+        let (begun, kept) = match self.steps.iter().position(spans).map(|at| self.steps.remove(at)) {
+            Some(kept) if kept.needs.or(needs) == kept.needs => (0, kept),
             found => {
                 // Who needed what it has comes again.
                 let needs = found.map_or(needs, |kept| kept.needs.or(needs));
@@ -281,17 +282,18 @@ impl GpuSession {
                     self.steps.remove(0);
                 }
                 let span = longest.next_power_of_two().max(FIRST_SPAN);
-                KeptStep { kind, span, needs, step: Arc::new(self.record_kind(kind, needs, span, Run::Again)?) }
+                let step = self.record_kind(kind, needs, span, Run::Now)?;
+                (step.begun, KeptStep { kind, span, needs, step: Arc::new(step) })
             }
         };
         let step = kept.step.clone();
         self.steps.push(kept);
-        Ok(step)
+        Ok((begun, step))
     }
 
     /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that the step before this one gives to each; of a part after
-    /// others, what `stream` `[sequences · run, hidden]` they gave. Whoever gets it submits it.
-    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<Arc<Step>> {
+    /// others, what `stream` `[sequences · run, hidden]` they gave. Whoever gets it submits it, but for the dispatches that are submitted already.
+    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<(usize, Arc<Step>)> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
         let kind = self.model.kind(sequences.len(), run, given);
         let runs: Vec<[u32; 2]> = sequences.iter().map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
@@ -308,27 +310,31 @@ impl GpuSession {
         }
         // Unknown, should it fail.
         self.counted.clear();
-        let step = self.recorded(kind, longest)?;
+        let recorded = self.recorded(kind, longest)?;
         self.counted = runs;
         sequences.iter().for_each(|&sequence| self.lengths[sequence] += run);
-        Ok(step)
+        Ok(recorded)
     }
 
     /// Submits a step, as [`GpuSession::prepare`] has it ready.
     pub fn submit(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<Pending<Found>> {
         span!("step", sequences = sequences.len(), tokens = tokens.map_or(sequences.len(), <[u32]>::len));
-        let step = self.prepare(sequences, tokens, stream, given)?;
+        let (mut begun, step) = self.prepare(sequences, tokens, stream, given)?;
+        // Steps of one token are submitted ahead of those that are awaited; this one may be awaited, and the one before it is over.
+        if tokens.is_some() && begun == 0 {
+            begun = step.recording.submit_beginning()?;
+        }
         Ok(match &step.given {
             Given::Rows(rows) => {
-                let rows = step.recording.submit_read(rows)?;
+                let rows = step.recording.submit_rest_read(begun, rows)?;
                 Box::pin(async move { rows.await.map(Found::Rows) })
             }
             Given::Next(next) => {
-                let next = step.recording.submit_read(next)?;
+                let next = step.recording.submit_rest_read(begun, next)?;
                 Box::pin(async move { next.await.map(Found::Next) })
             }
             Given::Nothing => {
-                let submission = step.recording.submit()?;
+                let submission = step.recording.submit_rest(begun)?;
                 Box::pin(async move { submission.await.map(|()| Found::Rows(Vec::new())) })
             }
         })
@@ -421,7 +427,7 @@ impl EngineSession for GpuSession {
         let (tokens, runs) =
             (self.model.context.upload(ids, [ids.len()])?, self.model.context.upload(&[0, self.lengths[0] as u32], [1, 2])?);
         let input = Input { tokens, run: ids.len(), runs, advances: false, longest, stream: None };
-        let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Again)?;
+        let step = self.model.step(&self.memory, &input, Wanted::Logits(1), Run::Later)?;
         match step.given {
             Given::Rows(logits) => Ok((step.recording, logits)),
             _ => Err(unchosen()),
@@ -437,6 +443,6 @@ impl EngineSession for GpuSession {
         // One that can be run again for the same position.
         let input = self.input(Kind { sequences, run: 1, given: Rows::Next(1) }, past + 1)?;
         let choice = self.choice.as_ref().ok_or_else(unchosen)?;
-        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice, choice.needs, 1), Run::Again)?.recording)
+        Ok(self.model.step(&self.memory, &Input { advances: false, ..input }, Wanted::Next(choice, choice.needs, 1), Run::Later)?.recording)
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     error::{Error, Result},
     gpu::{
         capabilities::Capabilities,
+        context::Context,
         encoder::Encoder,
         out::Out,
         tensor::{Bind, Tensor},
@@ -61,7 +62,7 @@ const MANY_BINDINGS: &[Binding] =
 const WGSL: &[Part] =
     wgsl![REDUCE, CELLS, "shared/exp", "transformer/attention_rows", "transformer/attention_share", "transformer/attention_merge", HOLE];
 const LEFT: &[Part] = wgsl!["transformer/turned", "transformer/attention_left", "transformer/attention_few"];
-const JOINED: &[Part] = wgsl!["transformer/turned", "transformer/attention_joined", "transformer/attention_few"];
+const JOINED_WGSL: &[Part] = wgsl!["transformer/turned", "transformer/attention_joined", "transformer/attention_few"];
 const FEW_MSL: &[Part] = msl![
     "shared/prelude",
     "shared/exp",
@@ -91,8 +92,7 @@ static FEW_8: Kernel =
     few("attention_few_8", FEW_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_296), rows(Source::msl(FEW_MSL), 8, 10_240)]).fill(LEFT);
 
 /// The same in one dispatch, where memory is ordered as it needs.
-static JOINED_4: Kernel = few("attention_joined_4", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 4, 6192)]).fill(JOINED);
-static JOINED_8: Kernel = few("attention_joined_8", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), 8, 11_312)]).fill(JOINED);
+static JOINED: Kernel = few("attention_joined", JOINED_BINDINGS, &[rows(Source::wgsl(WGSL), JOINED_ROWS as u32, 6192)]).fill(JOINED_WGSL);
 
 /// Columns of a row that a workgroup of [`MANY`] makes.
 const COLUMNS: usize = 128;
@@ -151,7 +151,7 @@ static COMBINE: Kernel = Kernel::trusted(
 )
 .flat();
 
-pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED_4, &JOINED_8, &MANY, &COMBINE];
+pub(super) const KERNELS: &[&Kernel] = &[&FEW_4, &FEW_8, &JOINED, &MANY, &COMBINE];
 
 /// The attention of the queries in `qkv` `[m, (heads + 2·kv_heads)·D]`, after [`rope`](super::rope) has rotated them and filled `cache`, as
 /// `[m, heads·D]`. No token may see positions from `longest` on (what becomes of one whose window begins there is not defined), and where the cache has a window ([`KvCache::with_window`]), it sees the last so many, itself
@@ -185,7 +185,7 @@ pub fn attention_into<'y>(
     record(encoder, qkv, new, None, cache, longest, y.into())
 }
 
-/// [`rope`](super::rope) and [`attention_into`] in one dispatch less, where there is one new token a sequence and its heads share keys by eight or fewer: what
+/// [`rope`](super::rope) and [`attention_into`] in one dispatch less, where there is one new token a sequence and few heads share a key (eight, or four where one dispatch does it all): what
 /// is in `qkv` is not rotated then. The same bits.
 ///
 /// # Errors
@@ -204,7 +204,9 @@ pub fn rope_attention_into<'y>(
     let (tokens, AttentionShape { heads, kv_heads, head_dim }) = (qkv.shape().as_matrix().0, cache.shape);
     let capabilities = encoder.context().capabilities();
     let shares = plan(heads / kv_heads, kv_heads, tokens, head_dim, longest.min(cache.capacity), capabilities);
-    let inside = new.run == 1 && heads / kv_heads <= MOST_FEW && shares != Plan::All;
+    // The workgroup that appends a key is the only one that reads it.
+    let most = if joins(encoder.context()) { JOINED_ROWS } else { MOST_FEW };
+    let inside = new.run == 1 && heads / kv_heads <= most && shares != Plan::All;
     encoder.whole(|encoder| {
         if !inside {
             super::rope::rope(encoder, qkv, new, angles, cache)?;
@@ -213,8 +215,14 @@ pub fn rope_attention_into<'y>(
     })
 }
 
-/// Rows of a workgroup at most.
+/// Rows of a workgroup at most, and of one of [`JOINED`]: with eight, 32 µs in place of 13 for eight tokens after 256 (H100).
 const MOST_FEW: usize = 8;
+const JOINED_ROWS: usize = 4;
+
+/// Does the last workgroup of several bring their shares together?
+fn joins(context: &Context) -> bool {
+    context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl
+}
 
 /// How an attention is dispatched.
 #[derive(Debug, PartialEq, Eq)]
@@ -294,11 +302,10 @@ fn record(
     let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
     let extent = [rows, shape.kv_heads * shares, sequences];
     let angles = angles.unwrap_or(qkv);
-    if context.capabilities().device_barriers && context.language() == ShaderLanguage::Wgsl {
-        let kernel = if rows <= 4 { &JOINED_4 } else { &JOINED_8 };
-        let x_count = encoder.counters(rows.div_ceil(4) * shape.kv_heads * sequences)?;
+    if joins(context) {
+        let x_count = encoder.counters(rows.div_ceil(JOINED_ROWS) * shape.kv_heads * sequences)?;
         let x = encoder.scratch::<u32>(0, [left, 4 * shape.quads() + 2])?;
-        return encoder.dispatch(kernel, &params, &[runs, qkv, angles, keys, values, y, &x, &x_count], extent);
+        return encoder.dispatch(&JOINED, &params, &[runs, qkv, angles, keys, values, y, &x, &x_count], extent);
     }
     let x = encoder.scratch::<f32>(0, [left, 4 * shape.quads()])?;
     let x_weight = encoder.scratch::<f32>(1, [left, 2])?;
