@@ -317,7 +317,7 @@ fn attention_takes_memory_for_its_shares_once() {
         (encoder.finish(), context.memory_stats().live_bytes - before).1
     };
     let (one, ten) = (taken(1), taken(10));
-    // 63 shares of 8 tokens and 8 heads, each of 64 numbers and two more; counters are each layer's own.
+    // 63 shares of 8 tokens and 8 heads, each of 64 numbers and two more.
     assert!(one >= 63 * 8 * 8 * 66 * 4 && ten < one + 10 * 4096, "{one} and {ten} bytes");
 }
 

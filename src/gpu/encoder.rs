@@ -24,6 +24,7 @@ pub struct Encoder {
     label: &'static str,
     steps: Vec<Step>,
     /// How many of these are submitted already.
+    #[cfg(feature = "models")]
     submitted: usize,
     /// By the numbers of the steps before which they are.
     uploads: Vec<(usize, Upload)>,
@@ -41,6 +42,7 @@ impl Context {
             context: self.clone(),
             label,
             steps: Vec::new(),
+            #[cfg(feature = "models")]
             submitted: 0,
             uploads: Vec::new(),
             scratch: [None, None],
@@ -176,19 +178,25 @@ impl Encoder {
         }
     }
 
-    /// Submits what is recorded and not yet submitted: the device has work while the rest is recorded. Copies before the next dispatch stay before it.
+    /// Submits what is recorded and not yet submitted: the device has work while the rest is recorded. Copies before the next dispatch stay before it. What is
+    /// submitted is kept, to be run again, or given up with its memory. Whoever runs what is kept for the first time leaves out [`Encoder::submitted`].
     #[cfg(feature = "models")]
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    pub(crate) fn flush(&mut self, keep: bool) -> Result<()> {
         let (context, label) = (self.context.clone(), self.label);
         let (steps, uploads) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.uploads));
-        let so_far = Recording { context, label, steps, uploads };
-        let begun = std::mem::replace(&mut self.submitted, so_far.steps.len());
-        let submitted = so_far.submit_range(begun..self.submitted);
-        (self.steps, self.uploads) = (so_far.steps, so_far.uploads);
-        submitted.map(drop)
+        let mut so_far = Recording { context, label, steps, uploads };
+        let end = so_far.steps.len();
+        so_far.submit_range(self.submitted..end)?;
+        if keep {
+            (self.steps, self.uploads, self.submitted) = (so_far.steps, so_far.uploads, end);
+        } else {
+            let next = so_far.uploads.partition_point(|&(at, _)| at < end);
+            self.uploads = so_far.uploads.drain(next..).map(|(_, upload)| (0, upload)).collect();
+        }
+        Ok(())
     }
 
-    /// How many dispatches are submitted already.
+    /// How many of the dispatches that are kept are submitted already.
     #[cfg(feature = "models")]
     pub(crate) fn submitted(&self) -> usize {
         self.submitted

@@ -117,7 +117,7 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
     }
 }
 
-/// Dispatches of the first of several submissions; each has twice as many as the one before.
+/// Dispatches of the first of several submissions; each has twice as many as the one before, and the last has all the rest.
 #[cfg(feature = "models")]
 const FIRST_PART: usize = 16;
 
@@ -141,8 +141,8 @@ impl Recording {
         Ok(Submission { context: self.context.clone(), index })
     }
 
-    /// Submits the beginning of many steps, in parts, for who waits for the end: the device computes while the host encodes the rest. Gives where that begins.
-    /// Where copies are among them, it is the beginning: between two submissions another recording's copies may come.
+    /// Submits the beginning of many steps, in parts, for who waits for the end: the device computes while the host encodes the rest. Gives the first step that is left.
+    /// Where there are copies, nothing is submitted here, and that is the first of all: between two submissions another recording's copies may come.
     #[cfg(feature = "models")]
     pub(crate) fn submit_beginning(&self) -> Result<usize> {
         let (mut begin, mut part) = (0, FIRST_PART);

@@ -1,7 +1,7 @@
 //! Items that a thread computes, and whoever takes them.
 
 use super::worker::{self, Work, Workers};
-use crate::{error::Result, limits::speculation::MOST_DRAFTED};
+use crate::error::Result;
 use futures_core::Stream;
 use futures_intrusive::channel::shared::{OneshotReceiver, channel, oneshot_channel};
 use std::{
@@ -11,8 +11,8 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Items that wait for being taken; with so many, the thread waits. As many as a verified draft gives at once, so that the next one is under way then.
-const AHEAD: usize = MOST_DRAFTED + 1;
+/// Items that wait for being taken, where a source does not say otherwise.
+pub(super) const AHEAD: usize = 4;
 
 /// What computes items, one after another.
 pub(super) trait Source: Send + 'static {
@@ -22,6 +22,11 @@ pub(super) trait Source: Send + 'static {
 
     /// The next item, and whether it is the last. After an error nothing follows.
     fn next(&mut self) -> impl Future<Output = Result<(Self::Item, bool)>> + Send;
+
+    /// Items that wait for being taken at most; with so many, the thread waits.
+    fn ahead(&self) -> usize {
+        AHEAD
+    }
 
     fn rest(self) -> Self::Rest;
 }
@@ -103,7 +108,7 @@ impl<S: Source> Feed<S> {
 }
 
 fn start<S: Source>(mut source: Box<S>, workers: &Arc<Workers>) -> Result<Started<S>> {
-    let (sender, receiver) = channel(AHEAD);
+    let (sender, receiver) = channel(source.ahead());
     let (back, rest) = oneshot_channel();
     let _work = workers.spawn(async move {
         loop {

@@ -2,14 +2,17 @@
 
 use super::{
     engine::Pending,
-    feed::{Blocking, Feed, Source},
+    feed::{AHEAD, Blocking, Feed, Source},
     sequence::{Sequence, Token, choose_by, step},
     session::Session,
     speculate::{SpeculationCounts, Speculator},
     stop::Stop,
     worker::Workers,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    limits::speculation::MOST_DRAFTED,
+};
 use futures_core::Stream;
 use std::{
     borrow::Borrow,
@@ -21,7 +24,7 @@ use std::{
 };
 
 /// A continuation: a [`Stream`] of tokens, or by a `for` loop (which blocks) an iterator. From the first that is asked for, they are computed on a
-/// thread of its own, a few tokens ahead of who takes them. Dropped, it ends within one token, or one batch of the prompt.
+/// thread of its own, a few tokens ahead of who takes them, or sixteen with drafts. Dropped, it ends within one token, or one batch of the prompt.
 ///
 /// ```no_run
 /// # async fn story(model: bitnet_wgpu::model::Model) -> bitnet_wgpu::Result<()> {
@@ -155,6 +158,11 @@ impl Source for Run {
         let token = self.sequence.take(full)?;
         let stop = self.sequence.stop;
         Ok(((token, stop, self.speculator.as_ref().map(|speculator| speculator.counts)), stop.is_some()))
+    }
+
+    /// As many as a verified draft gives at once, so that the next one is under way then.
+    fn ahead(&self) -> usize {
+        if self.speculator.is_some() { MOST_DRAFTED + 1 } else { AHEAD }
     }
 
     /// The session with the text so far, without drafts and steps that were submitted ahead.

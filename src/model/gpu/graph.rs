@@ -174,7 +174,7 @@ impl GpuChanges {
 /// A recorded step of some sequences.
 pub(super) struct Step {
     pub recording: Recording,
-    /// How many of its dispatches were submitted while it was recorded.
+    /// How many of the recording's dispatches were submitted while it was recorded.
     pub begun: usize,
     pub given: Given,
 }
@@ -194,7 +194,9 @@ type Made = fn(&GpuModel, &mut Encoder, &Tensor<f32>, usize, usize) -> Result<Te
 /// When a step is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
-    /// At once: the device begins with it while the rest is recorded.
+    /// At once, and never again: the device begins with it while the rest is recorded, which is what the recording has.
+    Once,
+    /// At once in the same way, and again later: the recording is whole.
     Now,
     Later,
 }
@@ -390,8 +392,8 @@ impl GpuModel {
             self.streamed.after(encoder, layer);
             // Little at first, so that the device begins soon; then more, since a submission takes time too. But between two submissions another session's may
             // come, which leaves other layers in the slots.
-            if run == Run::Now && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
-                encoder.flush()?;
+            if run != Run::Later && (layer + 1).is_power_of_two() && self.streamed.is_empty() {
+                encoder.flush(run == Run::Now)?;
             }
         }
         Ok(scratch.x)

@@ -262,17 +262,18 @@ impl GpuSession {
         self.model.step(&self.memory, &self.input(kind, longest)?, wanted, run)
     }
 
-    /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how many of its dispatches are submitted already.
-    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<(usize, Arc<Step>)> {
+    /// The recorded step of a kind that has tokens see up to `longest` positions, and before it how many of its dispatches are submitted already, where it was
+    /// recorded just now.
+    fn recorded(&mut self, kind: Kind, longest: usize) -> Result<(Option<usize>, Arc<Step>)> {
         let (Rows::Logits(rows) | Rows::States(rows) | Rows::Next(rows)) = kind.given;
         let needs = self.needs(kind);
         if kind.sequences * kind.run > SHORT || kind.sequences * rows > FEW_ROWS {
-            let step = self.record_kind(kind, needs, longest, Run::Now)?;
-            return Ok((step.begun, Arc::new(step)));
+            let step = self.record_kind(kind, needs, longest, Run::Once)?;
+            return Ok((Some(step.begun), Arc::new(step)));
         }
         let spans = |kept: &KeptStep| kept.kind == kind && longest <= kept.span && kept.span <= FIRST_SPAN.max(2 * longest);
         let (begun, kept) = match self.steps.iter().position(spans).map(|at| self.steps.remove(at)) {
-            Some(kept) if kept.needs.or(needs) == kept.needs => (0, kept),
+            Some(kept) if kept.needs.or(needs) == kept.needs => (None, kept),
             found => {
                 // Who needed what it has comes again.
                 let needs = found.map_or(needs, |kept| kept.needs.or(needs));
@@ -283,7 +284,7 @@ impl GpuSession {
                 }
                 let span = longest.next_power_of_two().max(FIRST_SPAN);
                 let step = self.record_kind(kind, needs, span, Run::Now)?;
-                (step.begun, KeptStep { kind, span, needs, step: Arc::new(step) })
+                (Some(step.begun), KeptStep { kind, span, needs, step: Arc::new(step) })
             }
         };
         let step = kept.step.clone();
@@ -293,7 +294,7 @@ impl GpuSession {
 
     /// Has a step ready that appends `tokens` `[sequences, run]` to these sequences, or one that the step before this one gives to each; of a part after
     /// others, what `stream` `[sequences · run, hidden]` they gave. Whoever gets it submits it, but for the dispatches that are submitted already.
-    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<(usize, Arc<Step>)> {
+    fn prepare(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<(Option<usize>, Arc<Step>)> {
         let run = tokens.map_or(1, |tokens| tokens.len() / sequences.len().max(1));
         let kind = self.model.kind(sequences.len(), run, given);
         let runs: Vec<[u32; 2]> = sequences.iter().map(|&sequence| [sequence as u32, self.lengths[sequence] as u32]).collect();
@@ -319,11 +320,13 @@ impl GpuSession {
     /// Submits a step, as [`GpuSession::prepare`] has it ready.
     pub fn submit(&mut self, sequences: &[usize], tokens: Option<&[u32]>, stream: &[f32], given: Rows) -> Result<Pending<Found>> {
         span!("step", sequences = sequences.len(), tokens = tokens.map_or(sequences.len(), <[u32]>::len));
-        let (mut begun, step) = self.prepare(sequences, tokens, stream, given)?;
-        // Steps of one token are submitted ahead of those that are awaited; this one may be awaited, and the one before it is over.
-        if tokens.is_some() && begun == 0 {
-            begun = step.recording.submit_beginning()?;
-        }
+        let (begun, step) = self.prepare(sequences, tokens, stream, given)?;
+        // What comes without tokens is submitted behind steps that the device still has; before others it has nothing to do, as a rule.
+        let begun = match begun {
+            Some(begun) => begun,
+            None if tokens.is_some() => step.recording.submit_beginning()?,
+            None => 0,
+        };
         Ok(match &step.given {
             Given::Rows(rows) => {
                 let rows = step.recording.submit_rest_read(begun, rows)?;
