@@ -197,7 +197,7 @@ fn what_was_measured_is_kept_and_chosen_by() {
         assert_eq!(block_on(tuned.recover()).unwrap().capabilities().tuning, tuning);
         // What is chosen, and what is dispatched.
         let (most, layout) = (context.capabilities().choice(Choice::GemvTokens), Layout::Half);
-        let plan = |context: &Context| bitnet::plan(most, 64, 64, layout, false, context.capabilities()).name;
+        let plan = |context: &Context| bitnet::plan(most, 64, 64, layout, context.capabilities()).name;
         assert_ne!(plan(&tuned), plan(&context));
         let x = tuned.upload(&vec![1.0f32; most * 64], [most, 64]).unwrap();
         let w = tuned.upload(&vec![1.0f32; 64 * 64], [64, 64]).unwrap();

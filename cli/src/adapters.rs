@@ -94,8 +94,7 @@ fn shown(context: &Context) -> String {
     text += &format!("  timestamps {}, largest tensor {} MiB\n", c.timestamps, c.max_binding_bytes >> 20);
     for (tokens, features) in SHAPES {
         let layout = bitnet::layout(features, c, context.language());
-        text +=
-            &format!("  {tokens} × {features}: {layout:?} activations, {}\n", bitnet::plan(tokens, 2560, features, layout, false, c).name);
+        text += &format!("  {tokens} × {features}: {layout:?} activations, {}\n", bitnet::plan(tokens, 2560, features, layout, c).name);
     }
     text
 }

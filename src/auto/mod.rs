@@ -60,7 +60,7 @@ const NAMES: [&str; 9] = ["add", "mul", "relu2", "silu", "gelu", "softmax", "sum
 /// # }
 /// ```
 ///
-/// Both sides compute what the op says; where it promises the same bits (`add`, `mul`, `relu2`, and `bitlinear` but for weights scaled by groups), they are the
+/// Both sides compute what the op says; where it promises the same bits (`add`, `mul`, `relu2`, and `bitlinear`), they are the
 /// same. Others differ in last bits, so that a call may give other bits than the same call before.
 pub struct Auto {
     context: Option<Context>,

@@ -29,7 +29,7 @@ pub struct Encoder {
     /// By the numbers of the steps before which they are.
     uploads: Vec<(usize, Upload)>,
     /// Memory that ops take for themselves, the largest of each slot so far.
-    scratch: [Option<Tensor<u32>>; 2],
+    scratch: [Option<Tensor<u32>>; 3],
     counters: Option<Tensor<u32>>,
     /// When what is in `steps` was begun.
     begun: Instant,
@@ -45,7 +45,7 @@ impl Context {
             #[cfg(feature = "models")]
             submitted: 0,
             uploads: Vec::new(),
-            scratch: [None, None],
+            scratch: [None, None, None],
             counters: None,
             begun: Instant::now(),
         }

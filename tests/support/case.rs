@@ -58,6 +58,11 @@ impl Case {
         Self { f16: self.f16 || element == Element::F16, ..self }
     }
 
+    /// Its check is of bits.
+    pub fn to_the_bit(self) -> Self {
+        Self { exact: true, ..self }
+    }
+
     /// It is too much work for an emulated GPU.
     pub fn device_only(self) -> Self {
         Self { device_only: true, ..self }

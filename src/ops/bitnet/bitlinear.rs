@@ -1,14 +1,17 @@
 //! BitLinear: `x` `[m, k]` quantised to int8 × ternary `w` `[n, k]` → `y` `[m, n]`.
 //!
 //! acc = Σ xq·Wq is an exact integer, whatever the kernel, and y = (acc · β) / a, the quotient correctly rounded: every implementation here
-//! gives the same bits. A β that is stored in 16 bits leaves the product exact as long as acc has 16 bits, and then y is the float nearest to the
+//! gives the same bits. Where W is scaled by groups of columns, the integers of blocks of them are each multiplied by their β, which rounds, and added in
+//! order: the same bits too. A β that is stored in 16 bits leaves the product exact as long as acc has 16 bits, and then y is the float nearest to the
 //! true value.
 
 use super::{
     activations::{HostActivations, Layout, QuantizedActivations},
-    bitlinear_kernels::{self, FinishParams, GroupedParams, Params},
+    bitlinear_kernels::{self, FinishParams, Params, QUOTIENT},
+    bitlinear_rounded::bitlinear_rounded_into,
     plan::forms,
     quantize_activations::{quantize_activations, quantize_activations_cpu, quantize_activations_into},
+    round_activations::{round_codes, rounded_block},
 };
 use crate::{
     element::Float,
@@ -19,7 +22,7 @@ use crate::{
         tensor::{Bind, Tensor},
     },
     kernel::declaration::Kernel,
-    ops::tensor::epilogue::{Epilogue, finish_into},
+    ops::tensor::epilogue::{self, Epilogue, finish_into},
     shape::Shape,
     weights::ternary::{layout::CODES_PER_WORD, matrix::TernaryMatrix, packed::PackedTernary, scales::groups},
 };
@@ -149,19 +152,10 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
     }
     let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
     let (biased, activation, extent) = (epilogue.has_bias().into(), epilogue.code(), [n, m, 1]);
-    let kernels = forms(m, n, k, x.layout(), w.group().is_some(), encoder.context().capabilities());
-    if let Some(size) = w.group() {
-        let (groups, group_words) = (groups(k, w.group()) as u32, (size / CODES_PER_WORD) as u32);
-        let params = GroupedParams { rows, tokens, words, groups, group_words, add, biased, activation };
-        let plain: [&dyn Bind; 5] = [&w.codes, &w.scales, &x.codes, &x.scales, y.tensor()];
-        return match kernels {
-            [_, finish] if !epilogue.is_empty() => {
-                let bias = epilogue.bound_bias(op, n, encoder.context())?;
-                encoder.dispatch(finish, &params, &[&plain[..], &[&bias]].concat(), extent)
-            }
-            _ => encoder.dispatch(&kernels[0], &params, &plain, extent),
-        };
+    if w.group().is_some() {
+        return encoder.whole(|encoder| by_groups(encoder, x, w, epilogue, &y));
     }
+    let kernels = forms(m, n, k, x.layout(), encoder.context().capabilities());
     let record = |encoder: &mut Encoder, y: &dyn Bind, add| {
         let params = Params { rows, tokens, words, add };
         encoder.dispatch(&kernels[0], &params, &[&w.codes, &w.scales, &x.codes, &x.scales, &x.sums, y], extent)
@@ -183,6 +177,22 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
     }
 }
 
+/// The product with a matrix that is scaled by groups, for which codes are numbers in block floating point.
+fn by_groups<T: Float>(
+    encoder: &mut Encoder,
+    x: &QuantizedActivations,
+    w: &TernaryMatrix,
+    epilogue: &Epilogue<'_, T>,
+    y: &Out<'_, T>,
+) -> Result<()> {
+    let bias = epilogue.bound_bias("bitlinear", w.rows(), encoder.context())?;
+    let rounded = round_codes(encoder, x, rounded_block(w.group()))?;
+    let products = encoder.scratch::<f32>(2, [x.tokens(), w.rows()])?;
+    bitlinear_rounded_into(encoder, &rounded, w, &products)?;
+    let params = epilogue::Params::new(products.len(), w.rows(), epilogue, y);
+    encoder.dispatch(&QUOTIENT, &params, &[&products, &bias, y.tensor(), &x.scales], [products.len(), 1, 1])
+}
+
 /// The integers Σ xq·Wq as floats, `[m, n]`: [`bitlinear_quantized`] with all scales 1. For checks; exact on every device.
 ///
 /// # Errors
@@ -195,8 +205,7 @@ pub fn accumulators(encoder: &mut Encoder, x: &QuantizedActivations, w: &Ternary
     bitlinear_quantized(encoder, &x, &w)
 }
 
-/// The CPU twin of [`bitlinear`], on all cores: the same bits (but for matrices scaled by groups, where a float sum remains). `x` is
-/// `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
+/// The CPU twin of [`bitlinear`], on all cores: the same bits. `x` is `[tokens, w.columns()]`, the result `[tokens, w.rows()]`.
 ///
 /// # Errors
 /// [`Error::Length`] if `x` is not whole rows; [`Error::Invalid`] for more than [`MAX_FEATURES`](super::MAX_FEATURES) features.
@@ -211,10 +220,13 @@ pub fn bitlinear_cpu<T: Float>(x: &[T], tokens: usize, w: &PackedTernary) -> Res
 /// [`Error::Shape`] if `x` does not fit `w`; [`Error::Length`] if it has not as many codes and scales as it says; [`Error::Invalid`] for too many features.
 pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<f32>> {
     let scales = w.row_scales();
-    let groups = groups(w.columns(), w.group());
+    let (block, groups) = (rounded_block(w.group()), groups(w.columns(), w.group()));
     by_rows(x, w, |row, token, sum| match w.group() {
         None => sum(0) as f32 * scales[row] / x.scales[token],
-        Some(_) => (0..groups).map(|g| sum(g) as f32 * scales[row * groups + g]).sum::<f32>() / x.scales[token],
+        Some(size) => {
+            let scaled = |b: usize| sum(b) as f32 * scales[row * groups + b * block / size];
+            (0..w.columns().div_ceil(block)).fold(0.0, |all: f32, b| all + scaled(b)) / x.scales[token]
+        }
     })
 }
 
@@ -223,11 +235,12 @@ pub fn bitlinear_quantized_cpu(x: &HostActivations, w: &PackedTernary) -> Result
 /// # Errors
 /// As [`bitlinear_quantized_cpu`].
 pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i32>> {
-    let groups = groups(w.columns(), w.group());
-    by_rows(x, w, |_, _, sum| (0..groups).map(sum).sum())
+    let blocks = w.group().map_or(1, |_| w.columns().div_ceil(rounded_block(w.group())));
+    by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
 }
 
-/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(g)` is Σ xq·Wq over the g-th group of columns; gives
+/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq over the b-th block of columns, or all of them where there are
+/// no groups; gives
 /// `[tokens, rows]`.
 fn by_rows<R: Copy + Default + Send>(
     x: &HostActivations,
@@ -237,14 +250,14 @@ fn by_rows<R: Copy + Default + Send>(
     x.check_bitlinear(w.columns())?;
     let (m, n) = (x.tokens, w.rows());
     // Four codes a byte.
-    let group_bytes = w.group().map_or(w.row_words() * 4, |size| size / 4).max(1);
-    let tokens: Vec<_> = (0..m).map(|token| Fields::of(x.row(token), w.row_words(), group_bytes)).collect();
+    let block_bytes = w.group().map_or(w.row_words() * 4, |group| rounded_block(Some(group)) / 4).max(1);
+    let tokens: Vec<_> = (0..m).map(|token| Fields::of(x.row(token), w.row_words(), block_bytes)).collect();
     // Rows are the parallel dimension, so a row's outputs are made together and transposed at the end.
     let mut by_row = vec![R::default(); n * m];
     by_row.par_chunks_mut(m.max(1)).enumerate().for_each(|(row, outputs)| {
         let bytes: &[u8] = bytemuck::cast_slice(w.row(row));
         for (token, out) in outputs.iter_mut().enumerate() {
-            *out = output(row, token, &|group| tokens[token].sum(bytes, group, group_bytes));
+            *out = output(row, token, &|block| tokens[token].sum(bytes, block, block_bytes));
         }
     });
     if m == 1 {
@@ -253,28 +266,28 @@ fn by_rows<R: Copy + Default + Send>(
     Ok((0..m * n).map(|at| by_row[at % n * m + at / n]).collect())
 }
 
-/// A token's activations by the field of a byte of codes that they meet, and their sums over groups of columns.
+/// A token's activations by the field of a byte of codes that they meet, and their sums over blocks of columns.
 struct Fields {
     fields: [Vec<i16>; 4],
-    group_sums: Vec<i32>,
+    block_sums: Vec<i32>,
 }
 
 impl Fields {
-    fn of(codes: &[i8], words: usize, group_bytes: usize) -> Self {
+    fn of(codes: &[i8], words: usize, block_bytes: usize) -> Self {
         let mut fields = [(); 4].map(|()| vec![0; 4 * words]);
         for (k, &code) in codes.iter().enumerate() {
             let (word, e) = (k / CODES_PER_WORD, k % CODES_PER_WORD);
             fields[e / 4][4 * word + e % 4] = i16::from(code);
         }
-        let group_sums = codes.chunks(4 * group_bytes).map(|group| group.iter().map(|&code| i32::from(code)).sum()).collect();
-        Self { fields, group_sums }
+        let block_sums = codes.chunks(4 * block_bytes).map(|block| block.iter().map(|&code| i32::from(code)).sum()).collect();
+        Self { fields, block_sums }
     }
 
-    /// Σ x·(code - 1) over a group: the sum with raw codes, less the sum of the activations.
-    fn sum(&self, bytes: &[u8], group: usize, group_bytes: usize) -> i32 {
-        let range = (group * group_bytes).min(bytes.len())..((group + 1) * group_bytes).min(bytes.len());
+    /// Σ x·(code - 1) over a block: the sum with raw codes, less the sum of the activations.
+    fn sum(&self, bytes: &[u8], block: usize, block_bytes: usize) -> i32 {
+        let range = (block * block_bytes).min(bytes.len())..((block + 1) * block_bytes).min(bytes.len());
         let fields = self.fields.each_ref().map(|field| &field[range.clone()]);
-        dot(&bytes[range], fields) - self.group_sums.get(group).copied().unwrap_or(0)
+        dot(&bytes[range], fields) - self.block_sums.get(block).copied().unwrap_or(0)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     },
     msl,
     ops::tensor::{
-        epilogue::{Filling, finished},
+        epilogue::{self, Filling, finished},
         matmul_kernels::{Forms, UNIT_8, UNIT_16},
     },
     params, wgsl,
@@ -19,11 +19,6 @@ use crate::{
 params! { pub struct Params { pub rows: u32, pub tokens: u32, pub words: u32, pub add: u32 } }
 params! {
     pub struct FinishParams { pub rows: u32, pub tokens: u32, pub words: u32, pub add: u32, pub biased: u32, pub activation: u32 }
-}
-params! {
-    pub struct GroupedParams {
-        pub rows: u32, pub tokens: u32, pub words: u32, pub groups: u32, pub group_words: u32, pub add: u32, pub biased: u32, pub activation: u32,
-    }
 }
 
 /// All of them.
@@ -76,10 +71,7 @@ pub const KERNELS: &[&Kernel] = &[
     &DIRECT[1],
     &DIRECT_8[0],
     &DIRECT_8[1],
-    &GROUPED[0],
-    &GROUPED[1],
-    &GROUPED_SEVERAL[0],
-    &GROUPED_SEVERAL[1],
+    &QUOTIENT,
 ];
 
 const BINDINGS: &[Binding] = &[
@@ -468,41 +460,22 @@ pub static DIRECT: Forms = forms(names!("bitlinear_direct"), "bitlinear_direct",
 /// The same for eight tokens at a time.
 pub static DIRECT_8: Forms = forms(names!("bitlinear_direct_8"), "bitlinear_direct", &[direct(8)]);
 
-const fn grouped(names: [&'static str; 2], sources: &'static [Source]) -> Forms {
-    const BINDINGS: &[Binding] = &[
-        read("codes", U32),
-        read("w_scale", F32),
-        read("x", U32),
-        read("x_scale", F32),
-        read_write("y", Float("Y")),
-        read("bias", Float("Y")),
-    ];
-    const FINISH: Filling = finished!("Y", 5, 6, wgsl ["bitnet/product_finish"], msl []);
-    const PRODUCT: Product = Product { params: [GroupedParams::FIELDS; 2], bindings: BINDINGS, fillings: [PRODUCT_PLAIN, FINISH] };
-    PRODUCT.forms(names, "bitlinear_grouped", sources)
-}
-
-const GROUPED_PARTS: &[Part] = wgsl![REDUCE, EXACT, "bitnet/dot_int8", HOLE, "bitnet/bitlinear_grouped"];
-
-/// In Metal, a SIMD-group makes eight rows of a token, or four of four; a turn is a word of each.
-const fn grouped_msl(rows: u32, tokens: u32, constants: &'static [(&'static str, u32)]) -> Source {
-    const PARTS: &[Part] =
-        msl!["shared/prelude", "shared/exact", "bitnet/bitlinear_float_word", "shared/share_sums", HOLE, "bitnet/bitlinear_grouped"];
-    several_msl(PARTS, rows, tokens).constants(constants)
-}
-
-/// A turn is a word of a row, for `tokens` tokens.
-const fn grouped_source(tokens: u32) -> Source {
-    Source::wgsl(GROUPED_PARTS).workgroup_size([64, 1, 1]).tile([8, tokens, 1]).workgroup_bytes(256).work(Work::new(
-        16 * tokens,
-        "products",
-        4 + 16 * tokens,
-        32 * tokens,
-    ))
-}
-
-/// Scales by groups of columns.
-pub static GROUPED: Forms = grouped(names!("bitlinear_grouped"), &[grouped_source(1), grouped_msl(8, 1, &[("ROWS", 8)])]);
-
-/// Four tokens at a time.
-pub static GROUPED_SEVERAL: Forms = grouped(names!("bitlinear_grouped_several"), &[grouped_source(4), grouped_msl(4, 4, &[("ROWS", 4)])]);
+/// What is left to do of products by groups: the quotient, and an epilogue. Its parameters are those of `finish`.
+pub static QUOTIENT: Kernel = Kernel::trusted(
+    "bitlinear_quotient",
+    epilogue::Params::FIELDS,
+    &[read("x", F32), read("bias", Float("Y")), read_write("y", Float("Y")), read("x_scale", F32)],
+    &[Source::wgsl(wgsl![
+        "shared/ids",
+        "shared/flat",
+        EXACT,
+        "shared/exp",
+        "shared/sigmoid",
+        "shared/normal",
+        "tensor/activated",
+        "bitnet/finish_quotient",
+        "tensor/finish"
+    ])],
+)
+.entry("finish")
+.flat();

@@ -4,8 +4,8 @@ use super::{
     activations::Layout,
     bitlinear_kernels::{
         DIRECT, DIRECT_8, GEMM_HALF, GEMM_HALF_NARROW, GEMM_INT8, GEMV_BIASED, GEMV_BIASED_4, GEMV_HALF, GEMV_HALF_2, GEMV_HALF_4,
-        GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, GROUPED, GROUPED_SEVERAL,
-        INT8_UNITS_8, INT8_UNITS_16, OnUnit, UNITS_8, UNITS_16,
+        GEMV_INT8, GEMV_INT8_2, GEMV_INT8_4, GEMV_INT8_4_BUSY, GEMV_INT8_8, GEMV_INT8_8_BUSY, GEMV_INT8_TALL, INT8_UNITS_8, INT8_UNITS_16,
+        OnUnit, UNITS_8, UNITS_16,
     },
 };
 use crate::{
@@ -31,30 +31,20 @@ pub(super) fn layout_on(features: usize, context: &Context) -> Layout {
     layout(features, context.capabilities(), context.language())
 }
 
-/// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows` that is scaled by groups or not.
-pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, grouped: bool, capabilities: &Capabilities) -> &'static Kernel {
-    &forms(tokens, rows, features, layout, grouped, capabilities)[0]
+/// The kernel for `tokens` activations of so many `features` in `layout`, times a matrix of `rows` that is not scaled by groups.
+pub fn plan(tokens: usize, rows: usize, features: usize, layout: Layout, capabilities: &Capabilities) -> &'static Kernel {
+    &forms(tokens, rows, features, layout, capabilities)[0]
 }
 
 /// [`plan`], and behind it the kernel of the same product with an epilogue, if it has one.
-pub(super) fn forms(
-    tokens: usize,
-    rows: usize,
-    features: usize,
-    layout: Layout,
-    grouped: bool,
-    capabilities: &Capabilities,
-) -> &'static [Kernel] {
-    if !grouped
-        && layout == Layout::Int8
+pub(super) fn forms(tokens: usize, rows: usize, features: usize, layout: Layout, capabilities: &Capabilities) -> &'static [Kernel] {
+    if layout == Layout::Int8
         && let Some(forms) = without_workgroup_memory(tokens, rows, capabilities).or_else(|| on_unit(tokens, rows, features, capabilities))
     {
         return forms;
     }
     let gemv_fits = tokens <= 1 || rows.div_ceil(LEAST_TILE_ROWS) <= capabilities.max_workgroups as usize;
     match layout {
-        _ if grouped && tokens == 1 => &GROUPED,
-        _ if grouped => &GROUPED_SEVERAL,
         Layout::Int8 if gemv_fits && !capabilities.fast_packed_dot => int8_expanded(tokens, rows, capabilities),
         Layout::Int8 if gemv_fits => int8(tokens, rows, capabilities),
         Layout::Int8 => &GEMM_INT8,
@@ -166,34 +156,31 @@ mod tests {
     #[test]
     fn kernels() {
         let (mut apple, other) = (Capabilities::example(true), Capabilities::example(false));
-        let plan =
-            |tokens, rows, layout, grouped, capabilities: &Capabilities| plan(tokens, rows, 2560, layout, grouped, capabilities).name;
-        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half");
-        assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_2");
-        assert_eq!(plan(3, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_4");
-        assert_eq!(plan(24, 2560, Layout::Half, false, &apple), "bitlinear_gemv_half_4");
-        assert_eq!(plan(25, 2560, Layout::Half, false, &apple), "bitlinear_gemm_half_narrow");
-        assert_eq!(plan(33, 2560, Layout::Half, false, &apple), "bitlinear_gemm_half");
-        assert_eq!(plan(1, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8");
-        assert_eq!(plan(1, 16384, Layout::Int8, false, &other), "bitlinear_gemv_int8_tall");
-        assert_eq!(plan(2, 16384, Layout::Int8, false, &other), "bitlinear_gemv_int8_2");
-        assert_eq!(plan(4, 8188, Layout::Int8, false, &other), "bitlinear_gemv_int8_4");
-        assert_eq!(plan(4, 8189, Layout::Int8, false, &other), "bitlinear_gemv_int8_4_busy");
-        assert_eq!(plan(5, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8_8");
-        assert_eq!(plan(24, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8_8");
-        assert_eq!(plan(25, 2560, Layout::Int8, false, &other), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(plan(2, 262_140, Layout::Int8, false, &other), "bitlinear_gemv_int8_2");
-        assert_eq!(plan(2, 262_141, Layout::Int8, false, &other), "bitlinear_gemm_int8");
-        assert_eq!(plan(2, 262_141, Layout::Half, false, &apple), "bitlinear_gemm_half");
-        assert_eq!(plan(257, 2560, Layout::Int8, false, &other), "bitlinear_gemm_int8");
-        assert_eq!(plan(2, 16384, Layout::Int8, false, &apple), "bitlinear_gemv_int8_2");
-        assert_eq!(plan(8, 16384, Layout::Int8, false, &apple), "bitlinear_gemv_int8_4");
-        assert_eq!(plan(25, 16384, Layout::Int8, false, &apple), "bitlinear_gemm_int8");
-        assert_eq!(plan(1, 2560, Layout::Int8, true, &apple), "bitlinear_grouped");
-        assert_eq!(plan(128, 2560, Layout::Int8, true, &apple), "bitlinear_grouped_several");
+        let plan = |tokens, rows, layout, capabilities: &Capabilities| plan(tokens, rows, 2560, layout, capabilities).name;
+        assert_eq!(plan(1, 2560, Layout::Half, &apple), "bitlinear_gemv_half");
+        assert_eq!(plan(2, 2560, Layout::Half, &apple), "bitlinear_gemv_half_2");
+        assert_eq!(plan(3, 2560, Layout::Half, &apple), "bitlinear_gemv_half_4");
+        assert_eq!(plan(24, 2560, Layout::Half, &apple), "bitlinear_gemv_half_4");
+        assert_eq!(plan(25, 2560, Layout::Half, &apple), "bitlinear_gemm_half_narrow");
+        assert_eq!(plan(33, 2560, Layout::Half, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(1, 2560, Layout::Int8, &other), "bitlinear_gemv_int8");
+        assert_eq!(plan(1, 16384, Layout::Int8, &other), "bitlinear_gemv_int8_tall");
+        assert_eq!(plan(2, 16384, Layout::Int8, &other), "bitlinear_gemv_int8_2");
+        assert_eq!(plan(4, 8188, Layout::Int8, &other), "bitlinear_gemv_int8_4");
+        assert_eq!(plan(4, 8189, Layout::Int8, &other), "bitlinear_gemv_int8_4_busy");
+        assert_eq!(plan(5, 2560, Layout::Int8, &other), "bitlinear_gemv_int8_8");
+        assert_eq!(plan(24, 2560, Layout::Int8, &other), "bitlinear_gemv_int8_8");
+        assert_eq!(plan(25, 2560, Layout::Int8, &other), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(plan(2, 262_140, Layout::Int8, &other), "bitlinear_gemv_int8_2");
+        assert_eq!(plan(2, 262_141, Layout::Int8, &other), "bitlinear_gemm_int8");
+        assert_eq!(plan(2, 262_141, Layout::Half, &apple), "bitlinear_gemm_half");
+        assert_eq!(plan(257, 2560, Layout::Int8, &other), "bitlinear_gemm_int8");
+        assert_eq!(plan(2, 16384, Layout::Int8, &apple), "bitlinear_gemv_int8_2");
+        assert_eq!(plan(8, 16384, Layout::Int8, &apple), "bitlinear_gemv_int8_4");
+        assert_eq!(plan(25, 16384, Layout::Int8, &apple), "bitlinear_gemm_int8");
         apple.half_subnormals = false;
-        assert_eq!(plan(1, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased");
-        assert_eq!(plan(2, 2560, Layout::Half, false, &apple), "bitlinear_gemv_biased_4");
+        assert_eq!(plan(1, 2560, Layout::Half, &apple), "bitlinear_gemv_biased");
+        assert_eq!(plan(2, 2560, Layout::Half, &apple), "bitlinear_gemv_biased_4");
     }
 
     #[test]
@@ -201,7 +188,7 @@ mod tests {
         let mut software = Capabilities::example(true);
         (software.apple, software.software, software.max_workgroups) = (false, true, 1000);
         assert_eq!((layout(2560, &software, Wgsl), layout(2560, &software, Msl)), (Layout::Int8, Layout::Half));
-        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, false, &software).name;
+        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, &software).name;
         assert_eq!(
             [name(0, 8, 64), name(1, 64_000, 131_071), name(2, 8, 0)],
             ["bitlinear_direct", "bitlinear_direct", "bitlinear_direct_8"]
@@ -210,7 +197,7 @@ mod tests {
         // Where the grid has too few workgroups.
         assert_eq!([name(8001, 8, 64), name(1, 64_001, 64)], ["bitlinear_gemm_int8", "bitlinear_gemv_int8_tall"]);
         software.tuning.set(Choice::DirectOutputs, 4096).unwrap();
-        let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, false, &software).name;
+        let name = |tokens, rows| plan(tokens, rows, 64, Layout::Int8, &software).name;
         assert_eq!([name(8, 512), name(8, 513)], ["bitlinear_direct_8", "bitlinear_gemv_int8_4"]);
     }
 
@@ -227,7 +214,7 @@ mod tests {
     fn units_for_int8_come_first() {
         let mut with = Capabilities::example(false);
         with.matrix_units = vec![MatrixUnit::new(16, 32), MatrixUnit::int8(16, 32, 32)];
-        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, false, &with).name;
+        let name = |tokens, rows, features| plan(tokens, rows, features, Layout::Int8, &with).name;
         assert_eq!(name(16, 13_824, 2560), "bitlinear_gemv_int8_8_busy");
         assert_eq!(name(34, 6912, 2560), "bitlinear_gemv_int8_8_busy");
         assert_eq!(name(35, 6912, 2560), "bitlinear_gemm_int8_units_16_deep");
@@ -246,22 +233,21 @@ mod tests {
     fn matrix_units_make_many_tokens_of_whole_matrices() {
         let mut with = Capabilities::example(false);
         with.matrix_units = vec![MatrixUnit::new(16, 64), MatrixUnit::new(16, 32)];
-        let name = |tokens, rows, features, layout, grouped| plan(tokens, rows, features, layout, grouped, &with).name;
-        assert_eq!(name(32, 13_824, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(64, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(65, 13_824, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
-        assert_eq!(name(117, 2560, 2560, Layout::Int8, false), "bitlinear_gemv_int8_8_busy");
-        assert_eq!(name(118, 2560, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(257, 1, 1, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(512, 2944, 2560, Layout::Int8, false), "bitlinear_gemm_units_16");
-        assert_eq!(name(512, 2945, 2560, Layout::Int8, false), "bitlinear_gemm_units_16_large");
-        assert_eq!(name(512, 4096, 65_536, Layout::Int8, false), "bitlinear_gemm_units_16_large");
+        let name = |tokens, rows, features, layout| plan(tokens, rows, features, layout, &with).name;
+        assert_eq!(name(32, 13_824, 2560, Layout::Int8), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(64, 13_824, 2560, Layout::Int8), "bitlinear_gemm_units_16");
+        assert_eq!(name(65, 13_824, 2560, Layout::Int8), "bitlinear_gemm_units_16_large");
+        assert_eq!(name(117, 2560, 2560, Layout::Int8), "bitlinear_gemv_int8_8_busy");
+        assert_eq!(name(118, 2560, 2560, Layout::Int8), "bitlinear_gemm_units_16");
+        assert_eq!(name(257, 1, 1, Layout::Int8), "bitlinear_gemm_units_16");
+        assert_eq!(name(512, 2944, 2560, Layout::Int8), "bitlinear_gemm_units_16");
+        assert_eq!(name(512, 2945, 2560, Layout::Int8), "bitlinear_gemm_units_16_large");
+        assert_eq!(name(512, 4096, 65_536, Layout::Int8), "bitlinear_gemm_units_16_large");
         // Where sums would not be exact, or there is nothing to load.
-        assert_eq!(name(512, 4096, 65_537, Layout::Int8, false), "bitlinear_gemm_int8");
-        assert_eq!(name(512, 4096, 0, Layout::Int8, false), "bitlinear_gemm_int8");
-        assert_eq!(name(512, 4096, 2560, Layout::Half, false), "bitlinear_gemm_half");
-        assert_eq!(name(512, 4096, 2560, Layout::Int8, true), "bitlinear_grouped_several");
+        assert_eq!(name(512, 4096, 65_537, Layout::Int8), "bitlinear_gemm_int8");
+        assert_eq!(name(512, 4096, 0, Layout::Int8), "bitlinear_gemm_int8");
+        assert_eq!(name(512, 4096, 2560, Layout::Half), "bitlinear_gemm_half");
         with.matrix_units = vec![MatrixUnit::new(8, 8)];
-        assert_eq!(plan(300, 64, 64, Layout::Int8, false, &with).name, "bitlinear_gemm_units_8");
+        assert_eq!(plan(300, 64, 64, Layout::Int8, &with).name, "bitlinear_gemm_units_8");
     }
 }

@@ -1,6 +1,7 @@
 //! round_activations: activations in block floating point, so that sums of ternary products are exact. (Wilkinson 1963, *Rounding Errors in
 //! Algebraic Processes*, has block floating point.)
 
+use super::activations::QuantizedActivations;
 use crate::{
     choices::Choice,
     element::Float,
@@ -63,7 +64,14 @@ static ROUND_ACTIVATIONS: Rounding = rounding!(
     quads ["shared/ids", "bitnet/round_plain"]
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1]];
+/// Of codes of eight bits, which stay what they are.
+static ROUND_CODES: Rounding = rounding!(
+    "round_codes", "round_activations" in "bitnet/round_activations", Params,
+    &[read_write("y", U32), read_write("units", F32), read("x", U32)],
+    quads ["shared/ids", "bitnet/round_codes"]
+);
+
+pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1], &ROUND_CODES[0], &ROUND_CODES[1]];
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 const BLOCK: usize = 128;
@@ -106,6 +114,21 @@ impl RoundedActivations {
     /// # Errors
     /// [`Error::TooLarge`]; [`Error::Invalid`] for a block that is not 16, 32, 64 or 128.
     pub fn uninit(context: &Context, tokens: usize, features: usize, block: usize) -> Result<Self> {
+        Self::made(context, [tokens, features, block], |_, shape| Tensor::uninit(context, shape))
+    }
+
+    /// In memory of the encoder's, until the next op that takes it.
+    pub(super) fn scratch(encoder: &mut Encoder, tokens: usize, features: usize, block: usize) -> Result<Self> {
+        let context = encoder.context().clone();
+        Self::made(&context, [tokens, features, block], |slot, shape| encoder.scratch(slot, shape))
+    }
+
+    /// Of values, and of units, by what makes their memory.
+    fn made(
+        context: &Context,
+        [tokens, features, block]: [usize; 3],
+        mut memory: impl FnMut(usize, [usize; 2]) -> Result<Tensor<u32>>,
+    ) -> Result<Self> {
         if !(CODES_PER_WORD..=BLOCK).contains(&block) || !block.is_power_of_two() {
             return Err(Error::Invalid { op: "round_activations", what: format!("blocks of {block} columns, not 16, 32, 64 or 128") });
         }
@@ -113,8 +136,8 @@ impl RoundedActivations {
         let (words, numbers) = if layout == RoundedLayout::Bytes { (block / 4 * 3, 2) } else { (block, 1) };
         Ok(Self {
             layout,
-            values: Tensor::uninit(context, [tokens, blocks * words])?,
-            units: Tensor::uninit(context, [tokens, blocks * numbers])?,
+            values: memory(0, [tokens, blocks * words])?,
+            units: memory(1, [tokens, blocks * numbers])?.cast(),
             block,
             tokens,
             features,
@@ -203,6 +226,15 @@ pub fn round_activations_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>, ro
     rounded.check("round_activations", tokens, features)?;
     let (params, extent) = rounded.by_quads();
     encoder.dispatch(rounded.kernel(&ROUND_ACTIVATIONS), &params, &[&rounded.values, &rounded.units, x], extent)
+}
+
+/// The codes of `x`, in the layout `Int8`, without their scales, for matrices scaled by groups. Eight bits are not rounded. What comes of it is in memory of the
+/// encoder's, until the next op that takes some.
+pub(super) fn round_codes(encoder: &mut Encoder, x: &QuantizedActivations, block: usize) -> Result<RoundedActivations> {
+    let rounded = RoundedActivations::scratch(encoder, x.tokens(), x.features(), block)?;
+    let (params, extent) = rounded.by_quads();
+    encoder.dispatch(rounded.kernel(&ROUND_CODES), &params, &[&rounded.values, &rounded.units, &x.codes], extent)?;
+    Ok(rounded)
 }
 
 /// The CPU twin of [`round_activations`], where they are: the same numbers, bit for bit. `x` is rows of `features`.

@@ -49,7 +49,14 @@ macro_rules! finished {
 }
 pub(crate) use finished;
 
-params! { struct Params { length: u32, columns: u32, add: u32, biased: u32, activation: u32 } }
+params! { pub(crate) struct Params { pub length: u32, pub columns: u32, pub add: u32, pub biased: u32, pub activation: u32 } }
+
+impl Params {
+    pub fn new<Y: ElementType>(length: usize, columns: usize, epilogue: &Epilogue<'_, Y>, y: &Out<'_, Y>) -> Self {
+        let (biased, activation) = (epilogue.has_bias().into(), epilogue.code());
+        Self { length: length as u32, columns: columns as u32, add: y.adds().into(), biased, activation }
+    }
+}
 
 static FINISH: Kernel = Kernel::trusted(
     "finish",
@@ -62,6 +69,7 @@ static FINISH: Kernel = Kernel::trusted(
         "shared/sigmoid",
         "shared/normal",
         "tensor/activated",
+        "tensor/finish_plain",
         "tensor/finish"
     ])],
 )
@@ -200,13 +208,7 @@ pub fn finish_into<'y, X: Float, Y: Float>(
     let (op, y, columns) = ("finish", y.into(), x.shape().as_matrix().1);
     y.check_shape(op, x.shape())?;
     let bias = epilogue.bound_bias(op, columns, encoder.context())?;
-    let params = Params {
-        length: x.len() as u32,
-        columns: columns as u32,
-        add: y.adds().into(),
-        biased: epilogue.has_bias().into(),
-        activation: epilogue.code(),
-    };
+    let params = Params::new(x.len(), columns, epilogue, &y);
     encoder.dispatch(&FINISH, &params, &[x, &bias, y.tensor()], [x.len(), 1, 1])
 }
 

@@ -59,6 +59,7 @@ impl Op {
             || [
                 "bitnet::bitlinear",
                 "bitnet::bitlinear_add",
+                "bitnet::bitlinear_groups",
                 "bitnet::bitlinear_rounded",
                 "bitnet::bitlinear_with",
                 "tensor::matmul",

@@ -1,6 +1,9 @@
 //! `src/ops/bitnet/bitlinear.rs`
 
-use super::{exact_product, quantized, row_scales, watch_quantized};
+use super::{
+    bitlinear_rounded::{FEW, MANY, Shape as Grouped, in_bytes, in_floats, in_tiles, matrix, on_units},
+    exact_product, quantized, row_scales, watch_quantized,
+};
 use crate::{
     Case, Data, Near, U, activations,
     cases::tensor::epilogue::{Finished, Way, epilogue, half_floats_of, ways},
@@ -10,7 +13,6 @@ use bitnet_wgpu::{
     Capabilities, Element, Float, PackedTernary, Scales,
     bitnet::{self, Layout},
     f16,
-    tensor::Activation,
 };
 use rand::{RngExt, rngs::StdRng};
 
@@ -178,7 +180,8 @@ pub fn finished() -> Vec<Case> {
     let mut ways = ways();
     let mut both = |(method, shape): (Method, Shape)| {
         let mut way = || ways.next().expect("it has no end");
-        [finish::<f32>(method, shape, way()), finish::<f16>(method, shape, way())]
+        let w = weights(&mut rng((shape.0 + shape.1) as u64), shape);
+        [finish::<f32>(method, shape, way(), &w), finish::<f16>(method, shape, way(), &w)]
     };
     let mut cases: Vec<Case> = every.flat_map(&mut both).collect();
     // Tall rows, workgroups that keep a device busy, large tiles; and matrix units.
@@ -188,10 +191,9 @@ pub fn finished() -> Vec<Case> {
     cases
 }
 
-fn finish<T: Float>((method, layout, restrict): Method, shape: Shape, way: Way) -> Case {
-    let (m, n, k) = shape;
+fn finish<T: Float>((method, layout, restrict): Method, (m, n, k): Shape, way: Way, w: &PackedTernary) -> Case {
     let mut rng = rng((m + n + k) as u64);
-    let (x, w) = (floats(&mut rng, m * k, 3.0), weights(&mut rng, shape));
+    let (x, w) = (floats(&mut rng, m * k, 3.0), w.clone());
     let (bias, base) = (half_floats_of(&floats(&mut rng, n, 9.0)), half_floats(&mut rng, m * n, 50.0));
     let host = bitnet::quantize_activations_cpu(&x, m, k).unwrap();
     let finished = Finished::of(&bitnet::bitlinear_quantized_cpu(&host, &w).unwrap(), &bias, way, &base);
@@ -209,68 +211,62 @@ fn finish<T: Float>((method, layout, restrict): Method, shape: Shape, way: Way) 
     Case::new(name, record, move |got, leeway| finished.check::<T>(got, leeway)).of(T::ELEMENT).on(restrict)
 }
 
-/// The same of matrices that are scaled by groups: what is left of the bounds of their sums, an activation that is no steeper than 1 keeps.
+/// The same of matrices that are scaled by groups.
 pub fn groups_finished() -> Vec<Case> {
-    [(1, 17, 200, 16), (3, 9, 256, 64), (7, 9, 100, 16)]
-        .into_iter()
-        .flat_map(|shape| [finish_groups::<f32>(shape), finish_groups::<f16>(shape)])
-        .collect()
-}
-
-fn finish_groups<T: Float>((m, n, k, size): (usize, usize, usize, usize)) -> Case {
-    let mut rng = rng((m + n + k) as u64);
-    let w = ternary_with(&mut rng, n, k, Scales::Groups { size, scales: floats(&mut crate::rng(3), n * k.div_ceil(size), 1.0) });
-    let (x, bias) = (floats(&mut rng, m * k, 2.0), half_floats_of(&floats(&mut rng, n, 9.0)));
-    let (dense, host) = (w.dequantize(), bitnet::quantize_activations_cpu(&x, m, k).unwrap());
-    let near = |at: usize| {
-        let (exact, size) = exact_product(&dense, &host, &w, at);
-        let sum = Near { exact, error: 2.0 * U * size * (k.div_ceil(16) + 8) as f64 }.on_top_of(bias[at % n]);
-        Near { exact: sum.exact.max(0.0), error: sum.error }
+    let mut ways = ways();
+    let shapes = [(0, 3, 32, Some(32)), (1, 17, 200, Some(16)), (3, 9, 256, Some(64)), (7, 9, 100, Some(48)), (2, 5, 384, Some(128))];
+    let mut both = |shape: Grouped| {
+        let ((m, n, k, _), w) = (shape, matrix(&mut rng(3), shape));
+        let mut way = || ways.next().expect("it has no end");
+        [finish::<f32>(INT8, (m, n, k), way(), &w), finish::<f16>(INT8, (m, n, k), way(), &w)]
     };
-    let wanted = (0..m * n).map(near).collect();
-    let bias = convert::<T>(&bias);
-    Case::near(format!("{m} × {n} × {k} {:?}, groups of {size}", T::ELEMENT), wanted, move |r| {
-        let (x, w, bias) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?, r.upload(&bias, [n])?);
-        let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
-        let y = bitnet::bitlinear_quantized_with::<T>(&mut r.encoder, &xq, &w, &epilogue((Some(Activation::Relu), true), &bias))?;
-        r.watch_all(&y);
-        Ok(())
-    })
-    .of(T::ELEMENT)
+    shapes.into_iter().flat_map(&mut both).collect()
 }
 
-/// Scales by groups of columns, where a sum of floats remains.
+/// Scales by groups of columns: the bits of the twin, by every kind of kernel that there is for activations in block floating point; and those bits within
+/// bounds of what is exact.
 pub fn groups() -> Vec<Case> {
-    let shapes = [(1, 9, 256, 64), (3, 17, 200, 16), (4, 9, 1100, 64), (7, 9, 100, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32)];
+    let awkward = [(3, 17, 200, 16), (4, 9, 1100, 64), (7, 9, 100, 16), (12, 5, 100, 48), (2, 3, 15, 16), (0, 2, 32, 32), (2, 3, 0, 16)];
     let random = crate::random_shapes("groups").into_iter().zip([16, 32, 64, 128].into_iter().cycle());
-    let all = shapes.into_iter().chain(random.map(|((m, n, k), size)| (m, n, k, size)));
-    (0u64..)
-        .zip(all)
-        .flat_map(|(i, (m, n, k, size))| {
-            let shape = (m, n, k);
-            [false, true]
-                .into_iter()
-                .flat_map(move |add| [grouped::<f32>(&mut rng(i), shape, size, add), grouped::<f16>(&mut rng(i), shape, size, add)])
-        })
-        .collect()
+    let shapes = awkward.into_iter().chain(random.map(|((m, n, k), size)| (m, n, k, size)));
+    let few = shapes.map(|(m, n, k, size)| (m, n, k, Some(size))).chain(FEW).filter(|shape| shape.3.is_some());
+    let few = few.flat_map(|shape| [in_floats, in_bytes, in_tiles].map(|on| (shape, on as fn(&mut Capabilities))));
+    let many =
+        MANY.into_iter().filter(|shape| shape.3.is_some()).flat_map(|shape| [on_units, in_tiles].map(|on| (shape, on as fn(&mut _))));
+    let case = |(shape, on): (Grouped, fn(&mut Capabilities))| {
+        let cases = [false, true].into_iter().flat_map(move |add| [grouped::<f32>(shape, add), grouped::<f16>(shape, add)]);
+        let large = shape.0 * shape.1 > 50_000;
+        cases.map(move |case| if large { case.on(on).device_only() } else { case.on(on) })
+    };
+    few.chain(many).flat_map(case).collect()
 }
 
-fn grouped<T: Float>(rng: &mut StdRng, (m, n, k): Shape, size: usize, add: bool) -> Case {
-    let scales = Scales::Groups { size, scales: floats(rng, n * k.div_ceil(size), 1.0) };
-    let w = ternary_with(rng, n, k, scales);
-    let (x, base) = (floats(rng, m * k, 2.0), half_floats(rng, m * n, 50.0));
+fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
+    let (m, n, k, size) = shape;
+    let mut rng = rng((m + n + k) as u64);
+    let w = matrix(&mut rng, shape);
+    let (x, base) = (floats(&mut rng, m * k, 2.0), half_floats(&mut rng, m * n, 50.0));
     let (dense, host) = (w.dequantize(), bitnet::quantize_activations_cpu(&x, m, k).unwrap());
+    let products = bitnet::bitlinear_quantized_cpu(&host, &w).unwrap();
     let near = |(at, &base): (usize, &f32)| {
-        let (product, size) = exact_product(&dense, &host, &w, at);
-        let exact = product + if add { f64::from(base) } else { 0.0 };
-        // One rounding for each of at most k/16 words and one for each of the tree's levels, of sums of at most Σ|w·x|; and of the last sum.
-        let last = if add { 1.01 * U * exact.abs() } else { 0.0 };
-        Near { exact, error: 2.0 * U * size * (k.div_ceil(16) + 8) as f64 + last }
+        let (exact, sum) = exact_product(&dense, &host, &w, at);
+        // A rounding for each block's scale, each addition, and the quotient, of at most Σ|w·x|.
+        let near = Near { exact, error: 1.01 * U * sum * (k.div_ceil(16) + 2) as f64 };
+        if add { near.on_top_of(base) } else { near }
     };
-    let wanted = base.iter().enumerate().map(near).collect();
-    let (name, (host, packed)) = (format!("{m} × {n} × {k} {:?}, groups of {size}, added {add}", T::ELEMENT), (host, w.clone()));
-    let base = convert::<T>(&base);
-    let case = Case::near(name, wanted, move |r| {
+    let bounds: Vec<Near> = base.iter().enumerate().map(near).collect();
+    let wanted: Vec<Near> =
+        products.iter().zip(&base).map(|(&y, &base)| if add { Near::exactly(y).on_top_of(base) } else { Near::exactly(y) }).collect();
+    let bits = Data::F32(products);
+    let check = move |got: &[Data], leeway| {
+        if T::ELEMENT == Element::F32 && !add {
+            got[0].check(&bits, leeway)?;
+        }
+        got[0].check_near(wanted.iter().copied())?;
+        got[0].check_near(bounds.iter().copied())
+    };
+    let (twin, base) = ((host, w.clone()), convert::<T>(&base));
+    let record = move |r: &mut crate::Recorder| {
         let (x, w) = (r.upload(&x, [m, k])?, w.upload(r.encoder.context())?);
         let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
         let y = if add { r.upload(&base, [m, n])? } else { r.output::<T>([m, n])? };
@@ -280,7 +276,8 @@ fn grouped<T: Float>(rng: &mut StdRng, (m, n, k): Shape, size: usize, add: bool)
         }
         r.watch_all(&y);
         Ok(())
-    })
-    .of(T::ELEMENT);
-    if add { case } else { case.twin(move || vec![Data::F32(bitnet::bitlinear_quantized_cpu(&host, &packed).unwrap())]) }
+    };
+    let case = Case::new(format!("{m} × {n} × {k} {:?}, groups of {size:?}, added {add}", T::ELEMENT), record, check).of(T::ELEMENT);
+    let case = if T::ELEMENT == Element::F32 && !add { case.to_the_bit() } else { case };
+    if add { case } else { case.twin(move || vec![Data::F32(bitnet::bitlinear_quantized_cpu(&twin.0, &twin.1).unwrap())]) }
 }

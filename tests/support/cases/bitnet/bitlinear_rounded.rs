@@ -14,7 +14,7 @@ type Draw = fn(&mut StdRng) -> f32;
 pub(super) type Shape = (usize, usize, usize, Option<usize>);
 
 /// Few tokens: blocks of each length, whole and cut off, more of them than lanes, and groups of several blocks.
-const FEW: [Shape; 14] = [
+pub(super) const FEW: [Shape; 14] = [
     (0, 3, 5, None),
     (2, 3, 0, None),
     (1, 1, 1, None),
@@ -31,7 +31,7 @@ const FEW: [Shape; 14] = [
     (21, 17, 4352, Some(128)),
 ];
 /// As many as matrix units are for: tiles of both sizes, full and not, blocks of one turn and of four, cut off.
-const MANY: [Shape; 8] = [
+pub(super) const MANY: [Shape; 8] = [
     (17, 3, 1, None),
     (18, 70, 33, Some(32)),
     (33, 65, 256, Some(64)),
@@ -63,7 +63,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Software adapters have units only for this.
-fn on_units(c: &mut Capabilities) {
+pub(super) fn on_units(c: &mut Capabilities) {
     c.software = false;
 }
 
@@ -74,16 +74,16 @@ fn on_units_always(c: &mut Capabilities) {
     }
 }
 
-fn in_tiles(c: &mut Capabilities) {
+pub(super) fn in_tiles(c: &mut Capabilities) {
     c.matrix_units.clear();
     c.tuning.set(Choice::RoundedTileTokens, 0).unwrap();
 }
 
-fn in_floats(c: &mut Capabilities) {
+pub(super) fn in_floats(c: &mut Capabilities) {
     (c.software, c.fast_packed_dot) = (true, false);
 }
 
-fn in_bytes(c: &mut Capabilities) {
+pub(super) fn in_bytes(c: &mut Capabilities) {
     (c.software, c.fast_packed_dot) = (true, true);
 }
 
@@ -243,7 +243,7 @@ pub(super) fn exactly(
         r.watch_all(&y);
         Ok(())
     };
-    Case::new(name, record, check)
+    Case::new(name, record, check).to_the_bit()
 }
 
 /// SiLU and GELU, whose last bits are a device's own, beside the gate and the rounding one after the other on the same device: equal bits.
