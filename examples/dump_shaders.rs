@@ -7,6 +7,7 @@ use std::{env, error::Error, fs, path::Path};
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let (directory, folder) = match &arguments[..] {
+        [option, ..] if option.starts_with('-') => return Err("usage: dump_shaders DIR [FOLDER]".into()),
         [directory] => (Path::new(directory), None),
         [directory, folder] => (Path::new(directory), Some(folder)),
         _ => return Err("usage: dump_shaders DIR [FOLDER]".into()),

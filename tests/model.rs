@@ -158,9 +158,11 @@ fn a_step_is_few_dispatches_that_read_weights_once() {
         }
         step_is_few_dispatches(&on(false, software), LoadOptions::default());
     }
-    // As few where activations are floats, by packed products of integers.
-    let packed = context().restricted(|c| (c.fast_packed_dot, c.software) = (true, false));
-    step_is_few_dispatches(&packed, LoadOptions::default().quantized_activations(false));
+    // As few where activations are floats, by packed products of integers and without.
+    for packed in [true, false] {
+        let gpu = context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false));
+        step_is_few_dispatches(&gpu, LoadOptions::default().quantized_activations(false));
+    }
 }
 
 fn step_is_few_dispatches(context: &Context, options: LoadOptions<'_>) {

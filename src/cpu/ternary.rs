@@ -8,7 +8,7 @@ use super::isa::Isa;
 use super::near;
 use crate::{
     error::Result,
-    ops::bitnet::HostActivations,
+    ops::bitnet::{HostActivations, rounded_block},
     weights::ternary::{
         interleaved::{InterleavedTernary, LANES, Lanes},
         layout::CODES_PER_WORD,
@@ -28,9 +28,10 @@ struct Tokens {
     /// `[tokens, stride]`; see [`Isa::takes_pairs`].
     codes: Vec<Column>,
     stride: usize,
-    /// `[tokens, groups]`.
+    /// Words of a row that are added up before they are scaled, and the group of their scale.
+    parts: Vec<(Range<usize>, usize)>,
+    /// `[tokens, parts]`.
     sums: Vec<i32>,
-    groups: usize,
     scales: Vec<f32>,
 }
 
@@ -38,12 +39,12 @@ impl Tokens {
     fn of(isa: Isa, x: &HostActivations, w: &InterleavedTernary) -> Self {
         // No two tokens a multiple of a page apart, where they would share lines of a cache.
         let stride = w.row_words() + 4;
-        let groups = w.groups();
+        let parts = parts(w);
         let mut codes = vec![[0; CODES_PER_WORD]; x.tokens * stride];
-        let mut sums = Vec::with_capacity(x.tokens * groups);
+        let mut sums = Vec::with_capacity(x.tokens * parts.len());
         for (token, codes) in codes.chunks_exact_mut(stride).enumerate() {
             codes.as_flattened_mut()[..x.features].copy_from_slice(x.row(token));
-            sums.extend((0..groups).map(|group| sum(&codes[w.group_range(group)])));
+            sums.extend(parts.iter().map(|(words, _)| sum(&codes[words.clone()])));
         }
         if isa.takes_pairs() {
             for pair in codes.chunks_exact_mut(2 * stride) {
@@ -54,7 +55,7 @@ impl Tokens {
                     .for_each(|(first, second)| first[CODES_PER_WORD / 2..].swap_with_slice(&mut second[..CODES_PER_WORD / 2]));
             }
         }
-        Self { codes, stride, sums, groups, scales: x.scales.clone() }
+        Self { codes, stride, parts, sums, scales: x.scales.clone() }
     }
 
     fn len(&self) -> usize {
@@ -64,6 +65,19 @@ impl Tokens {
     fn row(&self, token: usize, words: &Range<usize>) -> &[Column] {
         &self.codes[token * self.stride..][words.clone()]
     }
+}
+
+/// All of a row, or the blocks of its groups.
+fn parts(w: &InterleavedTernary) -> Vec<(Range<usize>, usize)> {
+    if w.group().is_none() {
+        return vec![(0..w.row_words(), 0)];
+    }
+    let words = rounded_block(w.group()) / CODES_PER_WORD;
+    let of_group = |group| {
+        let range = w.group_range(group);
+        range.clone().step_by(words).map(move |first| (first..range.end.min(first + words), group))
+    };
+    (0..w.groups()).flat_map(of_group).collect()
 }
 
 #[multiversion::multiversion(targets = "simd")]
@@ -150,13 +164,13 @@ macro_rules! multiply {
             let width = blocks.len() * LANES;
             for (i, block) in blocks.clone().enumerate() {
                 let (words, scales) = w.block(block);
-                // A sum of no numbers is -0.
-                let mut all = [[-0.0; LANES]; T];
-                for (group, scales) in scales.iter().enumerate() {
-                    let range = w.group_range(group);
-                    let sums = sums::<T>(&words[range.clone()], std::array::from_fn(|t| x.row(token + t, &range)));
+                // -0 leaves the only number as it is.
+                let mut all = [[if w.group().is_none() { -0.0 } else { 0.0 }; LANES]; T];
+                for (part, (range, group)) in x.parts.iter().enumerate() {
+                    let scales = &scales[*group];
+                    let sums = sums::<T>(&words[range.clone()], std::array::from_fn(|t| x.row(token + t, range)));
                     for (t, (all, sums)) in all.iter_mut().zip(&sums).enumerate() {
-                        let own = x.sums[(token + t) * x.groups + group];
+                        let own = x.sums[(token + t) * x.parts.len() + part];
                         for lane in 0..LANES {
                             all[lane] += (sums[lane] - own) as f32 * scales[lane];
                         }
@@ -587,7 +601,7 @@ mod tests {
     fn check(rng: &mut StdRng, [m, n, k]: [usize; 3], group: Option<usize>, extreme: bool) {
         let values: Vec<i8> = (0..n * k).map(|_| if extreme { 1 } else { rng.random_range(-1..=1) }).collect();
         let scales = match group {
-            Some(size) => Scales::Groups { size, scales: (0..n * k.div_ceil(size)).map(|_| rng.random_range(0.5..2.0)).collect() },
+            Some(size) => Scales::Groups { size, scales: (0..n * k.div_ceil(size)).map(|_| rng.random_range(-2.0..2.0)).collect() },
             None => Scales::Segments((0..n).map(|_| (1, rng.random_range(0.5..2.0))).collect()),
         };
         let w = PackedTernary::from_values(n, k, &values, scales).unwrap();
@@ -609,7 +623,7 @@ mod tests {
             for [n, k] in [[1, 1], [16, 64], [17, 63], [48, 65], [5, 0], [0, 5], [100, 640], [33, 1000], [640, 128]] {
                 check(&mut rng, [m, n, k], None, false);
             }
-            for ([n, k], size) in [([17, 128], 128), ([40, 300], 32), ([16, 1000], 128), ([3, 50], 64), ([20, 130], 16)] {
+            for ([n, k], size) in [([17, 128], 128), ([40, 300], 32), ([16, 1000], 128), ([3, 50], 64), ([20, 130], 16), ([80, 3], 16)] {
                 check(&mut rng, [m, n, k], Some(size), false);
             }
         }

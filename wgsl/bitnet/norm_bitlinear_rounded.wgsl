@@ -1,10 +1,10 @@
 // BitLinear of a row that is normalised and rounded here, for few tokens, in one dispatch: y[r] = Σ over blocks b of (Σ x[k]·Wq[r, k] over the columns k of b) ·
 // w_scale[r, group of b], where x is norm(source) in block floating point, norm(v) = v / sqrt(mean(v²) + eps) · gain, or v where `normalise` is 0. The bits of
-// rms_norm_round.wgsl, or round_activations.wgsl, and then bitlinear_rounded_packed.wgsl. Every workgroup prepares the row of its token for itself while its
+// rms_norm_round.wgsl, or round_activations.wgsl, and then bitlinear_rounded_gemv.wgsl. Every workgroup prepares the row of its token for itself while its
 // first weights are on their way, in chunks of 16 columns a thread, which have room in workgroup memory. Blocks are of eight words, and rows are whole
 // quads of words. A workgroup makes `tile` rows of one token, sixteen at a time. A team of WIDTH threads makes four of these; each thread has one quad of words
-// of each of the four in a chunk. What becomes of a product, and which row of the matrix is the i-th, is for the part before to say (rows_stored.wgsl,
-// rows_gated.wgsl).
+// of each of the four in a chunk. In what form a chunk is kept, and how it is multiplied, is for a part before to say (chunk_bytes.wgsl, chunk_floats.wgsl), and
+// so is what becomes of a product, and which row of the matrix is the i-th (rows_stored.wgsl, rows_gated.wgsl).
 struct Params { rows: u32, features: u32, words: u32, tile: u32, blocks: u32, groups: u32, group_blocks: u32, normalise: u32, eps: f32, add: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> codes: array<vec4<u32>>;
@@ -19,19 +19,11 @@ const WIDTH: u32 = THREADS / 4u;
 const BLOCKS: u32 = WIDTH / 2u;
 // From one row's blocks to the next one's.
 const PITCH: u32 = BLOCKS + 1u;
-// Vectors of a plane: one after every eight is not used, so that lanes do not wait for one bank.
-const PLANE: u32 = THREADS + THREADS / 8u;
 
-// A chunk's numbers in three planes of bytes, sixteen to a vector.
-var<workgroup> x: array<vec4<u32>, 3u * PLANE>;
-// The unit of a block, and of how many units it consists.
-var<workgroup> units: array<vec2<f32>, BLOCKS>;
 // What blocks give, by row.
 var<workgroup> of_blocks: array<f32, ROWS * PITCH>;
 // For rows_gated.wgsl.
 var<workgroup> sums: array<u32, THREADS>;
-
-fn plane_at(vector: u32) -> u32 { return vector + vector / 8u; }
 
 fn magnitude(v: vec4<f32>) -> u32 {
     let bits = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
@@ -56,7 +48,7 @@ fn row_inverse(token: u32, ids: Ids) -> f32 {
     return inverse_rms(largest, cell_sum2(1u, squares, ids), params.features, params.eps);
 }
 
-// Leaves a chunk in `x` and `units`: each thread its four quads, from quad number `first` of the row on; eight neighbours have a block.
+// Leaves a chunk in workgroup memory: each thread its four quads, from quad number `first` of the row on; eight neighbours have a block.
 fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
     let last = params.features / 4u - 1u;
     var v = array<vec4<f32>, 4>();
@@ -70,29 +62,14 @@ fn prepare(token: u32, first: u32, inverse: f32, ids: Ids) {
     largest = max(largest, team_exchange(largest, 2u, ids));
     largest = max(largest, team_exchange(largest, 4u, ids));
     let to_units = inverse_unit(largest);
-    // A float holds it.
-    var sum = 0.0;
-    var planes = array<vec3<u32>, 4>();
-    for (var q = 0u; q < 4u; q += 1u) {
-        let whole = round(v[q] * to_units);
-        sum += (whole.x + whole.y) + (whole.z + whole.w);
-        planes[q] = byte_planes(whole);
-    }
-    let at = plane_at(ids.local);
-    x[at] = vec4<u32>(planes[0].x, planes[1].x, planes[2].x, planes[3].x);
-    x[at + PLANE] = vec4<u32>(planes[0].y, planes[1].y, planes[2].y, planes[3].y);
-    x[at + 2u * PLANE] = vec4<u32>(planes[0].z, planes[1].z, planes[2].z, planes[3].z);
-    sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 1u, ids));
-    sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 2u, ids));
-    sum += bitcast<f32>(team_exchange(bitcast<u32>(sum), 4u, ids));
-    if ids.local % 8u == 0u { units[ids.local / 8u] = vec2<f32>(unit_for(largest), sum); }
+    for (var q = 0u; q < 4u; q += 1u) { v[q] = round(v[q] * to_units); }
+    keep(v, unit_for(largest), ids);
 }
 
-// The other half of a block, which the neighbouring lane has.
-fn other_half(v: vec4<i32>, ids: Ids) -> vec4<i32> {
-    let bits = bitcast<vec4<u32>>(v);
-    return bitcast<vec4<i32>>(vec4<u32>(
-        team_exchange(bits.x, 1u, ids), team_exchange(bits.y, 1u, ids), team_exchange(bits.z, 1u, ids), team_exchange(bits.w, 1u, ids)));
+// What the neighbouring lane has, whose quad of words is the other half of a block.
+fn neighbours(bits: vec4<u32>, ids: Ids) -> vec4<u32> {
+    return vec4<u32>(
+        team_exchange(bits.x, 1u, ids), team_exchange(bits.y, 1u, ids), team_exchange(bits.z, 1u, ids), team_exchange(bits.w, 1u, ids));
 }
 
 // A lane's weights of a turn: a quad of words of four rows, and the scales of its block in the two of these rows whose sums it scales.
@@ -129,21 +106,14 @@ fn norm_bitlinear_rounded(group: Group, ids: Ids) {
     for (var first = 0u; first < params.blocks; first += BLOCKS) {
         prepare(token, 32u * first + 4u * ids.local, inverse, ids);
         workgroupBarrier();
-        let unit = units[lane / 2u];
+        let unit = unit_of(lane);
         for (var turn = 0u; turn < params.tile; turn += 16u) {
             let now = next;
             // The weights of the next turn are loaded while these are multiplied.
             let ends = turn + 16u >= params.tile;
             next = load_turn(tile + own + select(turn + 16u, 0u, ends), select(first, first + BLOCKS, ends), lane);
-            var quad = Sums();
-            for (var i = 0u; i < 4u; i += 1u) {
-                let at = plane_at(4u * lane + i);
-                quad = add_words(quad, now.rows, i, x[at], x[at + PLANE], x[at + 2u * PLANE]);
-            }
-            let half = joined(quad);
-            let whole = half + other_half(half, ids);
             let odd = (lane & 1u) != 0u;
-            let products = (vec2<f32>(select(whole.xy, whole.zw, odd)) - vec2<f32>(unit.y)) * unit.x * now.scale;
+            let products = of_block(now.rows, lane, odd, unit, ids) * now.scale;
             // By way of workgroup memory, so that a product and the sum that it goes to are never fused.
             let at = (turn + own + select(0u, 2u, odd)) * PITCH + lane / 2u;
             of_blocks[at] = products.x;

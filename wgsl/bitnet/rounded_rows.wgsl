@@ -1,5 +1,5 @@
-// For packed products of activations in block floating point, three planes of bytes (byte_planes.wgsl): quads of words of four rows, and their products. A
-// kernel that includes this defines `codes`, vectors of four words, and `params.words`, words of a row.
+// For packed products of activations in block floating point, three planes of bytes (byte_planes.wgsl): products of four rows' words, which
+// row_quads.wgsl loads.
 
 // Functions of their own: naga's Metal declares an operand that is used twice in one of them twice.
 fn signed_dot(c: u32, x: u32) -> u32 { return bitcast<u32>(dot4I8Packed(c, x)); }
@@ -23,14 +23,6 @@ fn signed_words_dot(words: vec4<u32>, x: vec4<u32>) -> vec4<u32> {
 fn unsigned_words_dot(words: vec4<u32>, x: vec4<u32>) -> vec4<u32> {
     return vec4<u32>(
         unsigned_word_dot(words.x, x), unsigned_word_dot(words.y, x), unsigned_word_dot(words.z, x), unsigned_word_dot(words.w, x));
-}
-
-// Quads of words of four rows.
-struct Rows { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> }
-
-fn load_rows(starts: vec4<u32>, quad: u32) -> Rows {
-    let at = starts + vec4<u32>(min(quad, params.words / 4u - 1u));
-    return Rows(codes[at.x], codes[at.y], codes[at.z], codes[at.w]);
 }
 
 // What four rows give, plane by plane.

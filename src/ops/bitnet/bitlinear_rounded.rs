@@ -96,7 +96,7 @@ const WITH_UNITS: &[Binding] = &[read("x", U32), read("codes", U32), read("w_sca
 
 /// `rows` of `tokens` a workgroup, four of them by a team of lanes; a turn is a quad of words of each.
 const fn packed(rows: u32, tokens: u32) -> Source {
-    const PARTS: &[Part] = wgsl!["shared/ids", "bitnet/rounded_rows", "bitnet/bitlinear_rounded_packed"];
+    const PARTS: &[Part] = wgsl!["shared/ids", "bitnet/row_quads", "bitnet/rounded_rows", "bitnet/bitlinear_rounded_packed"];
     let lanes = 4 * 128 / rows;
     let source = Source::wgsl(PARTS).workgroup_size([128, 1, 1]).tile([rows, tokens, 1]);
     let source = source.workgroup_bytes(tokens * (16 * 128 + 4 * rows * (lanes / 2 + 1)));

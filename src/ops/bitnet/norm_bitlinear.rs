@@ -18,7 +18,7 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, EXACT, REDUCE, Source, Work},
+        source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
     language::ShaderLanguage,
     params,
@@ -32,6 +32,8 @@ const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("s
 const fn kernel(name: &'static str, sources: &'static [Source]) -> Kernel {
     Kernel::trusted(name, Params::FIELDS, BINDINGS, sources).entry("norm_bitlinear")
 }
+
+const PARAMS_MSL: Part = Part::new("Params", "struct Params { uint rows, features, words, tile, normalise; float eps; uint add; };\n");
 
 /// Threads, the text's numbers, bytes of workgroup memory, weights of a turn. The tile is given at run time, so the grid counts workgroups.
 const fn source(source: Source, threads: u32, constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {
@@ -64,7 +66,7 @@ macro_rules! family_of {
                 "bitnet/norm_bitlinear"
             ];
             const METAL: &[$crate::kernel::source::Part] = $crate::msl![
-                "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_half", "shared/share_sums", $($msl,)*
+                PARAMS_MSL, "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_half", "shared/share_sums", $($msl,)*
                 "bitnet/norm_bitlinear"
             ];
             const fn int8(constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {

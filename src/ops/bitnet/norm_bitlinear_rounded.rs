@@ -7,7 +7,7 @@ use super::{
     gate_quantize::{Gate, Norm},
     norm_bitlinear::{check, check_gain, check_gates, tile},
     rms_norm_round::{rms_norm_round_cpu, rms_norm_round_into},
-    round_activations::{RoundedActivations, RoundedLayout, layout, round_activations_cpu, round_activations_into, rounded_block},
+    round_activations::{BLOCK, RoundedActivations, RoundedLayout, layout, round_activations_cpu, round_activations_into, rounded_block},
 };
 use crate::{
     choices::Choice,
@@ -17,9 +17,9 @@ use crate::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
         params::Params as _,
-        source::{CELLS, EXACT, REDUCE, Source, Work},
+        source::{CELLS, EXACT, Part, REDUCE, Source, Work},
     },
-    params,
+    msl, params,
     weights::ternary::{matrix::TernaryMatrix, packed::PackedTernary},
     wgsl,
 };
@@ -30,61 +30,120 @@ params! {
 
 const BINDINGS: &[Binding] = &[read("codes", U32), read("w_scale", F32), read("source", F32), read("gain", F32), read_write("y", F32)];
 
+const PARAMS_MSL: Part = Part::new(
+    "Params",
+    "struct Params { uint rows, features, words, tile, blocks, groups, group_blocks, normalise; float eps; uint add; };\n",
+);
+
 /// Threads of a workgroup, each of which prepares sixteen columns of a chunk.
 const THREADS: u32 = 128;
-/// The fewest rows of a workgroup, which it makes at a time, and the most.
-const ROWS: [usize; 2] = [16, 64];
+/// The fewest rows of a workgroup, which makes sixteen at a time: of packed products, and of those in floats, which are for GPUs of fewer cores.
+const FEWEST: [usize; 2] = [16, 64];
+/// The most.
+const MOST: u32 = 64;
 
-/// A turn is a quad of words of four rows, in three planes. The tile is given at run time, so the grid counts workgroups.
-const fn source(source: Source) -> Source {
-    const MOST: u32 = ROWS[1] as u32;
-    const BLOCKS: u32 = THREADS / 8;
-    const OWN: u32 = 3 * 16 * (THREADS + THREADS / 8) + 8 * BLOCKS + 4 * MOST * (BLOCKS + 1) + 4 * THREADS;
-    // Of the parts that are shared.
-    const CELLS: u32 = 4 * THREADS + 32;
-    let source = source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("ROWS", MOST)]).workgroup_bytes(OWN + CELLS);
-    source.work(Work::new(3 * 256, "products", 64, 3 * 2 * 256))
+/// A turn is a quad of words of four rows. The tile is given at run time, so the grid counts workgroups.
+const fn source(source: Source, bytes: u32, work: Work) -> Source {
+    source.workgroup_size([THREADS, 1, 1]).tile([1, 1, 1]).constants(&[("ROWS", MOST)]).workgroup_bytes(bytes).work(work)
 }
 
-/// A kernel by the parts that say what becomes of a product.
-macro_rules! kernel_of {
-    ($name:literal, [$($part:tt),*]) => {
-        Kernel::trusted(
-            $name,
-            Params::FIELDS,
-            BINDINGS,
-            &[source(Source::wgsl(wgsl![
-                REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/rounded_rows", $($part,)*
-                "bitnet/norm_bitlinear_rounded"
-            ]))],
-        )
-        .entry("norm_bitlinear_rounded")
+/// In WGSL, with so many bytes of workgroup memory for a chunk.
+const fn chunks(parts: &'static [Part], bytes: u32, work: Work) -> Source {
+    const BLOCKS: u32 = THREADS / 8;
+    // Of the parts that are shared.
+    const CELLS: u32 = 4 * THREADS + 32;
+    source(Source::wgsl(parts), bytes + 4 * MOST * (BLOCKS + 1) + 4 * THREADS + CELLS, work)
+}
+
+/// In three planes of bytes.
+const fn packed(parts: &'static [Part]) -> Source {
+    chunks(parts, 3 * 16 * (THREADS + THREADS / 8) + 8 * THREADS / 8, Work::new(3 * 256, "products", 64, 3 * 2 * 256))
+}
+
+/// In floats, of which a turn is a word of four rows.
+const fn floats(parts: &'static [Part]) -> Source {
+    chunks(parts, 4 * 16 * THREADS, Work::new(64, "products", 16, 2 * 64))
+}
+
+const fn floats_msl(parts: &'static [Part]) -> Source {
+    source(Source::msl(parts), 4 * 64 + 4 * 16 * THREADS + 4 * 4 * 4 * 17 + 4 * MOST, Work::new(256, "products", 64, 2 * 256))
+}
+
+/// Declares a kernel for packed products and one for floats, by the parts that say what becomes of a product in WGSL and in Metal.
+macro_rules! kernels_of {
+    ($name:literal, [$($wgsl:tt),*], [$($msl:tt),*]) => {
+        [
+            Kernel::trusted(
+                concat!("norm_bitlinear_rounded_packed", $name),
+                Params::FIELDS,
+                BINDINGS,
+                &[packed(wgsl![
+                    REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/rounded_rows",
+                    "bitnet/chunk_bytes", $($wgsl,)* "bitnet/norm_bitlinear_rounded"
+                ])],
+            )
+            .entry("norm_bitlinear_rounded"),
+            Kernel::trusted(
+                concat!("norm_bitlinear_rounded", $name),
+                Params::FIELDS,
+                BINDINGS,
+                &[
+                    floats(wgsl![
+                        REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/row_quads", "tensor/matmul_block",
+                        "bitnet/bitlinear_float_word", "bitnet/chunk_floats", $($wgsl,)* "bitnet/norm_bitlinear_rounded"
+                    ]),
+                    floats_msl(msl![
+                        PARAMS_MSL, "shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "bitnet/bitlinear_float_word", $($msl,)*
+                        "bitnet/norm_bitlinear_rounded"
+                    ]),
+                ],
+            )
+            .entry("norm_bitlinear_rounded"),
+        ]
     };
 }
 
-static STORED: Kernel = kernel_of!("norm_bitlinear_rounded", ["bitnet/rows_stored"]);
-static RELU2: Kernel = kernel_of!("norm_bitlinear_rounded_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
-static SILU: Kernel =
-    kernel_of!("norm_bitlinear_rounded_silu", ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]);
-static GELU: Kernel = kernel_of!(
-    "norm_bitlinear_rounded_gelu_tanh",
+/// For packed products, and for floats.
+static STORED: [Kernel; 2] = kernels_of!("", ["bitnet/rows_stored"], ["bitnet/rows_stored"]);
+static RELU2: [Kernel; 2] =
+    kernels_of!("_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"], ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
+static SILU: [Kernel; 2] = kernels_of!(
+    "_silu",
+    ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"],
+    ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]
+);
+static GELU: [Kernel; 2] = kernels_of!(
+    "_gelu_tanh",
+    ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"],
     ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]
 );
 
-pub(super) const KERNELS: &[&Kernel] = &[&STORED, &RELU2, &SILU, &GELU];
+pub(super) const KERNELS: &[&Kernel] = &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
 /// Do [`norm_bitlinear_rounded_into`] and [`norm_bitlinear_rounded_gated_into`] take one dispatch for so many tokens, here?
 pub fn norm_bitlinear_rounded_fuses(context: &Context, tokens: usize, w: &TernaryMatrix) -> bool {
+    form(context, tokens, w).is_some()
+}
+
+/// Which of a pair of kernels makes one dispatch for so many tokens of a matrix, if one does.
+fn form(context: &Context, tokens: usize, w: &TernaryMatrix) -> Option<usize> {
     let few = tokens <= context.capabilities().choice(Choice::FusedRoundedTokens);
-    few && w.rows() > 0 && layout(tokens, w.columns(), rounded_block(w.group()), context) == RoundedLayout::Bytes
+    let block = rounded_block(w.group());
+    // A lane has half of a block.
+    let whole = block == BLOCK && w.columns() > 0 && w.columns().is_multiple_of(BLOCK / 2);
+    match layout(tokens, w.columns(), block, context) {
+        RoundedLayout::Bytes if few && whole && w.rows() > 0 => Some(0),
+        RoundedLayout::ByPlace if few && whole && w.rows() > 0 => Some(1),
+        _ => None,
+    }
 }
 
 /// `x` `[.., k]`, normalised by every row where `norm` (gain `[k]` and eps) is given, and rounded, times `w` `[n, k]`, into a tensor of the caller, `[.., n]`; with
 /// [`Out::add`] it adds to the residual stream of a transformer. For models whose activations are not quantised.
 ///
 /// The same bits as the ops one after another ([`rms_norm_round_into`](super::rms_norm_round_into) or [`round_activations`](super::round_activations()), then
-/// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for more than a few tokens, without packed products of integers, and for
-/// matrices whose blocks are not of 128 columns, or whose rows are not whole quads of words.
+/// [`bitlinear_rounded`](super::bitlinear_rounded())), which run where one dispatch is no gain: for more than a few tokens, on software adapters, and for matrices
+/// whose blocks are not of 128 columns, or whose rows are not whole quads of words.
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, the gain, `w` and the output do not fit.
@@ -98,8 +157,8 @@ pub fn norm_bitlinear_rounded_into<'a>(
     let (op, y) = ("norm_bitlinear_rounded", y.into());
     let tokens = check(op, x, norm, w)?;
     y.check(op, tokens, w.rows())?;
-    if norm_bitlinear_rounded_fuses(encoder.context(), tokens, w) {
-        return record(encoder, &STORED, x, norm, w, y);
+    if let Some(form) = form(encoder.context(), tokens, w) {
+        return record(encoder, (&STORED, form), x, norm, w, y);
     }
     let rounded = rounded(encoder, x, norm, w)?;
     bitlinear_rounded_into(encoder, &rounded, w, y)
@@ -124,13 +183,13 @@ pub fn norm_bitlinear_rounded_gated_into(
     let tokens = check(op, x, norm, w)?;
     check_gates(op, w)?;
     Out::set(y).check(op, tokens, w.rows() / 2)?;
-    if norm_bitlinear_rounded_fuses(encoder.context(), tokens, w) {
-        let kernel = match gate {
+    if let Some(form) = form(encoder.context(), tokens, w) {
+        let kernels = match gate {
             Gate::Relu2 => &RELU2,
             Gate::Silu => &SILU,
             Gate::GeluTanh => &GELU,
         };
-        return record(encoder, kernel, x, norm, w, y.into());
+        return record(encoder, (kernels, form), x, norm, w, y.into());
     }
     let rounded = rounded(encoder, x, norm, w)?;
     let gate_up = bitlinear_rounded(encoder, &rounded, w)?;
@@ -138,16 +197,16 @@ pub fn norm_bitlinear_rounded_gated_into(
 }
 
 /// The rows of a matrix that a workgroup takes.
-fn rows_of_workgroup(rows: usize, capabilities: &Capabilities) -> usize {
+fn rows_of_workgroup(rows: usize, form: usize, capabilities: &Capabilities) -> usize {
     // Workgroups of the choice have twice as many threads.
     let busy = capabilities.choice(Choice::FusedWorkgroups).saturating_mul(2).min(capabilities.max_workgroups as usize);
-    tile(rows, ROWS, busy)
+    tile(rows, [FEWEST[form], MOST as usize], busy)
 }
 
 /// Records the one dispatch. Shapes have been checked.
 fn record(
     encoder: &mut Encoder,
-    kernel: &'static Kernel,
+    (kernels, form): (&'static [Kernel; 2], usize),
     x: &Tensor<f32>,
     norm: Norm<'_, Tensor<f32>>,
     w: &TernaryMatrix,
@@ -156,7 +215,7 @@ fn record(
     let ((tokens, features), block) = (x.shape().as_matrix(), rounded_block(w.group()));
     let blocks = features.div_ceil(block);
     let (gain, eps) = norm.unwrap_or((x, 0.0));
-    let tile = rows_of_workgroup(w.rows(), encoder.context().capabilities());
+    let tile = rows_of_workgroup(w.rows(), form, encoder.context().capabilities());
     let params = Params {
         rows: w.rows() as u32,
         features: features as u32,
@@ -169,7 +228,7 @@ fn record(
         eps,
         add: y.adds().into(),
     };
-    encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], [w.rows().div_ceil(tile), tokens, 1])
+    encoder.dispatch(&kernels[form], &params, &[&w.codes, &w.scales, x, gain, y.tensor()], [w.rows().div_ceil(tile), tokens, 1])
 }
 
 /// The dispatch before BitLinear, where there are two.
@@ -223,7 +282,7 @@ mod tests {
         // Ternary-Bonsai-1.7B and 8B: q + k + v, o and down, gate + up; then as many as there may be.
         let matrices = [(4096, 16), (2048, 16), (12_288, 32), (6144, 16), (24_576, 64), (1 << 20, 64), (1, 16)];
         for (rows, wanted) in matrices {
-            assert_eq!(rows_of_workgroup(rows, &gpu), wanted, "{rows}");
+            assert_eq!(rows_of_workgroup(rows, 0, &gpu), wanted, "{rows}");
         }
     }
 }

@@ -74,7 +74,7 @@ static ROUND_CODES: Rounding = rounding!(
 pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIONS[1], &ROUND_CODES[0], &ROUND_CODES[1]];
 
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
-const BLOCK: usize = 128;
+pub(super) const BLOCK: usize = 128;
 
 /// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or so many of them as groups consist of.
 pub fn rounded_block(group: Option<usize>) -> usize {

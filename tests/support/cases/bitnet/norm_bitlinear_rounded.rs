@@ -33,12 +33,16 @@ const SHAPES: [Shape; 17] = [
 ];
 
 type On = fn(&mut Capabilities);
-/// One dispatch, of few rows a workgroup and of many; and two by each kind of product that there is for few tokens.
-const ON: [On; 4] = [
+/// One dispatch, of few rows a workgroup and of many, and in floats; and two by each kind of product that there is for few tokens.
+const ON: [On; 5] = [
     |c| (c.software, c.fast_packed_dot) = (false, true),
     |c| {
         (c.software, c.fast_packed_dot) = (false, true);
         c.tuning.set(Choice::FusedWorkgroups, 1).unwrap();
+    },
+    |c| {
+        (c.software, c.fast_packed_dot) = (false, false);
+        c.tuning.set(Choice::FusedRoundedTokens, 8).unwrap();
     },
     |c| (c.software, c.fast_packed_dot) = (true, true),
     |c| (c.software, c.fast_packed_dot) = (true, false),
@@ -56,7 +60,7 @@ pub fn cases() -> Vec<Case> {
         // What a row has that is not finite is in all of its outputs.
         let mut wild = tame.clone();
         wild.iter_mut().step_by(k + 1).zip([f32::NAN, f32::NEG_INFINITY]).for_each(|(v, worst)| *v = worst);
-        cases.push(stored(shape, &wild, Some(&gain), &w).on(ON[0]));
+        cases.extend([ON[0], ON[2]].map(|on| stored(shape, &wild, Some(&gain), &w).on(on)));
     }
     cases
 }
@@ -75,7 +79,9 @@ fn stored(shape: Shape, x: &[f32], gain: Option<&[f32]>, w: &PackedTernary) -> C
 /// On top of what is there, and gates and ups: relu² to the bit, SiLU and GELU beside the gate that is a dispatch of its own.
 pub fn finished() -> Vec<Case> {
     let shapes = SHAPES.into_iter().map(|(m, n, k, size)| (m, 2 * n, k, size));
-    shapes.flat_map(|shape| [added(shape), gated(shape, Gate::Relu2), gated(shape, Gate::Silu), gated(shape, Gate::GeluTanh)]).collect()
+    let all = |shape| [added(shape), gated(shape, Gate::Relu2), gated(shape, Gate::Silu), gated(shape, Gate::GeluTanh)];
+    let packed = |(_, n, ..): Shape| ON[n / 2 % 2];
+    shapes.flat_map(|shape| [packed(shape), ON[2]].into_iter().flat_map(move |on| all(shape).map(|case| case.on(on)))).collect()
 }
 
 fn added(shape: Shape) -> Case {
@@ -89,7 +95,6 @@ fn added(shape: Shape) -> Case {
         r.watch_all(&y);
         Ok(())
     })
-    .on(ON[0])
 }
 
 fn gated(shape: Shape, gate: Gate) -> Case {
@@ -120,5 +125,5 @@ fn gated(shape: Shape, gate: Gate) -> Case {
         [&y, &apart].into_iter().for_each(|y| r.watch_all(y));
         Ok(())
     };
-    Case::new(format!("{gate:?}, {shape:?}"), record, check).on(ON[n / 2 % 2])
+    Case::new(format!("{gate:?}, {shape:?}"), record, check)
 }
