@@ -1,8 +1,8 @@
 //! BitLinear over the layers of a 2B model, in both layouts, and on the CPU beside a plain loop. `cargo bench -p bitnet-wgpu-benches --bench bitlinear`
 
-use bitnet_wgpu::{Context, Tensor, TernaryMatrix, bitnet, bitnet::Layout};
+use bitnet_wgpu::{Context, Scales, Tensor, TernaryMatrix, bitnet, bitnet::Layout};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use support::{floats, rng, ternary};
+use support::{floats, rng, ternary, ternary_with};
 use timing::{LAYERS, bench, device};
 
 /// From one token, where the weights' bytes are the cost, to many, where arithmetic is: what a batch of sequences pays for its size. The bytes are of
@@ -10,10 +10,12 @@ use timing::{LAYERS, bench, device};
 fn tokens(criterion: &mut Criterion) {
     let (context, _) = device();
     let mut group = timing::group(criterion, "tokens");
-    let token_counts: &[usize] = if context.capabilities().software { &[1, 4, 16] } else { &[1, 2, 4, 8, 16, 32, 64, 128, 512] };
-    for (rows, columns) in LAYERS {
-        let matrices = cold(context, rows, columns);
-        for layout in [Layout::Int8, Layout::Half] {
+    let token_counts: &[usize] = if context.capabilities().software { &[1, 4, 16] } else { &[1, 2, 4, 8, 16, 32, 64, 128, 512, 2048] };
+    // And gates, or ups, alone, as others time them.
+    for (rows, columns) in LAYERS.into_iter().chain([(6912, 2560)]) {
+        for (name, layout, size) in [("Int8", Layout::Int8, None), ("Half", Layout::Half, None), ("Int8, groups", Layout::Int8, Some(128))]
+        {
+            let matrices = cold(context, rows, columns, size);
             for &tokens in token_counts {
                 let x = context.upload(&floats(&mut rng(1), tokens * columns, 2.0), [tokens, columns]).expect("it fits");
                 let mut encoder = context.encoder("tokens");
@@ -26,16 +28,17 @@ fn tokens(criterion: &mut Criterion) {
                 }
                 let shape = format!("{tokens}x{rows}x{columns}");
                 let bytes = matrices[0].code_bytes() + tokens * (columns + 4 * rows);
-                bench(&mut group, &format!("{layout:?}"), &shape, &encoder.finish(), matrices.len(), bytes);
+                bench(&mut group, name, &shape, &encoder.finish(), matrices.len(), bytes);
             }
         }
     }
 }
 
 /// So many copies of a matrix that no cache holds them when they take turns.
-fn cold(context: &Context, rows: usize, columns: usize) -> Vec<TernaryMatrix> {
+fn cold(context: &Context, rows: usize, columns: usize, group: Option<usize>) -> Vec<TernaryMatrix> {
     let beyond_caches = if context.capabilities().software { 64 << 20 } else { 384 << 20 };
-    let w = ternary(&mut rng(1), rows, columns);
+    let scales = group.map_or(Scales::Tensor(0.5), |size| Scales::Groups { size, scales: vec![0.5; rows * columns.div_ceil(size)] });
+    let w = ternary_with(&mut rng(1), rows, columns, scales);
     let copies = (beyond_caches / (4 * w.words().len())).max(1);
     (0..copies).map(|_| w.upload(context).expect("it fits")).collect()
 }

@@ -1,8 +1,9 @@
 //! How everything here is timed: work is recorded once, run many times in one submission, waited for, and set against the device's roof.
 
 use bitnet_wgpu::{
-    Context, Recording,
+    Context, ContextOptions, Recording,
     measure::{self, Roof},
+    wgpu,
 };
 use criterion::{BenchmarkGroup, BenchmarkId, Throughput, measurement::WallTime};
 use pollster::block_on;
@@ -17,7 +18,9 @@ pub const LAYERS: [(usize, usize); 4] = [(3840, 2560), (2560, 2560), (13824, 256
 /// The device, and its measured roof.
 pub fn device() -> &'static (Context, Roof) {
     static DEVICE: LazyLock<(Context, Roof)> = LazyLock::new(|| {
-        let context = block_on(Context::new()).expect("a GPU driver");
+        // SAFETY: only the crate's own kernels run on this device.
+        let experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        let context = block_on(Context::open(ContextOptions::default().experimental(experimental))).expect("a GPU driver");
         let roof = block_on(Roof::measure(&context)).expect("the roof can be measured");
         println!("{context:?}; reads {:.1} GB/s by the {:?} clock", roof.bytes_per_second / 1e9, roof.clock);
         (context, roof)
