@@ -71,6 +71,9 @@ pub enum Error {
     /// A matrix has an infinity or a NaN, or what is made of it overflows.
     #[error("{op}: matrix {matrix} has numbers, or leads to some, that are not finite")]
     NotFinite { op: &'static str, matrix: usize },
+    /// What a model computes is not finite: its weights are damaged, or its numbers overflow.
+    #[error("{op}: {what} are not finite")]
+    Overflow { op: &'static str, what: String },
 
     // --- this machine
     /// The device lacks a wgpu feature that the crate or a kernel needs.
@@ -170,7 +173,7 @@ pub enum ErrorKind {
     NoDevice,
     /// The call was wrong: an argument is out of its domain, or does not fit the others.
     Invalid,
-    /// The call is sound, and the numbers of a matrix are not: it has no such factors or solution, or none was found.
+    /// The call is sound, and the numbers of a matrix are not: it has no such factors or solution, or none was found; or what a model computes is not finite.
     Numbers,
     /// The call or the file is sound, and this crate or this device does not do it.
     Unsupported,
@@ -212,7 +215,8 @@ impl Error {
             | Self::Singular { .. }
             | Self::RankDeficient { .. }
             | Self::NotConverged { .. }
-            | Self::NotFinite { .. } => ErrorKind::Numbers,
+            | Self::NotFinite { .. }
+            | Self::Overflow { .. } => ErrorKind::Numbers,
             Self::MissingFeature { .. } | Self::Limit { .. } | Self::Language { .. } | Self::Grid { .. } | Self::Unsupported { .. } => {
                 ErrorKind::Unsupported
             }

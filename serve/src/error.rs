@@ -113,3 +113,16 @@ impl IntoResponse for ApiError {
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_model_gives_is_not_the_clients_fault() {
+        let status = |error: Error| ApiError::library("prompt", &error).status;
+        assert_eq!(status(Error::Overflow { op: "embed", what: "the states of text 0".into() }), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(status(Error::Invalid { op: "embed", what: "text 0 is empty".into() }), StatusCode::BAD_REQUEST);
+        assert_eq!(status(Error::Context { needed: 9, capacity: 8 }), StatusCode::BAD_REQUEST);
+    }
+}

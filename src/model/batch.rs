@@ -251,7 +251,7 @@ impl TokenStream {
     /// All that is left.
     ///
     /// # Errors
-    /// [`Error::BatchEnded`] for what a device reports; [`Error::Invalid`] for logits that are not finite.
+    /// [`Error::BatchEnded`] for what a device reports; [`Error::Overflow`] for logits that are not finite.
     pub async fn all(mut self) -> Result<Generated> {
         let mut all = Generated::empty();
         while let Some(token) = self.next_token().await {

@@ -138,6 +138,10 @@ impl Chooser {
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
+        // What a hook gives is its own.
+        if self.options.logits.is_none() && logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+            return Err(not_finite());
+        }
         let id = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits)?;
         Ok(self.chosen(id))
     }
@@ -145,7 +149,7 @@ impl Chooser {
     /// Takes a token that the engine chose.
     pub fn of_engine(&mut self, id: u32) -> Result<u32> {
         if id == TopK::NONE {
-            return Err(Error::Invalid { op: "generate", what: "the logits are not finite".into() });
+            return Err(not_finite());
         }
         Ok(self.chosen(id))
     }
@@ -188,6 +192,10 @@ impl Chooser {
             logits[id as usize] = penalties.apply(logits[id as usize], count);
         }
     }
+}
+
+fn not_finite() -> Error {
+    Error::Overflow { op: "generate", what: "the logits".into() }
 }
 
 #[cfg(test)]
@@ -262,6 +270,16 @@ mod tests {
         for options in [options().min_tokens(1), options().no_repeat_ngram(2), words()] {
             assert!(!chooser(options).is_for_engine());
         }
+    }
+
+    #[test]
+    fn logits_of_a_model_that_are_not_finite_are_its_own_fault() {
+        let overflows = |result: Result<u32>| matches!(result, Err(Error::Overflow { .. }));
+        let mut plain = chooser(GenerateOptions::default());
+        assert!(overflows(plain.of_engine(TopK::NONE)));
+        assert!(overflows(plain.of_logits(&mut [0.0, f32::NAN, 1.0])) && overflows(plain.of_logits(&mut [0.0, f32::INFINITY])));
+        let mut hooked = chooser(GenerateOptions::default().logits(|_, logits| logits[1] = f32::NAN));
+        assert!(matches!(hooked.of_logits(&mut [0.0; 3]), Err(Error::Invalid { .. })));
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an empty text, or states that are not finite; [`Error::Context`] for a text of more tokens than the model's context, or than its files
+    /// [`Error::Invalid`] for an empty text; [`Error::Overflow`] for states that are not finite; [`Error::Context`] for a text of more tokens than the model's context, or than its files
     /// allow ([`EmbeddingDefaults::max_tokens`](crate::formats::EmbeddingDefaults::max_tokens)): none is cut; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
     /// none, or if it has no EOS where the options want one; what the device reports.
     pub async fn embed(&self, texts: &[impl AsRef<str> + Sync], options: &EmbedOptions) -> Result<Vec<Embedding>> {
@@ -135,7 +135,8 @@ impl Model {
                 let (group, rest) = left.split_at(count);
                 let tokens: Vec<&[u32]> = group.iter().map(|&n| seen(&texts[n], pooling)).collect();
                 for (pooled, &n) in pool(&mut session, &tokens, pooling, hidden).await?.iter().zip(group) {
-                    vectors[n] = finish(pooled, normalize).ok_or_else(|| invalid(format!("the states of text {n} are not finite")))?;
+                    vectors[n] = finish(pooled, normalize)
+                        .ok_or_else(|| Error::Overflow { op: "embed", what: format!("the states of text {n}") })?;
                 }
                 left = rest;
             }

@@ -280,7 +280,7 @@ impl Follower {
                 let Some(next) = submitted.pop_front() else { break };
                 match next.await?.last() {
                     Some(&id) if id != TopK::NONE => draft.push(id),
-                    _ => return Err(Error::Invalid { op: "speculation", what: "the draft model's logits are not finite".into() }),
+                    _ => return Err(Error::Overflow { op: "speculation", what: "the draft model's logits".into() }),
                 }
             }
             input = if single { None } else { draft.last().map(|&id| vec![id]) };
