@@ -33,15 +33,17 @@ fn models() -> Vec<(&'static str, Model)> {
         ("rotated weights on the GPU", rotated(Some(context()))),
         ("rotated weights on the CPU", rotated(None)),
     ];
-    let floats = LoadOptions::default().quantized_activations(false);
-    all.push(("float activations of few tokens in one dispatch", Model::load_with(&packed_floats(), real_model(), floats).unwrap()));
+    for (name, packed) in [("float activations of few tokens in one dispatch", true), ("the same without packed products", false)] {
+        let floats = LoadOptions::default().quantized_activations(false);
+        all.push((name, Model::load_with(&one_dispatch(packed), real_model(), floats).unwrap()));
+    }
     all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
     all
 }
 
-/// A device that multiplies rounded activations in planes of bytes, and is taken for a GPU.
-fn packed_floats() -> Context {
-    context().restricted(|c| (c.fast_packed_dot, c.software) = (true, false))
+/// A device that is taken for a GPU, and multiplies rounded activations in planes of bytes or in floats.
+fn one_dispatch(packed: bool) -> Context {
+    context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
 }
 
 fn ternary_head(context: Option<&Context>) -> Model {
@@ -204,7 +206,7 @@ fn everything(model: &Model) -> Vec<Vec<u32>> {
 #[test]
 fn no_choice_changes_a_bit_of_logits() {
     let packed = context().restricted(|c| c.fast_packed_dot = true);
-    let packed_floats = packed_floats();
+    let [in_floats, in_bytes] = [false, true].map(one_dispatch);
     let plain = context().restricted(|c| (c.subgroups, c.device_barriers) = (false, false));
     let units = prompts_on_matrix_units();
     let small = |name: &str| support::data("models").join(name);
@@ -214,7 +216,8 @@ fn no_choice_changes_a_bit_of_logits() {
         ("as it is", context(), small("qwen3")),
         ("int8", &packed, small("llama")),
         ("int8", &packed, small("odd")),
-        ("planes of bytes", &packed_floats, small("qwen3")),
+        ("planes of bytes", &in_bytes, small("qwen3")),
+        ("floats in one dispatch", &in_floats, small("qwen3")),
         ("plain", &plain, small("odd")),
     ];
     all.extend(units.as_ref().map(|context| ("matrix units", context, real_model())));
@@ -227,4 +230,6 @@ fn no_choice_changes_a_bit_of_logits() {
             assert_eq!(other, None, "{device}, {}, table {n}", path.display());
         }
     }
+    let [in_floats, in_bytes] = [&in_floats, &in_bytes].map(|context| everything(&Model::load(context, small("qwen3")).unwrap()));
+    assert!(in_floats == in_bytes, "rounded activations have other bits in planes of bytes");
 }
