@@ -27,7 +27,8 @@ fn tokens(criterion: &mut Criterion) {
                     bitnet::bitlinear_quantized_into(&mut encoder, &xq, w, &y).expect("it multiplies");
                 }
                 let shape = format!("{tokens}x{rows}x{columns}");
-                let bytes = matrices[0].code_bytes() + tokens * (columns + 4 * rows);
+                let bytes =
+                    matrices[0].code_bytes() + size.map_or(0, |size| 4 * rows * columns.div_ceil(size)) + tokens * (columns + 4 * rows);
                 bench(&mut group, name, &shape, &encoder.finish(), matrices.len(), bytes);
             }
         }

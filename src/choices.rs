@@ -96,8 +96,9 @@ table! {
     /// Up to so many tokens, a workgroup's preparation of a row, which it shares with nobody, costs less than a dispatch of its own: norm, quantiser and
     /// BitLinear are one. H200: "A decoding step in few dispatches"; lavapipe: "Whole models".
     FusedTokens = "fused_tokens" in 0..=64; 2, 2, 0;
-    /// The same where activations are floats: norm, rounding and BitLinear. H200: "Float activations in one dispatch". On Apple's GPUs by count: two tokens take
-    /// twice as many cycles so, and by a dispatch that reads each weight once for both 1.3 times as many. On software adapters not measured, but never, as above.
+    /// The same where activations are floats: norm, rounding and BitLinear. H200: "Float activations in one dispatch". On Apple's GPUs by count: for two
+    /// tokens it takes twice as many cycles as for one; the GEMV, which reads each weight once for both, less. Other GPUs without packed products were not measured.
+    /// On software adapters not measured, but never, as above.
     FusedRoundedTokens = "fused_rounded_tokens" in 0..=64; 8, 1, 0;
     /// So many workgroups of those dispatches keep a GPU busy; each prepares the row once again, so more rows are given to each where there would be more of
     /// them. H200: "A decoding step in few dispatches", and "Batches, drafts and prompts". Of float activations, whose workgroups have half as many threads,

@@ -27,6 +27,8 @@ fn models() -> Vec<(&'static str, Model)> {
         ("scaled embeddings on the GPU", small("minicpm")),
         ("several scales a matrix on the GPU", small("trilm")),
         ("float activations on the GPU", small("qwen3")),
+        ("8 bits by groups on the GPU", by_groups(Some(context()))),
+        ("8 bits by groups on the CPU", by_groups(None)),
         ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
         ("a ternary head on the GPU", ternary_head(Some(context()))),
         ("a ternary head on the CPU", ternary_head(None)),
@@ -44,6 +46,11 @@ fn models() -> Vec<(&'static str, Model)> {
 /// A device that is taken for a GPU, and multiplies rounded activations in planes of bytes or in floats.
 fn one_dispatch(packed: bool) -> Context {
     context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
+}
+
+/// A model whose weights are scaled by groups, and whose activations are quantised all the same.
+fn by_groups(context: Option<&Context>) -> Model {
+    Model::load_with(context, support::data("models/qwen3"), LoadOptions::default().quantized_activations(true)).unwrap()
 }
 
 fn ternary_head(context: Option<&Context>) -> Model {

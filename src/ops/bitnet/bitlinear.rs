@@ -97,7 +97,8 @@ pub fn bitlinear_quantized<T: Float>(encoder: &mut Encoder, x: &QuantizedActivat
 ///
 /// # Errors
 /// [`Error::Shape`] if `x`, `w` and `y` do not fit; [`Error::Invalid`] if the sum would not be exact, or for a matrix that is scaled by groups
-/// and activations not in [`Layout::Int8`].
+/// and activations not in [`Layout::Int8`]. Such a product takes memory of its own, four bytes for each of its numbers and of the activations': [`Error::TooLarge`]
+/// where that is more than a tensor may have.
 pub fn bitlinear_quantized_into<'a, T: Float>(
     encoder: &mut Encoder,
     x: &QuantizedActivations,
@@ -125,7 +126,8 @@ pub fn bitlinear_quantized_with<T: Float>(
 /// [`bitlinear_quantized_with`] into a tensor of the caller. What is finished is added to an [`Out::add`], which so serves for a residual.
 ///
 /// The epilogue is applied by the kernel that makes the product, to the float that it would store: a bias and activations but SiLU and GELU, which are
-/// close, leave the same bits everywhere. Matrix units for int8 store their products first, in `f32`, and [`finish`](crate::tensor::finish()) follows.
+/// close, leave the same bits everywhere. Matrix units for int8, and products with a matrix scaled by groups, store their products first, in `f32`; another dispatch
+/// finishes them.
 ///
 /// Gradients, straight through the quantisers: with dz = dy·activation'(x·Wᵀ + bias), [`bitlinear_backward`](super::bitlinear_backward()) of dz for x, and
 /// the sum of dz over tokens for the bias. A product with a bias alone keeps what the activation's gradient asks for.
@@ -239,9 +241,8 @@ pub fn accumulators_cpu(x: &HostActivations, w: &PackedTernary) -> Result<Vec<i3
     by_rows(x, w, |_, _, sum| (0..blocks).map(sum).sum())
 }
 
-/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq over the b-th block of columns, or all of them where there are
-/// no groups; gives
-/// `[tokens, rows]`.
+/// Calls `output(row, token, sum)` for every output, rows in parallel, where `sum(b)` is Σ xq·Wq over the b-th block of columns, or over all of them where there
+/// are no groups; gives `[tokens, rows]`.
 fn by_rows<R: Copy + Default + Send>(
     x: &HostActivations,
     w: &PackedTernary,

@@ -465,17 +465,29 @@ pub static QUOTIENT: Kernel = Kernel::trusted(
     "bitlinear_quotient",
     epilogue::Params::FIELDS,
     &[read("x", F32), read("bias", Float("Y")), read_write("y", Float("Y")), read("x_scale", F32)],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        EXACT,
-        "shared/exp",
-        "shared/sigmoid",
-        "shared/normal",
-        "tensor/activated",
-        "bitnet/finish_quotient",
-        "tensor/finish"
-    ])],
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            EXACT,
+            "shared/exp",
+            "shared/sigmoid",
+            "shared/normal",
+            "tensor/activated",
+            "bitnet/finish_quotient",
+            "tensor/finish"
+        ]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exact",
+            "shared/exp",
+            "shared/sigmoid",
+            "shared/normal",
+            "tensor/activated",
+            "bitnet/finish_quotient",
+            "tensor/finish"
+        ]),
+    ],
 )
 .entry("finish")
 .flat();

@@ -66,7 +66,7 @@ macro_rules! family_of {
                 "bitnet/norm_bitlinear"
             ];
             const METAL: &[$crate::kernel::source::Part] = $crate::msl![
-                PARAMS_MSL, "shared/prelude", "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_half", "shared/share_sums", $($msl,)*
+                "shared/prelude", PARAMS_MSL, "shared/exact", "bitnet/absmax_scale", "shared/reduce", "shared/rms", "bitnet/dot_half", "shared/share_sums", $($msl,)*
                 "bitnet/norm_bitlinear"
             ];
             const fn int8(constants: &'static [(&'static str, u32)], bytes: u32, weights: u32) -> Source {

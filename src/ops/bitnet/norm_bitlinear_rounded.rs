@@ -69,9 +69,9 @@ const fn floats_msl(parts: &'static [Part]) -> Source {
     source(Source::msl(parts), 4 * 64 + 4 * 16 * THREADS + 4 * 4 * 4 * 17 + 4 * MOST, Work::new(256, "products", 64, 2 * 256))
 }
 
-/// Declares a kernel for packed products and one for floats, by the parts that say what becomes of a product in WGSL and in Metal.
+/// Declares a kernel for packed products and one for floats, by the parts that say what becomes of a product, which have the same names in both languages.
 macro_rules! kernels_of {
-    ($name:literal, [$($wgsl:tt),*], [$($msl:tt),*]) => {
+    ($name:literal, [$($part:tt),*]) => {
         [
             Kernel::trusted(
                 concat!("norm_bitlinear_rounded_packed", $name),
@@ -79,7 +79,7 @@ macro_rules! kernels_of {
                 BINDINGS,
                 &[packed(wgsl![
                     REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/byte_planes", "bitnet/row_quads", "bitnet/rounded_rows",
-                    "bitnet/chunk_bytes", $($wgsl,)* "bitnet/norm_bitlinear_rounded"
+                    "bitnet/chunk_bytes", $($part,)* "bitnet/norm_bitlinear_rounded"
                 ])],
             )
             .entry("norm_bitlinear_rounded"),
@@ -90,10 +90,10 @@ macro_rules! kernels_of {
                 &[
                     floats(wgsl![
                         REDUCE, CELLS, EXACT, "shared/rms", "bitnet/block_unit", "bitnet/row_quads", "tensor/matmul_block",
-                        "bitnet/bitlinear_float_word", "bitnet/chunk_floats", $($wgsl,)* "bitnet/norm_bitlinear_rounded"
+                        "bitnet/bitlinear_float_word", "bitnet/chunk_floats", $($part,)* "bitnet/norm_bitlinear_rounded"
                     ]),
                     floats_msl(msl![
-                        PARAMS_MSL, "shared/prelude", "shared/exact", "shared/reduce", "shared/rms", "bitnet/bitlinear_float_word", $($msl,)*
+                        "shared/prelude", PARAMS_MSL, "shared/exact", "shared/reduce", "shared/rms", "bitnet/bitlinear_float_word", $($part,)*
                         "bitnet/norm_bitlinear_rounded"
                     ]),
                 ],
@@ -104,19 +104,11 @@ macro_rules! kernels_of {
 }
 
 /// For packed products, and for floats.
-static STORED: [Kernel; 2] = kernels_of!("", ["bitnet/rows_stored"], ["bitnet/rows_stored"]);
-static RELU2: [Kernel; 2] =
-    kernels_of!("_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"], ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
-static SILU: [Kernel; 2] = kernels_of!(
-    "_silu",
-    ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"],
-    ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]
-);
-static GELU: [Kernel; 2] = kernels_of!(
-    "_gelu_tanh",
-    ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"],
-    ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]
-);
+static STORED: [Kernel; 2] = kernels_of!("", ["bitnet/rows_stored"]);
+static RELU2: [Kernel; 2] = kernels_of!("_relu2", ["tensor/relu2", "bitnet/gate", "bitnet/rows_gated"]);
+static SILU: [Kernel; 2] = kernels_of!("_silu", ["shared/exp", "shared/sigmoid", "tensor/silu", "bitnet/gate", "bitnet/rows_gated"]);
+static GELU: [Kernel; 2] =
+    kernels_of!("_gelu_tanh", ["shared/exp", "shared/sigmoid", "tensor/gelu_tanh", "bitnet/gate", "bitnet/rows_gated"]);
 
 pub(super) const KERNELS: &[&Kernel] = &[&STORED[0], &STORED[1], &RELU2[0], &RELU2[1], &SILU[0], &SILU[1], &GELU[0], &GELU[1]];
 
@@ -283,6 +275,8 @@ mod tests {
         let matrices = [(4096, 16), (2048, 16), (12_288, 32), (6144, 16), (24_576, 64), (1 << 20, 64), (1, 16)];
         for (rows, wanted) in matrices {
             assert_eq!(rows_of_workgroup(rows, 0, &gpu), wanted, "{rows}");
+            // As counted for Apple's GPUs.
+            assert_eq!(rows_of_workgroup(rows, 1, &gpu), 64, "{rows}");
         }
     }
 }

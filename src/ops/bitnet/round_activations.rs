@@ -76,7 +76,7 @@ pub(super) const KERNELS: &[&Kernel] = &[&ROUND_ACTIVATIONS[0], &ROUND_ACTIVATIO
 /// Columns of a block at most: with seventeen bits each, their sum has twenty-four.
 pub(super) const BLOCK: usize = 128;
 
-/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or so many of them as groups consist of.
+/// The columns of a block for a matrix that is scaled by groups of so many columns, or not: 128, or the largest power of two that divides the group, if that is less.
 pub fn rounded_block(group: Option<usize>) -> usize {
     // The greatest common divisor, of a power of two.
     group.map_or(BLOCK, |group| (1 << group.trailing_zeros().min(BLOCK.trailing_zeros())).min(BLOCK))

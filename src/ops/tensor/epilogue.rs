@@ -62,16 +62,27 @@ static FINISH: Kernel = Kernel::trusted(
     "finish",
     Params::FIELDS,
     &[read("x", Float("X")), read("bias", Float("Y")), read_write("y", Float("Y"))],
-    &[Source::wgsl(wgsl![
-        "shared/ids",
-        "shared/flat",
-        "shared/exp",
-        "shared/sigmoid",
-        "shared/normal",
-        "tensor/activated",
-        "tensor/finish_plain",
-        "tensor/finish"
-    ])],
+    &[
+        Source::wgsl(wgsl![
+            "shared/ids",
+            "shared/flat",
+            "shared/exp",
+            "shared/sigmoid",
+            "shared/normal",
+            "tensor/activated",
+            "tensor/finish_plain",
+            "tensor/finish"
+        ]),
+        Source::msl(msl![
+            "shared/prelude",
+            "shared/exp",
+            "shared/sigmoid",
+            "shared/normal",
+            "tensor/activated",
+            "tensor/finish_plain",
+            "tensor/finish"
+        ]),
+    ],
 )
 .flat();
 
@@ -106,7 +117,7 @@ impl Activation {
 /// How a product is finished: v becomes activation(v + bias), in `f32`, and then what the output is of. A gradient needs v + bias: keep it by a product
 /// with a bias alone, and call the activation for itself. Products of floats have it by their own kernels
 /// ([`matmul_with`](super::matmul_with), [`bitlinear_float_with`](crate::bitnet::bitlinear_float_with)), and so have those of integers
-/// ([`bitlinear_with`](crate::bitnet::bitlinear_with) and others); [`finish`] is for any other.
+/// ([`bitlinear_with`](crate::bitnet::bitlinear_with) and others, but for some that take a dispatch more); [`finish`] is for any other.
 pub struct Epilogue<'a, T> {
     bias: Option<&'a Tensor<T>>,
     activation: Option<Activation>,

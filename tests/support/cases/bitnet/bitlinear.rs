@@ -238,7 +238,31 @@ pub fn groups() -> Vec<Case> {
         let large = shape.0 * shape.1 > 50_000;
         cases.map(move |case| if large { case.on(on).device_only() } else { case.on(on) })
     };
-    few.chain(many).flat_map(case).collect()
+    few.chain(many).flat_map(case).chain(one_after_another()).collect()
+}
+
+/// Products of one recording, which take the same memory for what is between their dispatches: more of it each time, and less.
+fn one_after_another() -> impl Iterator<Item = Case> {
+    let shapes: [Grouped; 4] = [(2, 17, 200, Some(16)), (9, 33, 640, Some(128)), (1, 70, 128, Some(64)), (9, 65, 700, Some(32))];
+    [in_floats, in_bytes, in_tiles].into_iter().map(move |on| {
+        let mut rng = rng(8);
+        let products = shapes.map(|shape| (shape, matrix(&mut rng, shape), floats(&mut rng, shape.0 * shape.2, 2.0)));
+        let wanted = products.iter().map(|((m, _, k, _), w, x)| {
+            let host = bitnet::quantize_activations_cpu(x, *m, *k).unwrap();
+            Data::F32(bitnet::bitlinear_quantized_cpu(&host, w).unwrap())
+        });
+        Case::exact("one after another".to_owned(), wanted.collect(), move |r| {
+            let mut outputs = Vec::new();
+            for ((m, _, k, _), w, x) in &products {
+                let (x, w) = (r.upload(x, [*m, *k])?, w.upload(r.encoder.context())?);
+                let xq = crate::quantize_as(&mut r.encoder, &x, Layout::Int8)?;
+                outputs.push(bitnet::bitlinear_quantized::<f32>(&mut r.encoder, &xq, &w)?);
+            }
+            outputs.iter().for_each(|y| r.watch_all(y));
+            Ok(())
+        })
+        .on(on)
+    })
 }
 
 fn grouped<T: Float>(shape: Grouped, add: bool) -> Case {
