@@ -39,7 +39,7 @@ pub const OPS: Family = &[
     ("tensor::copy", Wgsl, copy::cases),
     ("tensor::cross_entropy", KernelsAndTwin, cross_entropy::cases),
     ("tensor::dropout", Wgsl, dropout::cases),
-    ("tensor::finish", Wgsl, epilogue::cases),
+    ("tensor::finish", Kernels, epilogue::cases),
     ("tensor::gather", Wgsl, gather::cases),
     ("tensor::layer_norm", KernelsAndTwin, layer_norm::cases),
     ("tensor::linear_cross_entropy", WgslAndTwin, linear_cross_entropy::cases),
