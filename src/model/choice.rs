@@ -138,11 +138,10 @@ impl Chooser {
         if let Some(hook) = &self.options.logits {
             hook.call(&self.tokens, logits);
         }
+        let sampled = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits);
         // What a hook gives is its own.
-        if self.options.logits.is_none() && logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-            return Err(not_finite());
-        }
-        let id = self.sampler.at(self.tokens.len().saturating_sub(1) as u32).sample_logits(logits)?;
+        let its_own = || self.options.logits.is_some() || !logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY);
+        let id = sampled.map_err(|error| if its_own() { error } else { not_finite() })?;
         Ok(self.chosen(id))
     }
 
