@@ -8,6 +8,7 @@ use super::{
     canary::Canary,
     capabilities::Capabilities,
     capture::Captures,
+    metal::allocated_bytes,
     pipeline::Pipeline,
     pipelines::Pipelines,
     plan::Plan,
@@ -224,10 +225,11 @@ impl Context {
         self.shared.pool.live()
     }
 
-    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its own among them; `None` where it does not count them, as
-    /// on Metal.
+    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its own among them. Under Metal, bytes of all resources that
+    /// this process has on the GPU (`currentAllocatedSize`), those of other devices among them. `None` under backends that do not count them.
     pub fn reserved_bytes(&self) -> Option<u64> {
-        self.device().generate_allocator_report().map(|report| report.total_reserved_bytes)
+        let report = self.device().generate_allocator_report().map(|report| report.total_reserved_bytes);
+        report.or_else(|| allocated_bytes(self.device()))
     }
 
     /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Buffers that have waited longest are given
