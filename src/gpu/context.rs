@@ -232,7 +232,8 @@ impl Context {
         report.or_else(|| allocated_bytes(self.device()))
     }
 
-    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Buffers that have waited longest are given
+    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Under Metal there is one by default:
+    /// [`ContextOptions::memory_limit`](crate::ContextOptions::memory_limit()). Buffers that have waited longest are given
     /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`],
     /// unless [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes room.
     pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {
