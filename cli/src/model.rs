@@ -3,7 +3,7 @@
 use crate::{hub, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, ShaderLanguage,
+    AdapterChoice, Context, ContextOptions, MslPolicy,
     formats::I2sLayout,
     model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
@@ -83,7 +83,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 /// How a model is loaded, and where.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModelArgs {
-    /// The shader language [default: the device's own]
+    /// Language that kernels are compiled from; `msl` forces MSL on any GPU under Metal [default: msl on Apple GPUs since M1 and A14, elsewhere wgsl]
     #[arg(long)]
     pub language: Option<Language>,
     /// Compute on the CPU
@@ -204,7 +204,7 @@ impl ModelArgs {
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
         let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
-        options = options.memory_limit(self.memory_limit).offload(self.offload.is_some());
+        options = options.memory_limit(self.memory_limit).offload(self.offload.is_some()).msl(self.msl());
         let chosen = |adapter: &String| adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index);
         if let [adapter] = &self.adapter[..] {
             options = options.adapter(chosen(adapter));
@@ -225,12 +225,15 @@ impl ModelArgs {
         if contexts.iter().any(|context| !context.capabilities().tuning.is_empty()) {
             note("kernels are chosen by what was measured on this device");
         }
-        let spoken = |context: Context| match self.language {
-            Some(Language::Wgsl) => Ok(context.with_language(ShaderLanguage::Wgsl)?),
-            Some(Language::Msl) => Ok(context.with_language(ShaderLanguage::Msl)?),
-            None => Ok(context),
-        };
-        contexts.into_iter().map(spoken).collect()
+        Ok(contexts)
+    }
+
+    fn msl(&self) -> MslPolicy {
+        match self.language {
+            Some(Language::Wgsl) => MslPolicy::Never,
+            Some(Language::Msl) => MslPolicy::Always,
+            None => MslPolicy::Auto,
+        }
     }
 }
 
