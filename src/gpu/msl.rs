@@ -17,10 +17,11 @@ const FIRST_FAMILY: u32 = 7;
 #[non_exhaustive]
 pub enum MslPolicy {
     /// GPUs of Apple's family 7 (M1, A14) or later, in programs built for arm64, outside of the simulator. Where the environment has
-    /// `BITNET_WGPU_MSL=1`, [`MslPolicy::Always`]; with `0`, [`MslPolicy::Never`].
+    /// `BITNET_WGPU_MSL=1`, [`MslPolicy::Always`]; with `0`, [`MslPolicy::Never`]. A kernel whose MSL does not compile is compiled from WGSL, with a warning
+    /// in the log that has the compiler's message.
     #[default]
     Auto,
-    /// All GPUs under Metal. Kernels do not compile on those that lack what the MSL uses. Under other backends a context is not opened.
+    /// All GPUs under Metal. A kernel whose MSL does not compile is [`Error::Shader`]. Under other backends a context is not opened.
     Always,
     /// None: all kernels are compiled from WGSL.
     Never,
