@@ -2,6 +2,8 @@
 // products added up in the unit's order. A row has the same bits whatever is computed with it. How, and why weights are not of a row's largest score:
 // wgsl/transformer/attention_units.wgsl. A threadgroup goes through all positions that its TILE_X rows see, SPAN at a time; a SIMD-group has eight rows, of
 // scores and of HEAD columns of outputs. In what it has in threadgroup memory, lane l has row l / 4, and of its quads every fourth, from l % 4 on.
+using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
+using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 #define QUADS (HEAD / 4u)
 #define ALONG (HEAD / 8u)
 #define ACROSS (SPAN / 8u)
@@ -48,16 +50,17 @@ kernel void attention_halves(
     static_assert(PITCH == HEAD + 8u && SCORES == SPAN + 4u && WEIGHTS == SPAN + 8u, "what lines hold");
     static_assert(TILE_X == 2u * SPAN && TILE_X * 4u == THREADS, "queries take the place of keys and values");
     // Keys, then values; before them queries.
-    threadgroup half staged[2u * SPAN * PITCH];
-    threadgroup float all_scores[TILE_X * SCORES];
-    threadgroup half all_weights[TILE_X * WEIGHTS];
+    threadgroup half4 staged_quads[2u * SPAN * PITCH / 4u];
+    threadgroup float4 score_quads[TILE_X * SCORES / 4u];
+    threadgroup half4 weight_quads[TILE_X * WEIGHTS / 4u];
+    threadgroup half* staged = (threadgroup half*)staged_quads;
     // The last rows of a sequence see most: they begin first.
     const Rows rows = rows_of(params, runs, groups.x - 1u - group.x, group.y, group.z);
     const uint cache_row = rows.sequence * params.kv_heads + rows.kv_head;
-    threadgroup float* scores = all_scores + subgroup * 8u * SCORES;
-    threadgroup half* weights = all_weights + subgroup * 8u * WEIGHTS;
-    threadgroup const float4* scored = (threadgroup const float4*)(scores + lane / 4u * SCORES) + lane % 4u;
-    threadgroup half4* weighted = (threadgroup half4*)(weights + lane / 4u * WEIGHTS) + lane % 4u;
+    threadgroup float* scores = (threadgroup float*)score_quads + subgroup * 8u * SCORES;
+    threadgroup half* weights = (threadgroup half*)weight_quads + subgroup * 8u * WEIGHTS;
+    threadgroup const float4* scored = score_quads + (subgroup * 8u + lane / 4u) * (SCORES / 4u) + lane % 4u;
+    threadgroup half4* weighted = weight_quads + (subgroup * 8u + lane / 4u) * (WEIGHTS / 4u) + lane % 4u;
     // Rows that do not exist are the last one, and not written.
     const uint asked = rows.first + subgroup * 8u + lane / 4u;
     const uint row = min(asked, rows.count - 1u);
@@ -65,7 +68,7 @@ kernel void attention_halves(
 
     for (uint i = local; i < TILE_X * QUADS; i += THREADS) {
         const uint query = head_of(rows, min(rows.first + i / QUADS, rows.count - 1u), params.heads + 2u * params.kv_heads);
-        ((threadgroup half4*)(staged + i / QUADS * PITCH))[i % QUADS] = half4(qkv[query * QUADS + i % QUADS] * params.scale);
+        staged_quads[i / QUADS * (PITCH / 4u) + i % QUADS] = half4(qkv[query * QUADS + i % QUADS] * params.scale);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     simdgroup_half8x8 queries[ALONG];
@@ -80,11 +83,11 @@ kernel void attention_halves(
         // Beyond the last position that is seen, it is taken again. Neighbouring threads read what lies side by side: keys of positions, values of a position.
         for (uint i = local; i < SPAN * QUADS; i += THREADS) {
             const uint position = min(start + i % SPAN, rows.visible - 1u);
-            ((threadgroup half4*)(staged + i % SPAN * PITCH))[i / SPAN] = keys[(cache_row * QUADS + i / SPAN) * params.capacity + position];
+            staged_quads[i % SPAN * (PITCH / 4u) + i / SPAN] = keys[(cache_row * QUADS + i / SPAN) * params.capacity + position];
         }
         for (uint i = local; i < SPAN * QUADS; i += THREADS) {
             const uint position = min(start + i / QUADS, rows.visible - 1u);
-            ((threadgroup half4*)(staged + (SPAN + i / QUADS) * PITCH))[i % QUADS] = values[(cache_row * params.capacity + position) * QUADS + i % QUADS];
+            staged_quads[(SPAN + i / QUADS) * (PITCH / 4u) + i % QUADS] = values[(cache_row * params.capacity + position) * QUADS + i % QUADS];
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint a = 0; a < ACROSS; ++a) {
