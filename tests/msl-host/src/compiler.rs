@@ -37,7 +37,7 @@ pub fn program(text: &str, entry: &str, threads: u32) -> Result<PathBuf, Error> 
     let (compiler, runtime) = (Compiler::get()?, runtime()?);
     let stem = name(entry, &(text, entry, threads, contents(METAL)?, &compiler.program, &runtime));
     let (metal, cpp) = (Path::new(CACHE).join(format!("{stem}.metal")), format!("{stem}.cpp"));
-    cached(&format!("{stem}.so"), |library| {
+    cached(format!("{stem}.so"), |library| {
         write(&metal, text)?;
         let unit = rewrite(&preprocess(&metal)?).map_err(Error::Text)?;
         let kernel = unit.kernels.iter().find(|kernel| kernel.name == entry);
