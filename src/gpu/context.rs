@@ -323,7 +323,7 @@ impl Context {
         self.shared.pipelines.get(&self.shared.device, kernel, variant)
     }
 
-    fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
+    pub(super) fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
         let capabilities = self.capabilities();
         let runs = match language {
             ShaderLanguage::Spirv => capabilities.backend == wgpu::Backend::Vulkan,
