@@ -283,6 +283,7 @@ fn kept(y: &[u32], expected: impl Fn(usize) -> u32) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bitnet_wgpu::contract;
 
     fn inputs(make: fn(&mut StdRng) -> Inputs) -> Inputs {
         make(&mut StdRng::seed_from_u64(1))
@@ -290,6 +291,13 @@ mod tests {
 
     fn results(inputs: &Inputs, result: impl Fn(f32, f32, f32) -> f32) -> Vec<u32> {
         (0..COUNT).map(|i| result(inputs.a[i], inputs.b[i], inputs.c[i]).to_bits()).collect()
+    }
+
+    #[test]
+    fn texts_agree_with_their_declaration() {
+        for variant in ARITHMETIC.variants() {
+            assert_eq!(contract::check(&ARITHMETIC, &variant), Ok(()), "{variant:?}");
+        }
     }
 
     #[test]

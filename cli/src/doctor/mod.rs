@@ -13,7 +13,7 @@ mod trial;
 use self::{cases::Case, device::Device, report::Report};
 use crate::{
     model::{chosen, progress},
-    say,
+    printable, say,
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::kernel::KernelRef;
@@ -42,7 +42,8 @@ impl Doctor {
         let mut device = Device::open(self.adapter.as_deref().map(chosen))?;
         let kernels: Vec<KernelRef> = bitnet_wgpu::catalog().map(KernelRef::from).collect();
         let json = self.json;
-        let report = examine(&mut device, &kernels, &cases::all(), &mut |part| if json { Ok(()) } else { Ok(say(part)?) })?;
+        let report =
+            examine(&mut device, &kernels, &cases::all(), &mut |part| if json { Ok(()) } else { Ok(say(printable(&part.to_string()))?) })?;
         if json {
             say(format!("{}\n", report.object()))?;
         }
@@ -117,7 +118,7 @@ mod tests {
         let cases = [Case { name: "right", f16: false, run: right }, Case { name: "planted", f16: false, run: wrong }];
         let (report, shown) = examined(&few_kernels(), &cases);
         assert!(shown.contains("planted") && shown.contains("number 1 is 2e0 instead of 2.5e0"), "{shown}");
-        assert!(report.verdict().unwrap_err().contains("1 of 2 cases"), "{shown}");
+        assert!(report.verdict().unwrap_err().contains("cases that disagree: 1 of 2"), "{shown}");
         assert_eq!(report.object()["cases"]["failures"][0]["case"], "planted");
     }
 
@@ -127,7 +128,7 @@ mod tests {
         let kernels = [few_kernels(), vec![KernelRef::from(&planted)]].concat();
         let (report, shown) = examined(&kernels, &[]);
         assert!(shown.contains(planted.name) && shown.contains("missing"), "{shown}");
-        assert!(report.verdict().unwrap_err().contains("do not compile"), "{shown}");
+        assert!(report.verdict().unwrap_err().contains("do not compile: 1 of"), "{shown}");
         assert_eq!(report.object()["passed"], false);
     }
 

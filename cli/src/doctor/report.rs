@@ -29,16 +29,16 @@ impl Report {
         let Self { compiled, ran, arithmetic, memory, submissions, .. } = self;
         let (variants, cases) = (compiled.tried(), ran.tried());
         let failures = [
-            (compiled.failures.len(), format!("{} of {variants} kernel variants do not compile", compiled.failures.len())),
-            (ran.failures.len(), format!("{} of {cases} cases do not agree", ran.failures.len())),
-            (arithmetic.unsound(), format!("{} answers of the arithmetic are not what kernels rely on", arithmetic.unsound())),
+            (compiled.failures.len(), format!("kernel variants that do not compile: {} of {variants}", compiled.failures.len())),
+            (ran.failures.len(), format!("cases that disagree: {} of {cases}", ran.failures.len())),
+            (arithmetic.unsound(), format!("answers of the arithmetic that kernels cannot work with: {}", arithmetic.unsound())),
             (usize::from(memory.tried.is_err()), "memory cannot be used".into()),
-            (submissions.failures(), format!("{} submissions fail", submissions.failures())),
+            (submissions.failures(), format!("submissions that fail: {}", submissions.failures())),
         ];
         let failed: Vec<_> = failures.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
         match failed.is_empty() {
             true => Ok(format!("all {variants} kernel variants compile, all {cases} cases agree")),
-            false => Err(failed.join(", ")),
+            false => Err(failed.join("; ")),
         }
     }
 

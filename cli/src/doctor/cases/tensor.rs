@@ -349,10 +349,11 @@ fn matmul<T: Float + Number>(t: &mut Trial, m: usize) -> Result<()> {
     Ok(())
 }
 
+/// The second side lies with its columns in a row, [n, k].
 fn matmul_int8(t: &mut Trial) -> Result<()> {
     let [m, k, n] = [67, 130, 70];
-    let (a, b) = (t.bytes(m * k), t.bytes(k * n));
-    let y = tensor::matmul_int8(&mut t.encoder, &t.context.upload(&a, [m, k])?, &t.context.upload(&b, [k, n])?)?;
+    let (a, b) = (t.bytes(m * k), t.bytes(n * k));
+    let y = tensor::matmul_int8(&mut t.encoder, &t.context.upload(&a, [m, k])?, &t.context.upload(&b, [n, k])?)?;
     t.same(&y, tensor::matmul_int8_cpu(&a, &b, [m, k, n])?);
     Ok(())
 }
