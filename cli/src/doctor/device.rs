@@ -54,7 +54,7 @@ impl Device {
         let (c, limits) = (self.context.capabilities(), self.context.device().limits());
         json!({
             "version": env!("CARGO_PKG_VERSION"), "debug_build": cfg!(debug_assertions), "os": OS, "os_version": os_version(), "arch": ARCH,
-            "adapter": c.adapter, "driver": c.driver, "backend": c.backend.to_str(), "software": c.software,
+            "adapter": c.adapter, "driver": c.driver, "backend": backend(c.backend), "software": c.software,
             "unified_memory": self.adapter.unified_memory, "memory_bytes": self.adapter.memory_bytes,
             "languages": c.languages.iter().map(|&language| name(language)).collect::<Vec<_>>(), "language": name(self.context.language()),
             "features": self.offers().into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect::<Vec<_>>(),
@@ -80,18 +80,30 @@ impl fmt::Display for Device {
         let (c, limits) = (self.context.capabilities(), self.context.device().limits());
         let system = os_version().map_or_else(|| OS.to_owned(), |version| format!("{OS} {version}"));
         let build = if cfg!(debug_assertions) { ", debug build" } else { "" };
-        let languages: Vec<_> = c.languages.iter().map(|&language| name(language)).collect();
+        let mut languages = c.languages.iter().map(|&language| name(language)).collect::<Vec<_>>().join(" and ");
+        if c.languages.len() > 1 {
+            languages += &format!(", {} by default", name(self.context.language()));
+        }
         let named = |wanted: bool| self.offers().into_iter().filter(|&(_, has)| has == wanted).map(|(name, _)| name).collect::<Vec<_>>();
         let listed = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         writeln!(f, "bitnet      {} on {system}, {ARCH}{build}", env!("CARGO_PKG_VERSION"))?;
         writeln!(f, "adapter     {}", c.adapter)?;
         writeln!(f, "driver      {}", if c.driver.is_empty() { "not named" } else { &c.driver })?;
-        writeln!(f, "backend     {}; kernels in {}, {} by default", c.backend, languages.join(" and "), name(self.context.language()))?;
+        writeln!(f, "backend     {}; kernels in {languages}", backend(c.backend))?;
         writeln!(f, "features    {}", listed(named(true)))?;
         writeln!(f, "without     {}", listed(named(false)))?;
         writeln!(f, "matrices    {}", units(c))?;
         let (threads, bytes) = (limits.max_compute_invocations_per_workgroup, limits.max_compute_workgroup_storage_size);
         writeln!(f, "workgroups  {threads} threads, {bytes} bytes")
+    }
+}
+
+/// The name of an interface as its makers write it.
+fn backend(backend: wgpu::Backend) -> &'static str {
+    match backend {
+        wgpu::Backend::Metal => "Metal",
+        wgpu::Backend::Vulkan => "Vulkan",
+        other => other.to_str(),
     }
 }
 

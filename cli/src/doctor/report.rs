@@ -113,7 +113,9 @@ impl Ran {
 impl fmt::Display for Ran {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\n{} of {} cases agree with the CPU, in {}", self.agree, self.tried(), self.languages.join(" and "))?;
-        writeln!(f, ", in {}; {} not for this device", seconds(self.time), self.not_here.len())?;
+        let without =
+            if self.not_here.is_empty() { String::new() } else { format!("; {} need f16, which this device lacks", self.not_here.len()) };
+        writeln!(f, ", in {}{without}", seconds(self.time))?;
         self.failures.iter().try_for_each(|failure| writeln!(f, "FAILED {} ({}): {}", failure.case, failure.language, failure.error))
     }
 }
@@ -137,7 +139,7 @@ impl fmt::Display for Findings {
         let column = |text: &str, width: usize| format!("{text}{}", " ".repeat(width.saturating_sub(text.chars().count())));
         let line = |probe: &str, cells: Vec<String>| {
             let cells: String = cells.iter().map(|cell| column(cell, 30)).collect();
-            format!("  {}{}", column(probe, 38), cells).trim_end().to_owned()
+            format!("  {}{}", column(probe, 42), cells).trim_end().to_owned()
         };
         writeln!(f, "\n{}", line("arithmetic", languages.iter().map(|language| (*language).to_owned()).collect()).trim_start())?;
         for row in &self.rows {
