@@ -116,11 +116,12 @@ pub enum Error {
     /// What was submitted may run still, and what is submitted now runs after it; if the device does answer later, it is as good as before.
     #[error("{during} took longer than the limit of {limit:?}")]
     WaitLimit { during: String, limit: Duration },
-    /// The device has not done a submission to its end, and has not said so: Metal does not where a kernel faults or is stopped. Only reads of a context that
-    /// looks for it give this ([`Context::check_submissions`](crate::Context::check_submissions)). What that submission writes is not valid, nor is this read;
-    /// what was read before is, and tensors that no work after that read writes. A session stays at its last token that came, and goes on from there.
-    #[error("the GPU did not finish `{submission}`, and reported nothing: what that writes is not valid")]
-    Unfinished { submission: &'static str },
+    /// The GPU did not finish a submission and did not report it, as Metal does when a kernel faults, runs for too long or lacks memory. Reads of a context
+    /// with [`Context::check_submissions`](crate::Context::check_submissions) return it; models on Metal have that on. The results of the submission
+    /// and of this read are not valid. Earlier reads are, and so are tensors that no later work writes. A session stays at the last token that it returned
+    /// and can go on from there. `cause` names the likely cause and what to do.
+    #[error("the GPU did not finish `{submission}` and its results are not valid; {cause}")]
+    Unfinished { submission: &'static str, cause: &'static str },
     /// Results could not be read back.
     #[error("readback failed: {0}")]
     Readback(String),

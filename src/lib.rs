@@ -71,13 +71,13 @@ pub use element::{Element, ElementType, Float};
 pub use error::{Error, ErrorKind, Result};
 pub use gpu::{
     adapters::{Adapter, AdapterChoice, Adapters, ChooseAdapter, ChosenAdapter, ContextOptions},
-    capabilities::Capabilities,
+    capabilities::{Capabilities, SubmissionLimit},
     context::Context,
     encoder::Encoder,
     health::{Health, Reading, Thermal},
     out::Out,
     profile::{Clock, Profile, StepTime},
-    recording::{Dispatch, Recording, Submission},
+    recording::{Dispatch, Extent, Recording, Submission},
     tensor::{Bind, Pieces, Residency, Tensor},
     trace::{Trace, Tracing},
 };

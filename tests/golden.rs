@@ -97,7 +97,10 @@ fn record(
 #[cfg(target_os = "linux")]
 fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f32>) {
     use bitnet_wgpu::{Bind, bytemuck};
-    use support::machine::{self, Memory, Text};
+    use support::{
+        emulated,
+        machine::{Memory, Text},
+    };
     // Kernels for other GPUs and for software adapters have no Metal text.
     let context = support::context().restricted(|c| (c.software, c.apple) = (false, true));
     let (recording, _xq, sums, y) = record(&context, Layout::Half, golden, w);
@@ -107,7 +110,7 @@ fn by_metal(golden: &Golden, w: &bitnet_wgpu::PackedTernary) -> (Vec<i32>, Vec<f
         for (binding, id) in dispatch.buffers().into_iter().enumerate() {
             memory.entry(id).or_insert_with(|| block_on(dispatch.read(binding)).unwrap());
         }
-        machine::run(&dispatch, &mut memory, Text::Metal, msl_host::Order::Forward, 65_535).unwrap();
+        emulated::run(&dispatch, &mut memory, Text::Metal, msl_host::Order::Forward, 65_535).unwrap();
     }
     let floats = |tensor: &Tensor<f32>| bytemuck::pod_collect_to_vec::<u8, f32>(&memory[&tensor.bound().id()])[..tensor.len()].to_vec();
     (floats(&sums).into_iter().map(|sum| sum as i32).collect(), floats(&y))

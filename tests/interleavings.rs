@@ -84,15 +84,18 @@ mod gpu {
             error::{Error, Result},
             kernel::declaration::{Kernel, Variant},
         };
+        use bitnet_wgpu::ShaderLanguage;
 
-        pub struct Pipeline;
+        pub struct Pipeline {
+            pub language: ShaderLanguage,
+        }
 
         /// Others have their turn meanwhile; what is named so does not compile.
-        pub fn build(_: &Device, kernel: &Kernel, variant: &Variant, _: Option<&KernelCache>) -> Result<Pipeline> {
+        pub fn build(_: &Device, kernel: &Kernel, variant: &Variant, _: Option<&Variant>, _: Option<&KernelCache>) -> Result<Pipeline> {
             shuttle::thread::yield_now();
             match kernel.name {
                 "broken" => Err(Error::Shader { kernel: kernel.name, language: variant.language, message: String::new() }),
-                _ => Ok(Pipeline),
+                _ => Ok(Pipeline { language: variant.language }),
             }
         }
     }
@@ -318,7 +321,7 @@ fn a_kernel_is_one_pipeline_for_all() {
         let (of_threads, found) = (pipelines.clone(), had.clone());
         threads::<3>(move |n| {
             let variant = || Variant { language: ShaderLanguage::Wgsl, subgroups: false, fused: false, floats: Vec::new() };
-            let get = |kernel| of_threads.get(&device, &KernelRef::Static(kernel), variant());
+            let get = |kernel| of_threads.get(&device, &KernelRef::Static(kernel), variant(), None);
             let pipelines = [get(&ONE).unwrap(), get(&ONE).unwrap()];
             found.lock().unwrap().extend(pipelines);
             assert!(n != 0 || matches!(get(&BROKEN), Err(Error::Shader { .. })));

@@ -257,3 +257,17 @@ fn token_bytes(c: &ModelConfig, shares: usize) -> [u64; 2] {
     // The embedding writes the stream, which the last norm reads.
     [read, written].map(|floats| (c.layers * (4 * floats + codes) + 4 * (c.hidden + 1)) as u64)
 }
+
+/// Submissions are bounded by it.
+#[test]
+fn a_prompt_states_the_work_of_its_matrices() {
+    const TOKENS: usize = 40;
+    let model = Model::load(context(), real_model()).unwrap();
+    let (recording, _) = model.record_prompt(&[5; TOKENS]).unwrap();
+    let found: u64 = recording.dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
+    let c = model.config();
+    let width = c.heads * c.head_dim;
+    let matrices = c.hidden * (width + 2 * c.kv_heads * c.head_dim) + width * c.hidden + 3 * c.hidden * c.intermediate;
+    let expected = TOKENS * c.layers * (matrices + 2 * width * TOKENS) + c.vocab * c.hidden;
+    assert_eq!(found, expected as u64);
+}

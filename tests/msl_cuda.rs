@@ -15,8 +15,8 @@ use std::{
     path::PathBuf,
 };
 use support::{
-    By, Case, Leeway, Op, context, floats,
-    machine::{self, Memory, Text},
+    By, Case, Leeway, Op, context, emulated, floats,
+    machine::{Memory, Text},
     ops, rng, ternary,
 };
 
@@ -94,7 +94,7 @@ impl Folder {
         let mut memory = before.clone();
         for dispatch in recorded.recording.dispatches() {
             let given = memory.clone();
-            machine::run(&dispatch, &mut memory, Text::Metal, Order::Forward, limit).unwrap();
+            emulated::run(&dispatch, &mut memory, Text::Metal, Order::Forward, limit).unwrap();
             if dispatch.kernel().source(ShaderLanguage::Msl).is_some() {
                 let timed = timed && dispatch.kernel().entry == "bitlinear_gemv";
                 self.add(&dispatch, limit, &given, &memory, timed, &case.name);

@@ -6,8 +6,8 @@ use bitnet_wgpu::{Bind, bytemuck, model::Model};
 use msl_host::Order;
 use std::path::Path;
 use support::{
-    Golden, block_on, context,
-    machine::{self, Memory, Text},
+    Golden, block_on, context, emulated,
+    machine::{Memory, Text},
 };
 
 /// The last logits of a prompt, by Metal on the CPU and by WGSL on the device.
@@ -29,7 +29,7 @@ fn logits(directory: &Path, ids: &[u32]) -> [Vec<f32>; 2] {
     }
     assert_eq!(fused > 0, !quantized && ids.len() == 1, "{fused} dispatches of a norm, rounding and product");
     for dispatch in recording.dispatches() {
-        machine::run(&dispatch, &mut memory, Text::Metal, Order::Random(1), 65_535).unwrap();
+        emulated::run(&dispatch, &mut memory, Text::Metal, Order::Random(1), 65_535).unwrap();
     }
     recording.submit().unwrap().wait().unwrap();
     let by_metal = bytemuck::pod_collect_to_vec(&memory[&logits.bound().id()]);

@@ -1,7 +1,8 @@
 //! The core: recording, replay, the pool, readback, threads, and what bad input gives.
 
 use bitnet_wgpu::{
-    Bind, Context, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, Tensor, bitnet, f16,
+    Bind, Context, Dispatch, Error, ErrorKind, Kernel, PackedTernary, Recording, Result, Scales, ShaderLanguage, SubmissionLimit, Tensor,
+    bitnet, f16,
     kernel::{MatrixUnit, Params as _, Part, Source, Type::*, read, read_write},
     params,
     tensor::{self, Linear, LinearCrossEntropyOptions},
@@ -500,4 +501,33 @@ fn flash_attention_takes_no_more_memory_than_it_says() {
     transformer::flash_attention_backward(&mut encoder, qkv, &attended, &dy, options).unwrap();
     // q, k, v, y and their gradients; the logarithms of sums, and a number a row.
     assert_eq!(buffers(&encoder.finish()).values().sum::<usize>(), 8 * 4 * tokens * dim + 2 * 4 * tokens);
+}
+
+/// Steps that depend on one another, each a submission of its own: two threads run them, and neither comes between the steps of the other.
+#[test]
+fn split_submissions_of_threads_do_not_mix() {
+    const ROUNDS: usize = 100;
+    let limited = context().restricted(|c| c.submission_limit = Some(SubmissionLimit::new(1, 1)));
+    let (a, b) = (limited.upload(&[0u32; 300], [300]).unwrap(), Tensor::zeros(&limited, [300]).unwrap());
+    let mut encoder = limited.encoder("in turns");
+    add(&mut encoder, &a, &b, 10).unwrap();
+    add(&mut encoder, &b, &a, 1).unwrap();
+    let recording = &encoder.finish();
+    let run = || (0..ROUNDS).map(|_| block_on(recording.submit_read(&a).unwrap()).unwrap()).collect::<Vec<_>>();
+    let mut seen = thread::scope(|scope| [(); 2].map(|()| scope.spawn(run)).map(|thread| thread.join().unwrap())).concat();
+    seen.sort_unstable();
+    let expected: Vec<_> = (1..=2 * ROUNDS as u32).map(|run| vec![11 * run; 300]).collect();
+    assert_eq!(seen, expected, "each run sees the one before as a whole");
+}
+
+#[test]
+fn extents_state_the_work_of_products() {
+    let context = context();
+    let w = ternary(&mut rng(3), 100, 70).upload(context).unwrap();
+    let x = context.upload(&[1.0f32; 5 * 70], [5, 70]).unwrap();
+    let mut encoder = context.encoder("work");
+    bitnet::bitlinear(&mut encoder, &x, &w).unwrap();
+    tensor::relu2(&mut encoder, &x).unwrap();
+    let work: u64 = encoder.finish().dispatches().map(|dispatch| dispatch.multiply_adds()).sum();
+    assert_eq!(work, 5 * 100 * 70, "of the product alone");
 }

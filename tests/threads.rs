@@ -1,7 +1,7 @@
 //! Threads: one recording of several, and all that a context and a model do at once.
 
 use bitnet_wgpu::{
-    Context, PackedTernary, Result, Tensor, bitnet,
+    Context, PackedTernary, Result, SubmissionLimit, Tensor, bitnet,
     model::{BatchOptions, GenerateOptions, Model, Sampling, SessionOptions, Speculation},
     tensor,
 };
@@ -59,12 +59,12 @@ fn threads_record_submit_read_and_generate_at_once() {
     all_at_once(&block_on(Context::new()).unwrap());
 }
 
-/// Nothing is taken for unfinished that was done.
+/// Nothing is taken for unfinished that was done, also where recordings are several submissions.
 #[test]
-fn threads_whose_submissions_are_checked_do_so_too() {
+fn checked_and_limited_submissions_of_threads_are_finished() {
     let context = block_on(Context::new()).unwrap();
     context.check_submissions().unwrap();
-    all_at_once(&context);
+    all_at_once(&context.restricted(|c| c.submission_limit = Some(SubmissionLimit::new(1_000_000, 1_000_000))));
 }
 
 fn all_at_once(context: &Context) {

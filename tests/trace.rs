@@ -257,3 +257,22 @@ fn a_trace_of_a_lost_device_ends() {
     let finished = block_on(tracing.finish());
     assert!(finished.is_ok() || results.contains(&false), "{results:?}: {finished:?}");
 }
+
+/// More passes than one submission may have on Metal, and more submissions under way than it has sets of timestamps.
+#[test]
+fn long_and_many_submissions_are_traced() {
+    let context = &open();
+    let x = context.upload(&[1.0f32; 4], [4]).unwrap();
+    let recording = |steps: usize| {
+        let mut encoder = context.encoder("long");
+        (0..steps).for_each(|_| tensor::mul_into(&mut encoder, &x, &x, &x).unwrap());
+        encoder.finish()
+    };
+    let (long, short) = (recording(1100), recording(2));
+    let spans = traced(context, || {
+        long.submit()?;
+        (0..40).try_for_each(|_| short.submit().map(drop))
+    });
+    assert_eq!(of(&spans, "kernel").len(), if context.capabilities().timestamps { 1100 + 80 } else { 0 });
+    assert_eq!(spans.iter().filter(|span| span.name == "submit long").count(), 2 + 40);
+}

@@ -318,9 +318,6 @@ impl ContextOptions {
     /// written there, so that a program begins sooner. Only Vulkan gives them; with other backends nothing is written. Drivers, too, keep their own, unless
     /// they are told not to.
     ///
-    /// On Metal, libraries are read from the folder in place of kernels' texts, where [`Kernel::keep_metal_library`](crate::Kernel::keep_metal_library) wrote
-    /// some: Apple's tools make them, on a Mac (`scripts/mac-verify`), and an app may bring them.
-    ///
     /// What was measured on the device by the example `tune`, and written by [`Context::keep_tuning`](crate::Context::keep_tuning), is read from the folder
     /// with any backend, and kernels are chosen by it: [`Capabilities::tuning`]. So is what `auto::Auto::keep` wrote, by each `Auto` that is made.
     ///

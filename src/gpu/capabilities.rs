@@ -46,6 +46,9 @@ pub struct Capabilities {
     pub max_binding_bytes: u64,
     /// The most workgroups in one dimension of a dispatch.
     pub max_workgroups: u32,
+    /// The most work of one submission, about 100 ms of the slowest GPU of the kind. Systems stop work that takes long on a GPU that also draws the screen:
+    /// Apple's and integrated ones. `None` for others, whose work is submitted as it comes.
+    pub submission_limit: Option<SubmissionLimit>,
     /// What was measured on this device, in place of the numbers of its family; nothing unless the folder of
     /// [`ContextOptions::cache`](crate::ContextOptions::cache) has it, or [`Context::restricted`](crate::Context::restricted) sets it.
     pub tuning: Tuning,
@@ -79,6 +82,7 @@ impl Capabilities {
             // Whole words, and as many as 32-bit indices reach: kernels, and the casts of their parameters, rest on it.
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size).min(u32::MAX.into()) & !3,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
+            submission_limit: SubmissionLimit::of(info.device_type, apple),
             tuning: Tuning::default(),
         }
     }
@@ -103,6 +107,7 @@ impl Capabilities {
             writes_in_place: apple,
             max_binding_bytes: (2 << 30) - 4,
             max_workgroups: 65_535,
+            submission_limit: apple.then_some(SubmissionLimit::APPLE),
             tuning: Tuning::default(),
         }
     }
@@ -115,6 +120,42 @@ impl Capabilities {
             (false, false) => Family::Gpu,
         };
         self.tuning.get(choice).unwrap_or_else(|| choice.on(family)) as usize
+    }
+}
+
+/// The most work of one submission. Work that takes both is bounded by the sum of its shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SubmissionLimit {
+    /// Multiply-adds.
+    pub multiply_adds: u64,
+    /// Bytes that kernels read and write.
+    pub bytes: u64,
+}
+
+impl SubmissionLimit {
+    /// 100 ms of an A14's GPU, the slowest that runs the Metal kernels: four cores that multiply and add 0.65 · 10^12 times a second at most, of which a
+    /// matrix product reaches about 40 %, and 40 GB/s.
+    pub(crate) const APPLE: Self = Self { multiply_adds: 25_000_000_000, bytes: 4_000_000_000 };
+    /// 100 ms of an integrated GPU with 24 execution units (Intel UHD): 0.2 · 10^12 at most, of which a product reaches about 25 %, and 15 GB/s.
+    const INTEGRATED: Self = Self { multiply_adds: 5_000_000_000, bytes: 1_500_000_000 };
+
+    /// A limit in multiply-adds and bytes.
+    pub fn new(multiply_adds: u64, bytes: u64) -> Self {
+        Self { multiply_adds, bytes }
+    }
+
+    fn of(kind: wgpu::DeviceType, apple: bool) -> Option<Self> {
+        match kind {
+            _ if apple => Some(Self::APPLE),
+            wgpu::DeviceType::IntegratedGpu => Some(Self::INTEGRATED),
+            _ => None,
+        }
+    }
+
+    /// The part of a submission that this work takes.
+    pub(crate) fn share(&self, multiply_adds: u64, bytes: u64) -> f64 {
+        multiply_adds as f64 / self.multiply_adds.max(1) as f64 + bytes as f64 / self.bytes.max(1) as f64
     }
 }
 

@@ -5,9 +5,10 @@ use super::adapters::memory_bytes;
 use super::{
     adapters::ContextOptions,
     cache::KernelCache,
-    canary::Canary,
     capabilities::Capabilities,
     capture::Captures,
+    commands::Commands,
+    completion_check::{COMPLETION, CompletionCheck},
     pipeline::Pipeline,
     pipelines::Pipelines,
     plan::Plan,
@@ -28,7 +29,7 @@ use crate::{
     spans::span,
 };
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
 
@@ -43,6 +44,8 @@ pub struct Context {
 #[derive(Clone)]
 struct Settings {
     language: ShaderLanguage,
+    /// Whether a kernel's WGSL takes the place of a source that does not compile.
+    fallback: bool,
     capabilities: Capabilities,
     /// What its tensors are for.
     label: Arc<str>,
@@ -66,8 +69,19 @@ struct Shared {
     waits: Waits,
     poll: PollThread,
     tracer: Arc<Tracer>,
-    canary: OnceLock<Arc<Canary>>,
+    completion_check: OnceLock<Arc<CompletionCheck>>,
+    /// Held alone by work of several submissions, between which no other may come.
+    turns: RwLock<()>,
     captures: OnceLock<Captures>,
+}
+
+/// A part of a recording, which becomes a submission.
+pub type SubmissionPart<'a> = Box<dyn Fn(&mut Commands<'_, '_>) + 'a>;
+
+/// The right to submit, together with other threads or alone.
+pub enum Turn<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Alone { _guard: RwLockWriteGuard<'a, ()> },
 }
 
 impl Drop for Shared {
@@ -107,11 +121,12 @@ impl Context {
             waits,
             poll,
             tracer,
-            canary: OnceLock::new(),
+            completion_check: OnceLock::new(),
+            turns: RwLock::default(),
             captures: OnceLock::new(),
         };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
-        let settings = Settings { language, capabilities, label: "tensors".into(), plan: None, opened: None };
+        let settings = Settings { language, fallback: true, capabilities, label: "tensors".into(), plan: None, opened: None };
         Ok(Self { shared: Arc::new(shared), settings: Arc::new(settings) })
     }
 
@@ -138,7 +153,8 @@ impl Context {
         Self { shared: self.shared.clone(), settings: Arc::new(settings) }
     }
 
-    /// The same device, buffers and caches, with kernels from another language, where they have it.
+    /// The same device, buffers and caches, with kernels from another language, where they have it. A kernel that does not compile from a language that was
+    /// asked for is an error. (Where the language was chosen by the device, its WGSL takes its place, with a warning.)
     ///
     /// # Errors
     /// [`Error::Language`] where it cannot run.
@@ -146,7 +162,7 @@ impl Context {
         if !self.capabilities().languages.contains(&language) {
             return Err(Error::Language { language, backend: self.capabilities().backend });
         }
-        Ok(self.with(Settings { language, ..self.settings() }))
+        Ok(self.with(Settings { language, fallback: false, ..self.settings() }))
     }
 
     /// The same device, used as if it offered less: `change` may clear capabilities, so that the kernels for lesser
@@ -312,15 +328,23 @@ impl Context {
         self.shared.pool.trim();
     }
 
-    /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases.
+    /// The compiled kernel, from the cache or made now; `floats` are the types behind its aliases. Its language is that of this context, or WGSL where the
+    /// kernel does not compile from that.
     pub(super) fn pipeline(&self, kernel: &KernelRef, floats: Vec<(&'static str, Element)>) -> Result<Arc<Pipeline>> {
-        let language = kernel.language(self.language());
+        let variant = self.variant(kernel, kernel.language(self.language()), floats);
+        let instead = (self.settings.fallback && variant.language == ShaderLanguage::Msl && kernel.source(ShaderLanguage::Wgsl).is_some())
+            .then(|| self.variant(kernel, ShaderLanguage::Wgsl, variant.floats.clone()))
+            .filter(|wgsl| self.check_needs(kernel.name, &kernel.needs(wgsl), ShaderLanguage::Wgsl).is_ok());
+        self.check_needs(kernel.name, &kernel.needs(&variant), variant.language)?;
+        self.shared.pipelines.get(&self.shared.device, kernel, variant, instead.as_ref())
+    }
+
+    /// The variant of a kernel in a language that suits this device.
+    fn variant(&self, kernel: &KernelRef, language: ShaderLanguage, floats: Vec<(&'static str, Element)>) -> Variant {
         // A kernel that has no other form is the same with and without.
         let subgroups = self.capabilities().subgroups || !kernel.uses_subgroups();
         let fused = self.capabilities().fused_multiply_add || !kernel.uses_fused(language);
-        let variant = Variant { language, subgroups, fused, floats };
-        self.check_needs(kernel.name, &kernel.needs(&variant), language)?;
-        self.shared.pipelines.get(&self.shared.device, kernel, variant)
+        Variant { language, subgroups, fused, floats }
     }
 
     pub(super) fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
@@ -414,16 +438,16 @@ impl Context {
         if self.plan().is_some() {
             return Ok(());
         }
-        self.submit_with("clear", |encoder| encoder.clear_buffer(buffer, 0, None)).map(drop)
+        self.submit_with("clear", |commands| commands.encoder.clear_buffer(buffer, 0, None)).map(drop)
     }
 
-    /// From here on, reads on this device, by this context or another on it, see whether what was submitted before them was done. Metal does not say where a
-    /// kernel faults, or is stopped since it takes too long: tensors have what they had, and a read gives that. With this it gives [`Error::Unfinished`],
-    /// with the label of the first such submission of the last 64, its own among them.
+    /// Has reads on this device, by any context on it, check from here on whether the GPU finished what was submitted before them. Metal does not report where a
+    /// kernel faults, runs for too long or lacks memory: tensors then keep what they had, and a read returns that. With the check it returns
+    /// [`Error::Unfinished`], with the label of the first such submission among the last 64, its own included. [`Model::open`](crate::model::Model::open) and
+    /// the other ways to load a model turn it on for devices on Metal.
     ///
-    /// It costs a copy of four bytes a submission; a read of the results of others brings 256 bytes more. Submissions are made one after another, where threads
-    /// make some at the same time. What an app submits itself is not seen, nor are kernels that fault without being stopped. A context that takes the place of
-    /// this one ([`Context::recover`]) does the same.
+    /// It costs one small dispatch per compute pass, and 260 bytes per read. Threads that submit at the same time take turns. Not checked: what an app
+    /// submits itself, profiles and traces, and kernels that fault without being stopped. [`Context::recover`] turns it on again for the new device.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {
@@ -435,7 +459,7 @@ impl Context {
     /// let mut encoder = context.encoder("relu²");
     /// let y = tensor::relu2(&mut encoder, &x)?;
     /// encoder.submit()?;
-    /// assert_eq!(pollster::block_on(y.read())?, [1.0, 0.0, 9.0]); // or the error says that "relu²" was not done
+    /// assert_eq!(pollster::block_on(y.read())?, [1.0, 0.0, 9.0]); // or an error: the GPU did not finish `relu²`
     /// # Ok(())
     /// # }
     /// ```
@@ -443,27 +467,70 @@ impl Context {
     /// # Errors
     /// What the device reports.
     pub fn check_submissions(&self) -> Result<()> {
-        if self.canary().is_none() {
-            let canary = Arc::new(Canary::new(self.device())?);
-            self.shared.canary.get_or_init(|| canary);
+        if self.completion_check().is_none() {
+            let pipeline = self.pipeline(&KernelRef::Static(&COMPLETION), Vec::new())?;
+            let check = Arc::new(CompletionCheck::new(self.device(), pipeline)?);
+            self.shared.completion_check.get_or_init(|| check);
         }
         Ok(())
     }
 
-    /// What sees whether submissions are done, if somebody wants to know.
-    pub(super) fn canary(&self) -> Option<&Arc<Canary>> {
-        self.shared.canary.get()
+    /// Turns on [`Context::check_submissions`] where the system does not report work that it stopped, as Metal does not.
+    #[cfg(feature = "models")]
+    pub(crate) fn check_unreported_submissions(&self) -> Result<()> {
+        if self.capabilities().backend == wgpu::Backend::Metal { self.check_submissions() } else { Ok(()) }
     }
 
-    /// Submits what `record` puts into a command encoder, and that it was done.
-    pub(super) fn submit_with(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
-        let Some(canary) = self.canary() else { return self.submit(label, record) };
-        let mut marking = canary.begin();
+    /// The check of submissions, where it is on.
+    pub(super) fn completion_check(&self) -> Option<&Arc<CompletionCheck>> {
+        self.shared.completion_check.get()
+    }
+
+    /// The error of a submission that was not finished, with the cause that is likely by what memory is in use.
+    pub(super) fn unfinished(&self, submission: &'static str) -> Error {
+        #[cfg(feature = "models")]
+        let memory = self.shared.memory_bytes;
+        #[cfg(not(feature = "models"))]
+        let memory = None;
+        Error::Unfinished { submission, cause: likely_cause(self.memory_stats().live_bytes, memory) }
+    }
+
+    /// Waits for the right to make so many submissions between which no other comes. What may call the app, as requests for memory do, comes before it.
+    pub(super) fn turn(&self, submissions: usize) -> Turn<'_> {
+        let turns = &self.shared.turns;
+        if submissions > 1 {
+            Turn::Alone { _guard: turns.write().unwrap_or_else(PoisonError::into_inner) }
+        } else {
+            Turn::Shared { _guard: turns.read().unwrap_or_else(PoisonError::into_inner) }
+        }
+    }
+
+    /// Submits what `record` records.
+    pub(super) fn submit_with(&self, label: &'static str, record: impl FnOnce(&mut Commands<'_, '_>)) -> Result<wgpu::SubmissionIndex> {
+        self.submit_in(&self.turn(1), label, record)
+    }
+
+    /// Submits parts in order, one by one, with no other submission between them.
+    pub(super) fn submit_parts(&self, label: &'static str, parts: &[SubmissionPart<'_>]) -> Result<wgpu::SubmissionIndex> {
+        let turn = self.turn(parts.len());
+        let Some((last, first)) = parts.split_last() else { return self.submit_in(&turn, label, |_| ()) };
+        first.iter().try_for_each(|part| self.submit_in(&turn, label, part).map(drop))?;
+        self.submit_in(&turn, label, last)
+    }
+
+    pub(super) fn submit_in(
+        &self,
+        _: &Turn<'_>,
+        label: &'static str,
+        record: impl FnOnce(&mut Commands<'_, '_>),
+    ) -> Result<wgpu::SubmissionIndex> {
+        let mut marking = self.completion_check().map(|check| check.begin(label));
         let submitted = self.submit(label, |encoder| {
-            record(encoder);
-            marking.mark(label, encoder);
+            let mut commands = Commands::new(encoder, marking.as_mut());
+            record(&mut commands);
+            commands.end();
         });
-        if submitted.is_err() {
+        if let (Err(_), Some(marking)) = (&submitted, marking) {
             marking.refused();
         }
         submitted
@@ -474,7 +541,7 @@ impl Context {
         self.shared.captures.get_or_init(|| captures);
     }
 
-    /// Submits what `record` puts into a command encoder.
+    /// Submits what `record` puts into a command encoder, in a turn.
     pub(super) fn submit(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
         let device = &self.shared.device;
         let encode = || {
@@ -549,8 +616,85 @@ impl Context {
     }
 }
 
+/// The likely cause of a submission that was not finished, and what to do; `memory` is what the device has, where it is known.
+fn likely_cause(live: u64, memory: Option<u64>) -> &'static str {
+    match memory {
+        Some(memory) if live > memory / 10 * 9 => {
+            "GPU memory is probably exhausted: use a shorter context, fewer sequences or a smaller model, or set ContextOptions::memory_limit"
+        }
+        _ => {
+            "the system probably stopped it because it faulted or ran for too long: close other GPU programs and try again; on a Mac, \
+             AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the environment allows more time"
+        }
+    }
+}
+
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Context({} on {:?}, {:?})", self.shared.info.name, self.shared.info.backend, self.language())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Tensor,
+        gpu::noop,
+        kernel::{
+            binding::{Type::F32, read_write},
+            declaration::Kernel,
+            source::{Part, Source},
+        },
+    };
+
+    const WGSL: &[Part] = &[Part::new(
+        "one",
+        "@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+        @compute @workgroup_size(WG_X) fn one(@builtin(global_invocation_id) id: vec3<u32>) { x[id.x] = 1.0; }",
+    )];
+    const MSL: &[Part] = &[Part::new(
+        "one",
+        "[[max_total_threads_per_threadgroup(THREADS)]] kernel void one(device float* x [[buffer(0)]],
+        uint3 id [[thread_position_in_grid]]) { x[id.x] = 1.0f; }",
+    )];
+    /// The tiles differ: the grid is that of the source which runs.
+    static ONE: Kernel = Kernel::new("one", &[], &[read_write("x", F32)], &[Source::wgsl(WGSL), Source::msl(MSL).tile([256, 1, 1])]);
+
+    /// A device that runs no Metal, taken for one that does: no Metal source compiles there.
+    fn metal(fallback: bool) -> Context {
+        let context = noop::context();
+        let languages = &[ShaderLanguage::Wgsl, ShaderLanguage::Msl];
+        let capabilities = Capabilities { languages, ..context.capabilities().clone() };
+        context.with(Settings { language: ShaderLanguage::Msl, fallback, capabilities, ..context.settings() })
+    }
+
+    fn record(context: &Context) -> Result<[u32; 3]> {
+        let x = Tensor::<f32>::zeros(context, [5000])?;
+        let mut encoder = context.encoder("one");
+        encoder.dispatch(&ONE, &(), &[&x], [5000, 1, 1])?;
+        Ok(encoder.finish().steps[0].workgroups)
+    }
+
+    #[test]
+    fn wgsl_replaces_metal_that_does_not_compile() {
+        let (context, workgroups) = (metal(true), [5000u32.div_ceil(64), 1, 1]);
+        assert_eq!(record(&context).unwrap(), workgroups);
+        let compiled = context.compiled_kernels();
+        assert_eq!((record(&context).unwrap(), context.compiled_kernels()), (workgroups, compiled), "it is compiled once");
+        // Who asks for the language gets it or an error, also where another has fallen back before.
+        for strict in [metal(false), context.with_language(ShaderLanguage::Msl).unwrap()] {
+            for _ in 0..2 {
+                let refused = record(&strict);
+                assert!(matches!(refused, Err(Error::Shader { language: ShaderLanguage::Msl, .. })), "{refused:?}");
+            }
+        }
+        assert_eq!(record(&context).unwrap(), workgroups);
+    }
+
+    #[test]
+    fn the_cause_of_stopped_work_follows_from_memory() {
+        let memory = |live, memory| likely_cause(live, memory).contains("memory is probably exhausted");
+        assert!(memory(5_000, Some(5_461)) && !memory(4_000, Some(5_461)) && !memory(u64::MAX, None));
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     context::Context,
     hosted::Upload,
-    recording::{Dispatch, Recording, Step, Submission},
+    recording::{Dispatch, Extent, Recording, Step, Submission},
     tensor::{Bind, Bound, Tensor},
 };
 use crate::{
@@ -69,7 +69,7 @@ impl Encoder {
     }
 
     /// Records one kernel over `extent` outputs; its tile turns them into workgroups. An empty extent records nothing. The kernel is a `static`, or
-    /// an `&Arc<Kernel>` made at run time.
+    /// an `&Arc<Kernel>` made at run time. A kernel with a loop over much data states its work too: [`Extent::products`].
     ///
     /// # Errors
     /// [`Error::Signature`], [`Error::ElementType`], [`Error::Aliasing`], [`Error::OtherDevice`] for what is bound,
@@ -79,16 +79,16 @@ impl Encoder {
         kernel: impl Into<KernelRef>,
         params: &P,
         bindings: &[&dyn Bind],
-        extent: [usize; 3],
+        extent: impl Into<Extent>,
     ) -> Result<()> {
-        let kernel = kernel.into();
+        let (kernel, extent) = (kernel.into(), extent.into());
         if P::FIELDS != kernel.params {
             let (expected, found) = (format!("{:?}", kernel.params), format!("{:?}", P::FIELDS));
             return Err(Error::Signature { kernel: kernel.name, what: "params", expected, found });
         }
         let bound: Vec<_> = bindings.iter().map(|binding| binding.bound()).collect();
         let floats = check_bindings(&kernel, &self.context, &bound)?;
-        if extent.contains(&0) {
+        if extent.outputs.contains(&0) {
             return Ok(());
         }
         if let Some(plan) = self.context.plan() {

@@ -2,15 +2,15 @@
 
 pub(crate) mod adapters;
 pub(crate) mod cache;
-pub(crate) mod canary;
 pub(crate) mod capabilities;
 pub(crate) mod capture;
+pub(crate) mod commands;
+pub(crate) mod completion_check;
 pub(crate) mod context;
 pub(crate) mod encoder;
 pub(crate) mod health;
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "only models have it"))]
 pub(crate) mod hosted;
-pub(crate) mod library;
 #[cfg(test)]
 pub(crate) mod noop;
 pub(crate) mod open;

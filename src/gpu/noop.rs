@@ -10,14 +10,11 @@ pub fn adapter() -> wgpu::Adapter {
     block_on(wgpu::Instance::new(descriptor).request_adapter(&Default::default())).unwrap()
 }
 
-/// Whose submissions are checked.
 pub fn context() -> Context {
     let adapter = adapter();
     let (required_features, _) = Context::device_needs(&adapter);
     let required_limits = wgpu::Limits { max_immediate_size: 64, ..wgpu::Limits::default() };
     let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
     let (device, queue) = block_on(adapter.request_device(&descriptor)).unwrap();
-    let context = block_on(Context::from_wgpu(&adapter, device, queue)).unwrap();
-    context.check_submissions().unwrap();
-    context
+    block_on(Context::from_wgpu(&adapter, device, queue)).unwrap()
 }

@@ -85,7 +85,7 @@ impl Context {
             return Err(Error::Invalid { op: "recover", what: what.into() });
         };
         let context = Self::open(options.clone().memory_limit(self.memory_stats().limit).wait_limit(self.wait_limit())).await?;
-        if self.canary().is_some() {
+        if self.completion_check().is_some() {
             context.check_submissions()?;
         }
         Ok(context)

@@ -2,7 +2,6 @@
 
 use super::{
     cache::{Cached, KernelCache},
-    library,
     scopes::guarded,
 };
 use crate::{
@@ -19,10 +18,28 @@ use std::borrow::Cow;
 pub struct Pipeline {
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
+    /// The language that it was compiled from, which decides its workgroup size and tile.
+    pub language: ShaderLanguage,
 }
 
-/// Compiles it.
-pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: Option<&KernelCache>) -> Result<Pipeline> {
+/// Compiles a variant or, where its source does not compile, the one that may take its place. The log then has one warning with the compiler's message.
+pub fn build(
+    device: &wgpu::Device,
+    kernel: &Kernel,
+    variant: &Variant,
+    instead: Option<&Variant>,
+    cache: Option<&KernelCache>,
+) -> Result<Pipeline> {
+    match (compile(device, kernel, variant, cache), instead) {
+        (Err(Error::Shader { kernel: name, language, message }), Some(instead)) => {
+            log::warn!("kernel `{name}` does not compile from {language:?}; its {:?} source is used instead:\n{message}", instead.language);
+            compile(device, kernel, instead, cache)
+        }
+        (compiled, _) => compiled,
+    }
+}
+
+fn compile(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: Option<&KernelCache>) -> Result<Pipeline> {
     let error = |message| Error::Shader { kernel: kernel.name, language: variant.language, message };
     // The crate's own kernels pass the contract test; a caller's are checked here, and keep their bounds checks.
     if cfg!(debug_assertions) || !kernel.trusted {
@@ -42,7 +59,7 @@ pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: O
     // SPIR-V has no text that it could be known by.
     let text = kernel.text(variant);
     let cached = cache.filter(|_| !text.is_empty()).and_then(|cache| cache.open(device, kernel.name, text.as_bytes()));
-    let compile = |library: Option<&[u8]>| {
+    let create = || {
         let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(kernel.name), entries: &entries });
         let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(kernel.name),
@@ -52,16 +69,15 @@ pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: O
         let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&pipeline_layout),
-            module: &module(device, kernel, variant, &text, library),
+            module: &module(device, kernel, variant, &text),
             entry_point: Some(kernel.entry),
             compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() },
             cache: cached.as_ref().map(Cached::raw),
         });
-        Pipeline { raw, layout }
+        Pipeline { raw, layout, language: variant.language }
     };
-    let compile = |library: Option<&[u8]>| guarded(device, || format!("compiling `{}`", kernel.name), || compile(library));
-    let pipeline = library::or_text(cache, kernel, variant, &text, compile).map_err(|e| match e {
-        Error::Gpu { message, .. } => error(message),
+    let pipeline = guarded(device, || format!("compiling `{}`", kernel.name), create).map_err(|e| match e {
+        Error::Gpu { message, .. } => error(compiler_message(device, variant, &text).unwrap_or(message)),
         other => other,
     })?;
     if let Some(cached) = cached {
@@ -70,17 +86,36 @@ pub fn build(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: O
     Ok(pipeline)
 }
 
+/// What Apple's compiler says of a Metal source that wgpu has refused: wgpu itself tells only the log.
+#[cfg(target_vendor = "apple")]
 #[allow(unsafe_code)]
-fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, text: &str, library: Option<&[u8]>) -> wgpu::ShaderModule {
+fn compiler_message(device: &wgpu::Device, variant: &Variant, text: &str) -> Option<String> {
+    use objc2_metal::MTLDevice as _;
+    if variant.language != ShaderLanguage::Msl {
+        return None;
+    }
+    // SAFETY: wgpu's device is only asked to compile a source, and nothing is kept of it.
+    let metal = unsafe { device.as_hal::<wgpu::hal::api::Metal>() }?;
+    let source = objc2_foundation::NSString::from_str(text);
+    let refused = metal.raw_device().newLibraryWithSource_options_error(&source, None).err()?;
+    Some(refused.localizedDescription().to_string())
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn compiler_message(_: &wgpu::Device, _: &Variant, _: &str) -> Option<String> {
+    None
+}
+
+#[allow(unsafe_code)]
+fn module(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, text: &str) -> wgpu::ShaderModule {
     let label = Some(kernel.name);
     let [x, y, z] = kernel.source_for(variant.language).workgroup_size;
     let entry_point = wgpu::PassthroughShaderEntryPoint { name: kernel.entry.into(), workgroup_size: (x, y, z) };
     let passthrough = wgpu::ShaderModuleDescriptorPassthrough { label, entry_points: Cow::Owned(vec![entry_point]), ..Default::default() };
     match (variant.language, kernel.words(variant)) {
         (ShaderLanguage::Msl, _) => {
-            let descriptor = library::descriptor(passthrough, text, library);
-            // SAFETY: the text's signature agrees with the declaration: `contract` has seen it. A library was made of that text: who wrote it there with
-            // `Kernel::keep_metal_library` has promised it, and whoever named the folder lets nobody else write there.
+            let descriptor = wgpu::ShaderModuleDescriptorPassthrough { msl: Some(text.into()), ..passthrough };
+            // SAFETY: the text's signature agrees with the declaration: `contract` has seen it.
             unsafe { device.create_shader_module_passthrough(descriptor) }
         }
         (ShaderLanguage::Spirv, Some(words)) => {

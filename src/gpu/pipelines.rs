@@ -50,14 +50,17 @@ impl Pipelines {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    pub fn get(&self, device: &wgpu::Device, kernel: &KernelRef, variant: Variant) -> Result<Arc<Pipeline>> {
+    /// The pipeline of a kernel's variant, or of the variant that may take its place where its source does not compile.
+    pub fn get(&self, device: &wgpu::Device, kernel: &KernelRef, variant: Variant, instead: Option<&Variant>) -> Result<Arc<Pipeline>> {
         let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(kernel, variant);
-        if let Some(pipeline) = lock().get(&key) {
+        // One in the place of another will do only for who takes such.
+        let fits = |pipeline: &&Arc<Pipeline>| instead.is_some() || pipeline.language == key.variant().language;
+        if let Some(pipeline) = lock().get(&key).filter(fits) {
             return Ok(pipeline.clone());
         }
         // Compiled outside the lock: two threads may compile the same kernel, the first to finish is kept.
-        let pipeline = Arc::new(build(device, kernel, key.variant(), self.cache.as_ref())?);
+        let pipeline = Arc::new(build(device, kernel, key.variant(), instead, self.cache.as_ref())?);
         Ok(lock().entry(key).or_insert(pipeline).clone())
     }
 }

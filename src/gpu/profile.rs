@@ -1,8 +1,9 @@
 //! How long kernels take, and by which clock.
 
 use super::{
+    context::SubmissionPart,
     readback,
-    recording::{Recording, encode},
+    recording::{MOST_PASSES, Recording, encode},
     scopes::guarded,
 };
 use crate::error::{Error, Result};
@@ -100,8 +101,8 @@ impl Recording {
         let queries = guarded(device, || "making a query set".into(), || device.create_query_set(&descriptor))?;
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let ticks = self.context.allocate(8 * u64::from(count), usage, "profile")?;
-        self.context.submit_with("profile", |encoder| {
-            for (i, group) in (0u32..).zip(groups) {
+        let encode_groups = |encoder: &mut wgpu::CommandEncoder, numbers: std::ops::Range<usize>| {
+            for (i, group) in (0u32..).zip(groups).skip(numbers.start).take(numbers.len()) {
                 self.encode_uploads(encoder, group.start);
                 let timestamp_writes = wgpu::ComputePassTimestampWrites {
                     query_set: &queries,
@@ -111,9 +112,16 @@ impl Recording {
                 let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: Some(timestamp_writes) };
                 encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
             }
-            encoder.resolve_query_set(&queries, 0..count, &ticks, 0);
-        })?;
-        let staging = readback::read_after(&self.context, "profile", &|_| {}, (&ticks, 0), 8 * u64::from(count)).await?;
+            if numbers.end == groups.len() {
+                encoder.resolve_query_set(&queries, 0..count, &ticks, 0);
+            }
+        };
+        let part = |begin: usize| -> SubmissionPart<'_> {
+            let numbers = begin..groups.len().min(begin + MOST_PASSES);
+            Box::new(move |commands| encode_groups(commands.encoder, numbers.clone()))
+        };
+        self.context.submit_parts("profile", &(0..groups.len()).step_by(MOST_PASSES).map(part).collect::<Vec<_>>())?;
+        let staging = readback::read_after(&self.context, "profile", &[], (&ticks, 0), 8 * u64::from(count)).await?;
         let staging = staging.ok_or_else(|| Error::Readback("no timestamps".into()))?;
         let ticks: Vec<u64> = staging.to_vec(count as usize)?;
         let nanoseconds = f64::from(self.context.queue().get_timestamp_period());
@@ -129,12 +137,12 @@ impl Recording {
 
     fn host_time(&self, group: std::ops::Range<usize>, times: u32) -> Result<Duration> {
         let start = std::time::Instant::now();
-        let index = self.context.submit_with("profile", |encoder| {
+        let index = self.context.submit_with("profile", |commands| {
             if self.uploads.is_empty() {
                 let descriptor = wgpu::ComputePassDescriptor { label: Some("profile"), timestamp_writes: None };
-                encode(&self.steps[group.clone()], times, &mut encoder.begin_compute_pass(&descriptor));
+                commands.pass(&descriptor, |pass| encode(&self.steps[group.clone()], times, pass));
             } else {
-                (0..times).for_each(|_| self.encode_range(encoder, "profile", group.clone()));
+                (0..times).for_each(|_| self.encode_range(commands, "profile", group.clone()));
             }
         })?;
         self.context.wait(index)?;

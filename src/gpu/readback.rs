@@ -1,8 +1,9 @@
 //! Results on their way to the host: a staging copy, a mapped buffer, a future.
 
 use super::{
-    canary::{self, Canary, Expected},
-    context::Context,
+    commands::Commands,
+    completion_check::{self, CompletionCheck, Expected},
+    context::{Context, SubmissionPart},
     poll,
     pool::Pooled,
     scopes::guarded,
@@ -49,23 +50,24 @@ impl Drop for Staging {
 
 type Receiver = OneshotReceiver<Result<Staging>>;
 
-/// Submits what `record` puts into a command encoder and, after it, a copy of `bytes` of a buffer from a byte on; `None` for no bytes.
+/// Submits `parts` in order, the last of them together with a copy of `bytes` of a buffer from a byte on. `None` for no bytes.
 pub fn read_after(
     context: &Context,
     label: &'static str,
-    record: &dyn Fn(&mut wgpu::CommandEncoder),
+    parts: &[SubmissionPart<'_>],
     source: (&wgpu::Buffer, u64),
     bytes: u64,
 ) -> impl Future<Output = Result<Option<Staging>>> + Send + use<> {
     let submitted = match bytes {
-        0 => context.submit_with(label, record).map(|_| None),
-        bytes => submit_read(context, label, record, source, bytes).map(Some),
+        0 => context.submit_parts(label, parts).map(|_| None),
+        bytes => submit_read(context, label, parts, source, bytes).map(Some),
     };
     async move {
         let Some((receiver, expected)) = submitted? else { return Ok(None) };
         let staging = receiver.receive().await.ok_or_else(poll::unanswered)??;
-        if let Some(expected) = expected {
-            expected.check(&staging.from(expected.at(), canary::BYTES as usize / 4)?)?;
+        if let Some((expected, context)) = expected {
+            let words: Vec<u32> = staging.from(expected.at(), completion_check::BYTES as usize / 4)?;
+            expected.unfinished(&words).map_or(Ok(()), |submission| Err(context.unfinished(submission)))?;
         }
         Ok(Some(staging))
     }
@@ -74,13 +76,13 @@ pub fn read_after(
 fn submit_read(
     context: &Context,
     label: &'static str,
-    record: &dyn Fn(&mut wgpu::CommandEncoder),
+    parts: &[SubmissionPart<'_>],
     source: (&wgpu::Buffer, u64),
     bytes: u64,
-) -> Result<(Receiver, Option<Expected>)> {
+) -> Result<(Receiver, Option<(Expected, Context)>)> {
     let (bytes, start, log) = (bytes.next_multiple_of(4), Instant::now(), context.trace_log());
-    let (canary, mut expected) = (context.canary(), None);
-    let mapped_bytes = bytes + canary.map_or(0, |_| canary::BYTES);
+    let (check, mut expected) = (context.completion_check(), None);
+    let mapped_bytes = bytes + check.map_or(0, |_| completion_check::BYTES);
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
     let buffer = context.allocate(mapped_bytes, usage, Footprint::STAGING)?;
     let (sender, receiver) = oneshot_channel();
@@ -92,11 +94,15 @@ fn submit_read(
         }
     };
     let failed = answer.clone();
-    let mut marking = canary.map(Canary::begin);
-    let index = context.submit(label, |encoder| {
-        record(encoder);
-        encoder.copy_buffer_to_buffer(source.0, source.1, &buffer, 0, bytes);
-        expected = marking.as_mut().map(|marking| marking.read(label, encoder, &buffer, bytes));
+    let turn = context.turn(parts.len());
+    let (first, last) = parts.split_at(parts.len().saturating_sub(1));
+    first.iter().try_for_each(|part| context.submit_in(&turn, label, part).map(drop))?;
+    let mut marking = check.map(|check| CompletionCheck::begin(check, label));
+    let submitted = context.submit(label, |encoder| {
+        let mut commands = Commands::new(encoder, marking.as_mut());
+        last.iter().for_each(|part| part(&mut commands));
+        commands.encoder.copy_buffer_to_buffer(source.0, source.1, &buffer, 0, bytes);
+        expected = commands.end_read(&buffer, bytes);
         let (device, staging) = (context.device().clone(), buffer.clone());
         encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, 0..mapped_bytes, move |mapped| {
             if let Some(log) = log {
@@ -107,8 +113,12 @@ fn submit_read(
                 Err(error) => Err(Error::Readback(error.to_string())),
             });
         });
-    })?;
-    drop(marking);
+    });
+    if let (Err(_), Some(marking)) = (&submitted, marking) {
+        marking.refused();
+    }
+    let index = submitted?;
+    drop(turn);
     context.watch(index, move |error| failed(Err(error)));
-    Ok((receiver, expected))
+    Ok((receiver, expected.map(|expected| (expected, context.clone()))))
 }

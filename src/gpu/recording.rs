@@ -1,7 +1,9 @@
 //! Recorded work: run it, run it again, look at it.
 
 use super::{
-    context::Context,
+    capabilities::SubmissionLimit,
+    commands::Commands,
+    context::{Context, SubmissionPart},
     hosted::Upload,
     pipeline::Pipeline,
     pool::Pooled,
@@ -42,6 +44,49 @@ pub struct Recording {
     pub(super) uploads: Vec<(usize, Upload)>,
 }
 
+/// How many outputs a dispatch has, in three dimensions, and how much work they are. An array of three numbers is an extent without work to speak of.
+///
+/// ```
+/// use bitnet_wgpu::Extent;
+///
+/// assert_eq!(Extent::from([100, 3, 1]).multiply_adds, 0);
+/// assert_eq!(Extent::products([100, 3, 1], 64).multiply_adds, 100 * 3 * 64); // a matrix product whose inner dimension is 64
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extent {
+    /// The outputs; the tile of a kernel turns them into workgroups.
+    pub outputs: [usize; 3],
+    /// Multiply-adds, or as much other arithmetic. [`SubmissionLimit`] bounds submissions by it.
+    pub multiply_adds: u64,
+}
+
+impl Extent {
+    /// Outputs that take so many multiply-adds in all.
+    pub fn with_work(outputs: [usize; 3], multiply_adds: u64) -> Self {
+        Self { outputs, multiply_adds }
+    }
+
+    /// Outputs that take `depth` multiply-adds each.
+    pub fn products(outputs: [usize; 3], depth: usize) -> Self {
+        Self::with_work(outputs, product(&[&outputs[..], &[depth]].concat()))
+    }
+}
+
+/// The product of counts; the largest number where it overflows.
+pub(crate) fn product(counts: &[usize]) -> u64 {
+    counts.iter().fold(1, |product: u64, &count| product.saturating_mul(count as u64))
+}
+
+impl From<[usize; 3]> for Extent {
+    fn from(outputs: [usize; 3]) -> Self {
+        Self { outputs, multiply_adds: 0 }
+    }
+}
+
+/// Workgroups that keep a small GPU busy: it has four to eight cores, which run several at a time.
+const CORES: u64 = 16;
+
 /// One dispatch, ready to be encoded.
 pub struct Step {
     pub kernel: KernelRef,
@@ -49,7 +94,7 @@ pub struct Step {
     pub bind_group: wgpu::BindGroup,
     pub params: Vec<u8>,
     pub workgroups: [u32; 3],
-    pub extent: [usize; 3],
+    pub extent: Extent,
     pub floats: Vec<(&'static str, Element)>,
     /// The buffers, and how many bytes of each are bound. Keeps them out of the pool while this work may still be submitted.
     pub bound: Vec<(Arc<Pooled>, u64)>,
@@ -61,16 +106,15 @@ impl Step {
         context: &Context,
         kernel: KernelRef,
         params: Vec<u8>,
-        extent: [usize; 3],
+        extent: Extent,
         floats: Vec<(&'static str, Element)>,
         bound: Vec<(Arc<Pooled>, u64)>,
     ) -> Result<Self> {
-        let limit = context.capabilities().max_workgroups;
-        let grid = kernel.workgroups(context.language(), extent, limit);
+        let (limit, pipeline) = (context.capabilities().max_workgroups, context.pipeline(&kernel, floats.clone())?);
+        let grid = kernel.workgroups(pipeline.language, extent.outputs, limit);
         if grid.iter().any(|&n| n > u64::from(limit)) {
             return Err(Error::Grid { kernel: kernel.name, grid, limit });
         }
-        let pipeline = context.pipeline(&kernel, floats.clone())?;
         let resource = |buffer, bytes| {
             let size = wgpu::BufferSize::new(bytes);
             wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
@@ -82,6 +126,13 @@ impl Step {
         let device = context.device();
         let bind_group = guarded(device, || format!("binding `{}`", kernel.name), || device.create_bind_group(&descriptor))?;
         Ok(Self { kernel, pipeline, bind_group, params, workgroups: grid.map(|n| n as u32), extent, floats, bound })
+    }
+
+    /// Its part of what a submission may have, at most: as if it read and wrote all that is bound. Fewer workgroups than a GPU has cores leave the others idle.
+    fn share(&self, limit: &SubmissionLimit) -> f64 {
+        let workgroups = self.workgroups.iter().map(|&n| u64::from(n)).product::<u64>().max(1);
+        let multiply_adds = self.extent.multiply_adds.saturating_mul(CORES.div_ceil(workgroups));
+        limit.share(multiply_adds, self.bound.iter().map(|(_, bytes)| bytes).sum())
     }
 
     /// Encodes it after `last`, whose pipeline and parameters are still set.
@@ -117,12 +168,31 @@ pub fn encode(steps: &[Step], times: u32, pass: &mut wgpu::ComputePass<'_>) {
     }
 }
 
+/// Splits steps into submissions: each has at most `most` steps, and a share of 1 in all, unless a single step has more.
+fn split(shares: impl Iterator<Item = f64>, most: usize) -> Vec<Range<usize>> {
+    let (mut parts, mut begin, mut sum, mut end) = (Vec::new(), 0, 0.0, 0);
+    for share in shares {
+        if end > begin && (sum + share > 1.0 || end - begin == most) {
+            parts.push(begin..end);
+            (begin, sum) = (end, 0.0);
+        }
+        (end, sum) = (end + 1, sum + share);
+    }
+    parts.push(begin..end);
+    parts
+}
+
 /// Dispatches of the first of several submissions; each has twice as many as the one before, and the last has all the rest.
 #[cfg(feature = "models")]
 const FIRST_PART: usize = 16;
 
+/// The most compute passes of a submission. On Metal a pass is two command buffers, and wgpu loses the device at 4096 that are made and not submitted.
+pub(super) const MOST_PASSES: usize = 1000;
+
 impl Recording {
-    /// Runs it once: one command encoder, one compute pass (more where layers are offloaded), one submission. Dispatches see the results of earlier ones.
+    /// Runs it once: one compute pass in one submission. There are more passes where layers are offloaded, and more submissions where the work is more than
+    /// [`Capabilities::submission_limit`](crate::Capabilities::submission_limit); other work of this crate does not come between them. Dispatches see the
+    /// results of earlier ones.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], and what else the device reports.
@@ -137,7 +207,7 @@ impl Recording {
 
     /// Runs some of its steps once.
     pub(crate) fn submit_range(&self, range: Range<usize>) -> Result<Submission> {
-        let index = self.context.submit_with(self.label, |encoder| self.encode_submitted(encoder, range.clone()))?;
+        let index = self.context.submit_parts(self.label, &self.parts(range))?;
         Ok(Submission { context: self.context.clone(), index })
     }
 
@@ -171,7 +241,7 @@ impl Recording {
         if !tensor.context().same_device(&self.context) {
             return Err(Error::OtherDevice { kernel: self.label, binding: "the tensor to read" });
         }
-        Ok(tensor.read_after(self.label, &|encoder| self.encode_submitted(encoder, begin..self.steps.len())))
+        Ok(tensor.read_after(self.label, &self.parts(begin..self.steps.len())))
     }
 
     /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
@@ -196,25 +266,33 @@ impl Recording {
     /// # }
     /// ```
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
-        self.encode_pass(encoder);
+        self.encode_range(&mut Commands::new(encoder, None), self.label, 0..self.steps.len());
         let bound = self.steps.iter().flat_map(|step| &step.bound).map(|(buffer, _)| buffer);
         let kept: Vec<_> = bound.chain(self.uploads.iter().flat_map(|(_, upload)| upload.written())).cloned().collect();
         encoder.on_submitted_work_done(move || drop(kept));
     }
 
-    fn encode_pass(&self, encoder: &mut wgpu::CommandEncoder) {
-        self.encode_range(encoder, self.label, 0..self.steps.len());
+    /// The submissions of some steps.
+    fn parts(&self, range: Range<usize>) -> Vec<SubmissionPart<'_>> {
+        let limit = self.context.capabilities().submission_limit;
+        let most = if self.context.trace_log().is_some() { MOST_PASSES } else { usize::MAX };
+        let shares = self.steps[range.clone()].iter().map(|step| limit.map_or(0.0, |limit| step.share(&limit)));
+        let part = |part: Range<usize>| -> SubmissionPart<'_> {
+            let range = range.start + part.start..range.start + part.end;
+            Box::new(move |commands| self.encode_submitted(commands, range.clone()))
+        };
+        split(shares, most).into_iter().map(part).collect()
     }
 
     /// Encodes steps: as passes between which uploads are, or as one, where there are none.
-    pub(super) fn encode_range(&self, encoder: &mut wgpu::CommandEncoder, label: &str, range: Range<usize>) {
+    pub(super) fn encode_range(&self, commands: &mut Commands<'_, '_>, label: &str, range: Range<usize>) {
         let descriptor = wgpu::ComputePassDescriptor { label: Some(label), timestamp_writes: None };
         let mut begin = range.start;
         let bounds = self.uploads.iter().map(|&(at, _)| at).filter(|at| range.contains(at)).chain([range.end]);
         for end in bounds {
             if end > begin {
-                self.encode_uploads(encoder, begin);
-                encode(&self.steps[begin..end], 1, &mut encoder.begin_compute_pass(&descriptor));
+                self.encode_uploads(commands.encoder, begin);
+                commands.pass(&descriptor, |pass| encode(&self.steps[begin..end], 1, pass));
                 begin = end;
             }
         }
@@ -226,8 +304,9 @@ impl Recording {
     }
 
     /// Encodes what will be submitted at once: as one pass, or, while it is traced, as passes that are timed.
-    fn encode_submitted(&self, encoder: &mut wgpu::CommandEncoder, range: Range<usize>) {
-        let Some(log) = self.context.trace_log() else { return self.encode_range(encoder, self.label, range) };
+    fn encode_submitted(&self, commands: &mut Commands<'_, '_>, range: Range<usize>) {
+        let Some(log) = self.context.trace_log() else { return self.encode_range(commands, self.label, range) };
+        let encoder = &mut *commands.encoder;
         let (device, timestamps) = (self.context.device(), self.context.capabilities().timestamps);
         let dispatched = |step: &Step| Dispatched {
             kernel: step.kernel.name,
@@ -274,7 +353,12 @@ impl<'a> Dispatch<'a> {
 
     /// Its outputs, which its tile turns into workgroups.
     pub fn extent(&self) -> [usize; 3] {
-        self.step.extent
+        self.step.extent.outputs
+    }
+
+    /// Its multiply-adds, as the op states them; 0 where they do not matter.
+    pub fn multiply_adds(&self) -> u64 {
+        self.step.extent.multiply_adds
     }
 
     /// The element types behind its kernel's aliases.
@@ -301,7 +385,7 @@ impl<'a> Dispatch<'a> {
     /// If there is no such binding.
     pub fn read(&self, binding: usize) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
         let (buffer, bytes) = &self.step.bound[binding];
-        let (bytes, staging) = (*bytes, readback::read_after(self.context, "dispatch", &|_| {}, (buffer, 0), *bytes));
+        let (bytes, staging) = (*bytes, readback::read_after(self.context, "dispatch", &[], (buffer, 0), *bytes));
         async move { staging.await?.map_or(Ok(Vec::new()), |staging| staging.to_vec(bytes as usize)) }
     }
 
@@ -350,5 +434,21 @@ impl IntoFuture for Submission {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.context.done(self.index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
+    fn submissions_are_bounded_by_work_and_by_passes() {
+        let split = |shares: &[f64], most| split(shares.iter().copied(), most);
+        assert_eq!(split(&[], 9), vec![0..0]);
+        assert_eq!(split(&[0.5, 0.5, 0.1, 0.1], 9), [0..2, 2..4]);
+        assert_eq!(split(&[3.0, 0.0, 1.5, 0.2], 9), [0..1, 1..2, 2..3, 3..4], "what is too much alone stays alone");
+        assert_eq!(split(&[0.0; 7], 3), [0..3, 3..6, 6..7]);
+        assert_eq!(split(&[0.0; 7], usize::MAX), vec![0..7]);
     }
 }

@@ -1,6 +1,11 @@
 //! Typed arrays on the GPU.
 
-use super::{context::Context, pool::Pooled, readback, upload::UploadStream};
+use super::{
+    context::{Context, SubmissionPart},
+    pool::Pooled,
+    readback,
+    upload::UploadStream,
+};
 use crate::{
     element::{Element, ElementType},
     error::{Error, Result},
@@ -128,7 +133,7 @@ impl<T: ElementType> Tensor<T> {
     /// Copies the contents back. The copy is submitted at once, after all work submitted before; the future can be awaited
     /// on any executor, or dropped.
     pub fn read(&self) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
-        self.read_after("readback", &|_| {})
+        self.read_after("readback", &[])
     }
 
     /// Copies the contents back in pieces of `len` elements (rounded up to whole words; the last may have fewer), so that the host need not
@@ -153,25 +158,25 @@ impl<T: ElementType> Tensor<T> {
         Pieces { tensor: self.clone(), len, next: 0, coming: VecDeque::new() }
     }
 
-    /// [`Tensor::read`] in one submission with the work that `record` puts before the copy.
+    /// [`Tensor::read`] after parts of a recording, in one submission with the last of them.
     pub(super) fn read_after(
         &self,
         label: &'static str,
-        record: &dyn Fn(&mut wgpu::CommandEncoder),
+        parts: &[SubmissionPart<'_>],
     ) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
-        self.read_range(label, record, 0..self.len())
+        self.read_range(label, parts, 0..self.len())
     }
 
     /// The same of some elements, of which the first begins a word.
     fn read_range(
         &self,
         label: &'static str,
-        record: &dyn Fn(&mut wgpu::CommandEncoder),
+        parts: &[SubmissionPart<'_>],
         elements: Range<usize>,
     ) -> impl Future<Output = Result<Vec<T>>> + Send + use<T> {
         let (len, size) = (elements.len(), size_of::<T>());
         let source = (&**self.buffer, (elements.start * size) as u64);
-        let bytes = readback::read_after(&self.context, label, record, source, (len * size) as u64);
+        let bytes = readback::read_after(&self.context, label, parts, source, (len * size) as u64);
         async move {
             match bytes.await? {
                 Some(staging) => staging.to_vec(len),
@@ -186,7 +191,8 @@ impl<T: ElementType> Tensor<T> {
     /// What the device reports.
     pub fn duplicate(&self) -> Result<Self> {
         let copy = Self::uninit(&self.context, self.shape)?;
-        self.context.submit_with("copy", |encoder| encoder.copy_buffer_to_buffer(&self.buffer, 0, &copy.buffer, 0, self.bytes))?;
+        self.context
+            .submit_with("copy", |commands| commands.encoder.copy_buffer_to_buffer(&self.buffer, 0, &copy.buffer, 0, self.bytes))?;
         Ok(copy)
     }
 
@@ -343,7 +349,7 @@ impl<T: ElementType> Pieces<T> {
     fn send_for(&mut self) {
         while self.coming.len() < PIECES && self.next < self.tensor.len() {
             let end = self.tensor.len().min(self.next.saturating_add(self.len));
-            self.coming.push_back(Box::pin(self.tensor.read_range("readback", &|_| {}, self.next..end)));
+            self.coming.push_back(Box::pin(self.tensor.read_range("readback", &[], self.next..end)));
             self.next = end;
         }
     }

@@ -1,17 +1,21 @@
 //! What the host and the device did and when: spans, in the JSON that Perfetto and Chrome's tracing read.
 
+use super::recording::MOST_PASSES;
 use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotReceiver, OneshotSender, oneshot_channel};
 use std::{
     fmt::{self, Write as _},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-/// The most queries of a set that wgpu allows.
-const MOST_QUERIES: usize = 4096;
+/// Queries of a set: two for each pass of a submission.
+const QUERIES: usize = 2 * MOST_PASSES;
+
+/// The most sets at a time. Metal has 32 counter sample buffers for a device, and the 33rd loses it.
+const MOST_SETS: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,6 +43,51 @@ pub struct Log {
     passes: Mutex<Vec<Pass>>,
     answers: Mutex<Vec<Weak<Answer>>>,
     failed: Mutex<Option<Error>>,
+    sets: Arc<QuerySets>,
+}
+
+/// The query sets of a trace, which submissions take in turns.
+#[derive(Default)]
+struct QuerySets {
+    /// Those that are free, and how many there are in all.
+    state: Mutex<(Vec<wgpu::QuerySet>, usize)>,
+    returned: Condvar,
+}
+
+/// A query set in use; dropped, the next submission may have it.
+struct LentSet {
+    sets: Arc<QuerySets>,
+    set: Option<wgpu::QuerySet>,
+}
+
+impl Drop for LentSet {
+    fn drop(&mut self) {
+        lock(&self.sets.state).0.extend(self.set.take());
+        self.sets.returned.notify_one();
+    }
+}
+
+impl QuerySets {
+    /// A set, when one is free; `None` where the trace has failed, and none will be.
+    fn take(self: &Arc<Self>, device: &wgpu::Device, failed: impl Fn() -> bool) -> Option<LentSet> {
+        const PATIENCE: Duration = Duration::from_millis(100);
+        let lent = |set| Some(LentSet { sets: self.clone(), set: Some(set) });
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(set) = state.0.pop() {
+                return lent(set);
+            }
+            if state.1 < MOST_SETS {
+                state.1 += 1;
+                let descriptor = wgpu::QuerySetDescriptor { label: Some("trace"), ty: wgpu::QueryType::Timestamp, count: QUERIES as u32 };
+                return lent(device.create_query_set(&descriptor));
+            }
+            if failed() {
+                return None;
+            }
+            state = self.returned.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 }
 
 /// Something that the host did, or saw, from one time to another.
@@ -109,7 +158,7 @@ pub struct PassTimer {
     label: &'static str,
     start: Instant,
     steps: Vec<Dispatched>,
-    sets: Vec<wgpu::QuerySet>,
+    set: Option<LentSet>,
 }
 
 impl Log {
@@ -149,19 +198,16 @@ impl Log {
     /// Begins a pass of these dispatches.
     pub fn pass(self: Arc<Self>, device: &wgpu::Device, timestamps: bool, label: &'static str, steps: Vec<Dispatched>) -> PassTimer {
         let start = Instant::now();
-        let set = |steps: &[Dispatched]| {
-            let count = 2 * steps.len() as u32;
-            device.create_query_set(&wgpu::QuerySetDescriptor { label: Some("trace"), ty: wgpu::QueryType::Timestamp, count })
-        };
-        let sets = if timestamps { steps.chunks(MOST_QUERIES / 2).map(set).collect() } else { Vec::new() };
-        PassTimer { log: self, label, start, steps, sets }
+        let timed = timestamps && (1..=MOST_PASSES).contains(&steps.len());
+        let set = timed.then(|| self.sets.take(device, || lock(&self.failed).is_some())).flatten();
+        PassTimer { log: self, label, start, steps, set }
     }
 }
 
 impl PassTimer {
     /// Where the n-th dispatch writes its times, if the device has a clock.
     pub fn writes(&self, n: usize) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
-        let (query_set, first) = (self.sets.get(2 * n / MOST_QUERIES)?, (2 * n % MOST_QUERIES) as u32);
+        let (query_set, first) = (self.set.as_ref()?.set.as_ref()?, 2 * n as u32);
         Some(wgpu::ComputePassTimestampWrites {
             query_set,
             beginning_of_pass_write_index: Some(first),
@@ -171,7 +217,7 @@ impl PassTimer {
 
     /// Has the times come back with the work that is encoded.
     pub fn finish(self, device: &wgpu::Device, encoder: &mut wgpu::CommandEncoder, period: f32) {
-        let Self { log, label, start, steps, sets } = self;
+        let Self { log, label, start, steps, set } = self;
         let (sender, done) = oneshot_channel();
         let answer: Arc<Answer> = Arc::new(Mutex::new(Some(sender)));
         lock(&log.answers).push(Arc::downgrade(&answer));
@@ -180,24 +226,22 @@ impl PassTimer {
                 let _ = sender.send(Done(Instant::now(), ticks));
             }
         };
-        if sets.is_empty() {
-            encoder.on_submitted_work_done(move || send(None));
-        } else {
+        if let Some(LentSet { set: Some(queries), .. }) = &set {
             let buffer = |usage| {
                 let size = 16 * steps.len() as u64;
                 device.create_buffer(&wgpu::BufferDescriptor { label: Some("trace"), size, usage, mapped_at_creation: false })
             };
             let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC);
             let staging = buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
-            let mut left = 2 * steps.len();
-            for (n, set) in (0u64..).zip(&sets) {
-                let count = left.min(MOST_QUERIES);
-                encoder.resolve_query_set(set, 0..count as u32, &resolved, 8 * MOST_QUERIES as u64 * n);
-                left -= count;
-            }
+            encoder.resolve_query_set(queries, 0..2 * steps.len() as u32, &resolved, 0);
             encoder.copy_buffer_to_buffer(&resolved, 0, &staging, 0, staging.size());
             let mapped = staging.clone();
-            encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, .., move |result| send(result.ok().map(|()| mapped)));
+            encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, .., move |result| {
+                drop(set);
+                send(result.ok().map(|()| mapped));
+            });
+        } else {
+            encoder.on_submitted_work_done(move || send(None));
         }
         let pass = Pass { label, start, encoded: Instant::now(), steps, period, done };
         lock(&log.passes).push(pass);
@@ -223,8 +267,8 @@ impl Drop for Tracing {
 
 impl Tracing {
     pub(super) fn begin(tracer: Arc<Tracer>, adapter: String, settled: Settled) -> Result<Self> {
-        let (spans, passes, answers, failed) = Default::default();
-        let log = Arc::new(Log { began: Instant::now(), spans, passes, answers, failed });
+        let (spans, passes, answers, failed, sets) = Default::default();
+        let log = Arc::new(Log { began: Instant::now(), spans, passes, answers, failed, sets });
         let mut traced = lock(&tracer.0);
         if traced.is_some() {
             return Err(Error::Invalid { op: "trace", what: "the device is traced already".into() });
@@ -415,4 +459,28 @@ fn quoted(text: &str) -> String {
         };
     }
     quoted + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::noop;
+
+    #[test]
+    fn query_sets_are_few_and_go_round() {
+        let (context, sets) = (noop::context(), Arc::<QuerySets>::default());
+        let take = |failed: bool| sets.take(context.device(), || failed);
+        let mut lent: Vec<_> = (0..MOST_SETS).map(|_| take(false).unwrap()).collect();
+        assert!(take(true).is_none(), "there is none, and none will come");
+        let one = lent.pop();
+        let waiting = thread::scope(|scope| {
+            let waiting = scope.spawn(|| take(false).is_some());
+            drop(one);
+            waiting.join().unwrap()
+        });
+        assert!(waiting);
+        drop(lent);
+        let state = lock(&sets.state);
+        assert_eq!((state.0.len(), state.1), (MOST_SETS, MOST_SETS));
+    }
 }

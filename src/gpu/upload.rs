@@ -76,7 +76,8 @@ impl<'a> UploadStream<'a> {
             return guarded(self.context.device(), || STAGING.into(), || buffer.unmap());
         }
         let (bytes, log) = (bytes as u64, self.context.trace_log());
-        let index = self.context.submit_with("upload", |encoder| {
+        let index = self.context.submit_with("upload", |commands| {
+            let encoder = &mut *commands.encoder;
             buffer.unmap();
             encoder.copy_buffer_to_buffer(&buffer, 0, self.to, self.at, bytes);
             encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Write, 0..self.size as u64, move |_| {

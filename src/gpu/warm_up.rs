@@ -43,7 +43,7 @@ impl Context {
         let buffers = (0..most).map(|_| Ok((self.allocate(BYTES, usage, "warm-up")?, BYTES))).collect::<Result<Vec<_>>>()?;
         let step = |PlannedKernel { kernel, floats }: &PlannedKernel| {
             let (params, bound) = (vec![0; 4 * kernel.params.len()], buffers[..kernel.bindings.len()].to_vec());
-            Step::new(self, kernel.clone(), params, [0; 3], floats.clone(), bound)
+            Step::new(self, kernel.clone(), params, [0; 3].into(), floats.clone(), bound)
         };
         let steps = kernels.par_iter().map(step).collect::<Result<_>>()?;
         Recording { context: self.clone(), label: "warm-up", steps, uploads: Vec::new() }.submit()

@@ -24,7 +24,10 @@ mod rms;
 pub mod tensor;
 pub mod transformer;
 
-use crate::{gpu::probes, kernel::declaration::Kernel};
+use crate::{
+    gpu::{completion_check, probes},
+    kernel::declaration::Kernel,
+};
 
 /// Every kernel of the crate, family after family. Contract, translation and parity tests walk it.
 pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
@@ -35,7 +38,7 @@ pub fn catalog() -> impl Iterator<Item = &'static Kernel> {
         transformer::KERNELS,
         optimizer::KERNELS,
         &[measure::KERNELS],
-        &[probes::KERNELS],
+        &[probes::KERNELS, completion_check::KERNELS],
     ];
     FAMILIES.iter().copied().flatten().copied().flatten().copied()
 }

@@ -6,7 +6,6 @@ use crate::{
     with_matrix_units,
 };
 use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
-use msl_host::Order;
 use naga::{back::spv, valid::Capabilities};
 use std::{collections::HashMap, sync::Arc};
 
@@ -73,10 +72,6 @@ fn repeated_in_spirv(recorded: Recorded, context: &Context) -> Result<Recorded> 
     Ok(recorded.as_recorded(encoder.finish()))
 }
 
-/// Metal promises none of these orders. Where kernels are compiled with flags of the caller, one will do: sanitizers see more than the results, and
-/// what fast math changes is the same in all orders.
-const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
-
 /// The most threadgroups of a case on the CPU: for runs under sanitizers, which take their time.
 pub fn threadgroups_limit() -> Option<u64> {
     let limit = std::env::var("MSL_TEST_THREADGROUPS").ok()?;
@@ -117,7 +112,10 @@ impl Executor {
             Self::Portable => on_portable_device(case, &without_subgroups().expect("it is here")),
             Self::MatrixUnits => on_device(case, with_matrix_units().expect("they are here"), |recorded, _| Ok(recorded), true),
             Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
-            Self::Host(text) => on_host(case, text),
+            #[cfg(target_os = "linux")]
+            Self::Host(text) => crate::emulated::check(case, text),
+            #[cfg(not(target_os = "linux"))]
+            Self::Host(_) => Ok(false),
         }
     }
 }
@@ -157,47 +155,6 @@ fn on_device(case: &Case, context: &Context, change: fn(Recorded, &Context) -> R
     let recorded = run(&context, again)?;
     if let Some(limit) = recorded.folding(context.language()) {
         run(&context.restricted(|c| c.max_workgroups = limit), false).map_err(|e| format!("grid folded at {limit}: {e}"))?;
-    }
-    Ok(true)
-}
-
-fn on_host(case: &Case, text: Text) -> Result<bool, String> {
-    let wgsl = context().with_language(ShaderLanguage::Wgsl).expect("WGSL runs everywhere");
-    if case.device_only || case.f16 && !wgsl.capabilities().f16 {
-        return Ok(false);
-    }
-    // It stands for Metal, whose barriers order a threadgroup; our own texts for Apple's GPUs, whose kernels they are.
-    let wgsl = wgsl.restricted(case.restrict).restricted(|c| (c.device_barriers, c.apple) = (false, text == Text::Metal));
-    let recorded = case.record(&wgsl).map_err(|e| e.to_string())?;
-    let kernels = || recorded.recording.kernels();
-    let has_metal = |kernel: &Kernel| kernel.source(ShaderLanguage::Msl).is_some();
-    // Sanitizers refuse naga's texts, in which an array of unknown length is one of a single element.
-    let sanitized = threadgroups_limit().is_some();
-    let others = text == Text::Metal && if sanitized { !kernels().all(has_metal) } else { !kernels().any(has_metal) };
-    let groups: u64 = recorded.recording.dispatches().map(|dispatch| machine::threadgroups(&dispatch, text, u32::MAX)).sum();
-    if others || threadgroups_limit().is_some_and(|limit| groups > limit) {
-        return Ok(false);
-    }
-    let before = recorded.before().map_err(|e| e.to_string())?;
-    let language = if text == Text::Metal { ShaderLanguage::Msl } else { ShaderLanguage::Wgsl };
-    let runs = match text {
-        Text::Metal => ORDERS.map(|order| (text, order)).to_vec(),
-        Text::Naga { .. } => {
-            let portable = kernels().any(Kernel::uses_subgroups).then_some((Text::Naga { subgroups: false }, ORDERS[1]));
-            [(text, ORDERS[0]), (text, ORDERS[1])].into_iter().chain(portable).collect()
-        }
-    };
-    let runs = if std::env::var_os("MSL_HOST_FLAGS").is_some() { &runs[..1] } else { &runs[..] };
-    let folding = recorded.folding(language);
-    for (i, &(text, order)) in runs.iter().enumerate() {
-        // In turns as it is and folded, where it can be.
-        let limit = folding.filter(|_| i % 2 == 0).unwrap_or(65_535);
-        let run = || {
-            let mut memory = before.clone();
-            recorded.recording.dispatches().try_for_each(|dispatch| machine::run(&dispatch, &mut memory, text, order, limit))?;
-            case.check(&recorded.watched(&before, &memory)?, Leeway::None)
-        };
-        run().map_err(|e| format!("{text:?}, {order:?}, at most {limit} workgroups: {e}"))?;
     }
     Ok(true)
 }

@@ -3,6 +3,7 @@
 mod case;
 mod cases;
 mod data;
+pub mod emulated;
 mod executors;
 pub mod files;
 mod golden;

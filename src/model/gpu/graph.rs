@@ -9,7 +9,7 @@ use crate::{
     element::Element,
     error::{Error, Result},
     formats::{config::ModelConfig, tensors::Table},
-    gpu::{context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
+    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, out::Out, recording::Recording, tensor::Tensor},
     memory::Footprint,
     model::{
         engine::{Change, Choice, SessionOptions},
@@ -243,6 +243,8 @@ impl GpuModel {
     pub(super) fn of(context: &Context, config: ModelConfig, ends: GpuEnds, layers: Vec<GpuLayer>, streamed: Streamed) -> Result<Self> {
         let weights = context.labelled(Footprint::WEIGHTS);
         let rotations = Arc::new(rotations(&weights, &config)?);
+        context.check_unreported_submissions()?;
+        let batch = batch(context.capabilities(), config.hidden, config.intermediate);
         let scale = |scale: f32| (scale != 1.0).then(|| weights.upload(&[scale], [1])).transpose();
         let (embedding_scale, logit_scale) = (scale(config.embedding_scale)?, scale(config.logit_scale)?);
         Ok(Self {
@@ -256,7 +258,7 @@ impl GpuModel {
             embedding_scale,
             logit_scale,
             half_attention: false,
-            batch: batch(context),
+            batch,
         })
     }
 
@@ -468,10 +470,15 @@ fn elsewhere(what: &str) -> Error {
     Error::Invalid { op: "model", what: format!("the {what} is in another part of it") }
 }
 
-/// Tokens that are computed together by a whole model: enough for the GEMM, few enough for the activations' memory, and for a prompt to be given up soon. On
-/// matrix units a GEMM wants more, and takes less time for them (docs/performance.md).
-fn batch(context: &Context) -> usize {
-    if context.capabilities().matrix_units.is_empty() { 512 } else { 2048 }
+/// Tokens of a prefill chunk of a whole model: enough for the GEMM, few enough for the activations' memory and for a prompt to be canceled soon. With tensor
+/// cores a GEMM needs more tokens, and takes less time for them (docs/performance.md). Where submissions are limited, the largest product fits into one.
+fn batch(capabilities: &Capabilities, hidden: usize, intermediate: usize) -> usize {
+    const FEWEST: u64 = 32;
+    let most = if capabilities.matrix_units.is_empty() { 512 } else { 2048 };
+    let of_token = 2 * hidden as u64 * intermediate as u64;
+    let fits = capabilities.submission_limit.map_or(most, |limit| limit.multiply_adds / of_token.max(1));
+    // A power of two.
+    (1 << fits.clamp(FEWEST, most).ilog2()) as usize
 }
 
 /// The embedding's rows of the tokens of `input`, which are counted where it is so.
@@ -494,4 +501,24 @@ fn choose(encoder: &mut Encoder, logits: &Tensor<f32>, input: &Input, choice: &G
     let next = if input.run == 1 { tokens.clone() } else { Tensor::uninit(encoder.context(), [logits.shape().as_matrix().0])? };
     transformer::sample_into(encoder, logits, &new, &choice.draws.with(needs.searches), &next)?;
     Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::capabilities::SubmissionLimit;
+
+    #[test]
+    fn the_largest_product_of_a_chunk_fits_into_a_submission() {
+        let apple = Capabilities::example(true);
+        let limit = apple.submission_limit.unwrap();
+        for (hidden, intermediate, expected) in [(2560, 6912, 512), (4096, 14_336, 128), (256, 688, 512)] {
+            let batch = batch(&apple, hidden, intermediate);
+            assert_eq!(batch, expected);
+            assert!((batch * 2 * hidden * intermediate) as u64 <= limit.multiply_adds);
+        }
+        let slow = Capabilities { submission_limit: Some(SubmissionLimit::new(1, 1)), ..apple };
+        assert_eq!(batch(&slow, 2560, 6912), 32, "there is a fewest");
+        assert_eq!(batch(&Capabilities::example(false), 4096, 14_336), 512);
+    }
 }

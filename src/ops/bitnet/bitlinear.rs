@@ -19,6 +19,7 @@ use crate::{
     gpu::{
         encoder::Encoder,
         out::Out,
+        recording::Extent,
         tensor::{Bind, Tensor},
     },
     kernel::declaration::Kernel,
@@ -153,7 +154,7 @@ pub fn bitlinear_quantized_with_into<'y, T: Float>(
         return Err(Error::Invalid { op, what });
     }
     let (rows, tokens, words, add) = (n as u32, m as u32, w.row_words() as u32, y.adds().into());
-    let (biased, activation, extent) = (epilogue.has_bias().into(), epilogue.code(), [n, m, 1]);
+    let (biased, activation, extent) = (epilogue.has_bias().into(), epilogue.code(), Extent::products([n, m, 1], k));
     if w.group().is_some() {
         return encoder.whole(|encoder| by_groups(encoder, x, w, epilogue, &y));
     }

@@ -5,7 +5,7 @@ use super::decoded::{backward_cpu, product_cpu, product_shape};
 use crate::{
     element::Float,
     error::Result,
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -289,12 +289,12 @@ fn record<X: Float, Y: Float>(
     transposed: bool,
 ) -> Result<()> {
     let (product, params) = prepare(op, a, w, epilogue, &y, transposed)?;
-    let ([plain, finish], Product { m, n, .. }) = (plan(product), product);
+    let ([plain, finish], Product { m, n, k, .. }) = (plan(product), product);
     if epilogue.is_empty() {
-        return encoder.dispatch(plain, &params, &[a, &w.codes, &w.scales, y.tensor()], [n, m, 1]);
+        return encoder.dispatch(plain, &params, &[a, &w.codes, &w.scales, y.tensor()], Extent::products([n, m, 1], k));
     }
     let bias = epilogue.bias_or(op, n, a)?;
-    encoder.dispatch(finish, &params, &[a, &w.codes, &w.scales, y.tensor(), bias], [n, m, 1])
+    encoder.dispatch(finish, &params, &[a, &w.codes, &w.scales, y.tensor(), bias], Extent::products([n, m, 1], k))
 }
 
 /// The CPU twin of [`bitlinear_float`], of one row: products added in the order of k.

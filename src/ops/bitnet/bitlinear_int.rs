@@ -8,6 +8,7 @@ use crate::{
     gpu::{
         encoder::Encoder,
         out::Out,
+        recording::Extent,
         tensor::{Bind, Tensor},
     },
     kernel::{
@@ -153,8 +154,8 @@ fn record<X: Float, Y: Float>(
     let [plain, finish] = &MATMUL_INT;
     let bindings: [&dyn Bind; 6] = [a, &w.codes, &w.scales, &w.zeros, y.tensor(), epilogue.bias_or(op, n, a)?];
     match epilogue.is_empty() {
-        true => encoder.dispatch(plain, &params, &bindings[..5], [n, m, 1]),
-        false => encoder.dispatch(finish, &params, &bindings, [n, m, 1]),
+        true => encoder.dispatch(plain, &params, &bindings[..5], Extent::products([n, m, 1], k)),
+        false => encoder.dispatch(finish, &params, &bindings, Extent::products([n, m, 1], k)),
     }
 }
 

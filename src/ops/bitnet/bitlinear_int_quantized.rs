@@ -12,6 +12,7 @@ use crate::{
     gpu::{
         encoder::Encoder,
         out::Out,
+        recording::Extent,
         tensor::{Bind, Tensor},
     },
     kernel::{
@@ -150,10 +151,10 @@ pub fn bitlinear_int_quantized_with_into<'y, T: Float>(
     let bindings: [&dyn Bind; 6] = [&w.codes, &w.scales, &w.zeros, &x.codes, &x.scales, y.tensor()];
     let [plain, finish] = if m < MANY { &ONE } else { &SEVERAL };
     if epilogue.is_empty() {
-        return encoder.dispatch(plain, &params, &bindings, [n, m, 1]);
+        return encoder.dispatch(plain, &params, &bindings, Extent::products([n, m, 1], k));
     }
     let bias = epilogue.bound_bias(OP, n, encoder.context())?;
-    encoder.dispatch(finish, &params, &[&bindings[..], &[&bias]].concat(), [n, m, 1])
+    encoder.dispatch(finish, &params, &[&bindings[..], &[&bias]].concat(), Extent::products([n, m, 1], k))
 }
 
 const OP: &str = "bitlinear_int_quantized";

@@ -8,6 +8,7 @@ use crate::{
     gpu::{
         encoder::Encoder,
         out::Out,
+        recording::{Extent, product},
         tensor::{Bind, Tensor},
     },
     kernel::{
@@ -199,7 +200,7 @@ pub fn bitlinear_rounded_into<'y, Y: Float>(
     let bindings: [&[&dyn Bind]; 2] =
         [&[&floats, &w.codes, &w.scales, y.tensor()], &[&x.values, &w.codes, &w.scales, &x.units, y.tensor()]];
     let by_units = matches!(x.layout, RoundedLayout::Halves | RoundedLayout::Bytes);
-    encoder.dispatch(kernel, &params, bindings[usize::from(by_units)], extent)
+    encoder.dispatch(kernel, &params, bindings[usize::from(by_units)], Extent::with_work(extent, product(&[n, m, k])))
 }
 
 /// Lanes that share a row: as many as there are blocks, but at least four for each token, which each of them adds up for a row.

@@ -13,7 +13,14 @@ use super::{
 use crate::{
     choices::Choice,
     error::{Error, Result},
-    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        capabilities::Capabilities,
+        context::Context,
+        encoder::Encoder,
+        out::Out,
+        recording::{Extent, product},
+        tensor::Tensor,
+    },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -308,7 +315,7 @@ fn record(
     let (gain, eps) = norm.unwrap_or((x, 0.0));
     let (rows, words, normalise) = (w.rows() as u32, w.row_words() as u32, norm.is_some().into());
     let params = Params { rows, features: features as u32, words, tile: tile as u32, normalise, eps, add: y.adds().into() };
-    let extent = [w.rows().div_ceil(tile), tokens, 1];
+    let extent = Extent::with_work([w.rows().div_ceil(tile), tokens, 1], product(&[w.rows(), tokens, features]));
     encoder.dispatch(kernel, &params, &[&w.codes, &w.scales, x, gain, y.tensor()], extent)?;
     Ok(true)
 }

@@ -12,7 +12,14 @@ use super::{
 use crate::{
     choices::Choice,
     error::{Error, Result},
-    gpu::{capabilities::Capabilities, context::Context, encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        capabilities::Capabilities,
+        context::Context,
+        encoder::Encoder,
+        out::Out,
+        recording::{Extent, product},
+        tensor::Tensor,
+    },
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -220,7 +227,8 @@ fn record(
         eps,
         add: y.adds().into(),
     };
-    encoder.dispatch(&kernels[form], &params, &[&w.codes, &w.scales, x, gain, y.tensor()], [w.rows().div_ceil(tile), tokens, 1])
+    let extent = Extent::with_work([w.rows().div_ceil(tile), tokens, 1], product(&[w.rows(), tokens, w.columns()]));
+    encoder.dispatch(&kernels[form], &params, &[&w.codes, &w.scales, x, gain, y.tensor()], extent)
 }
 
 /// The dispatch before BitLinear, where there are two.

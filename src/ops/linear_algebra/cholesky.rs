@@ -2,7 +2,11 @@
 
 use crate::{
     error::Result,
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        recording::{Extent, product},
+        tensor::Tensor,
+    },
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -78,10 +82,20 @@ pub fn cholesky(encoder: &mut Encoder, a: &Tensor<f32>) -> Result<Outcome<Tensor
         let tiles = (n - first).div_ceil(BLOCK).max(1);
         let groups = count * tiles * tiles;
         let params = UpdateParams { groups: groups as u32, n: n as u32, first: first as u32, tiles: tiles as u32 };
-        encoder.dispatch(&CHOLESKY_UPDATE, &params, &[a, &l, &diagonal], [groups, 1, 1])?;
+        encoder.dispatch(
+            &CHOLESKY_UPDATE,
+            &params,
+            &[a, &l, &diagonal],
+            Extent::with_work([groups, 1, 1], product(&[groups, BLOCK, BLOCK, first])),
+        )?;
         let chunks = (tiles - 1).max(1);
         let params = PanelParams { groups: (count * chunks) as u32, n: n as u32, first: first as u32, chunks: chunks as u32 };
-        encoder.dispatch(&CHOLESKY_PANEL, &params, &[&diagonal, &l, status.words()], [count * chunks, 1, 1])?;
+        encoder.dispatch(
+            &CHOLESKY_PANEL,
+            &params,
+            &[&diagonal, &l, status.words()],
+            Extent::with_work([count * chunks, 1, 1], product(&[count, chunks, BLOCK, BLOCK, BLOCK])),
+        )?;
     }
     status.guard(encoder, &[&l], l.clone())
 }

@@ -4,7 +4,11 @@
 
 use crate::{
     error::Result,
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        recording::{Extent, product},
+        tensor::Tensor,
+    },
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -68,7 +72,8 @@ impl Reflections {
             let width = BLOCK.min(k - first);
             let [matrices, m, n, k, panels] = [count, m, n, k, panels].map(|number| number as u32);
             let params = PanelParams { matrices, m, n, k, first: first as u32, width: width as u32, panels };
-            encoder.dispatch(&HOUSEHOLDER_PANEL, &params, &[tensor, &reflections.v, &reflections.t], [count, 1, 1])?;
+            let extent = Extent::with_work([count, 1, 1], product(&[2, reflections.count, reflections.m, width, width]));
+            encoder.dispatch(&HOUSEHOLDER_PANEL, &params, &[tensor, &reflections.v, &reflections.t], extent)?;
             reflections.apply_panel(encoder, first, a, first + width, true)?;
         }
         Ok(reflections)
@@ -110,7 +115,8 @@ impl Reflections {
             tiles: tiles as u32,
             transposed: transposed.into(),
         };
-        encoder.dispatch(&HOUSEHOLDER_APPLY, &params, &[&self.v, &self.t, c.tensor], [self.count * tiles, 1, 1])
+        let extent = Extent::with_work([self.count * tiles, 1, 1], product(&[2, self.count, self.m, c.columns - column0, BLOCK]));
+        encoder.dispatch(&HOUSEHOLDER_APPLY, &params, &[&self.v, &self.t, c.tensor], extent)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Result},
     gpu::{
         encoder::Encoder,
+        recording::{Extent, product},
         tensor::{Bind, Tensor},
     },
     kernel::{
@@ -247,11 +248,13 @@ fn sweep(encoder: &mut Encoder, rows: &Tensor<f32>, [count, q]: [usize; 2], swee
     let blocks = q.div_ceil(BLOCK / 2).next_multiple_of(2).max(2);
     let places = blocks / 2;
     let cosines = Tensor::<f32>::uninit(encoder.context(), [count, places])?;
+    // Inner products of a place's rows, of q numbers, and the product of its rotations and its rows, of 2·q.
+    let extent = Extent::with_work([count * places, 1, 1], product(&[3, count, places, BLOCK, BLOCK, q]));
     for sweep in 1..=sweeps {
         for round in 0..blocks - 1 {
             let [groups, q, blocks, round] = [count * places, q, blocks, round].map(|number| number as u32);
             let params = RotateParams { groups, q, blocks, round };
-            encoder.dispatch(&SVD_ROTATE, &params, &[status.words(), rows, &cosines], [count * places, 1, 1])?;
+            encoder.dispatch(&SVD_ROTATE, &params, &[status.words(), rows, &cosines], extent)?;
         }
         let params = ConvergedParams { matrices: count as u32, places: places as u32, sweep: sweep as u32, tolerance: TOLERANCE };
         encoder.dispatch(&SVD_CONVERGED, &params, &[&cosines, status.words()], [count, 1, 1])?;

@@ -2,7 +2,11 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        recording::{Extent, product},
+        tensor::Tensor,
+    },
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -142,7 +146,7 @@ pub(super) fn substitute(encoder: &mut Encoder, a: Matrices<'_>, x: &Tensor<f32>
         transposed: transposed.into(),
         unit: unit.into(),
     };
-    encoder.dispatch(&TRIANGULAR_SOLVE, &params, &[a.tensor, x], [count * tiles, 1, 1])
+    encoder.dispatch(&TRIANGULAR_SOLVE, &params, &[a.tensor, x], Extent::with_work([count * tiles, 1, 1], product(&[count, n, n, columns])))
 }
 
 /// The CPU twin for one matrix `n × n` and right-hand sides `b` `[n, r]`, in `f64` and rounded at the end.

@@ -9,7 +9,7 @@ use crate::{
     choices::Choice,
     element::{Element, Float},
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::declaration::Kernel,
     shape::Shape,
 };
@@ -173,10 +173,10 @@ pub fn matmul_with_into<'a, 'y, X: Float, Y: Float>(
         });
     }
     if epilogue.is_empty() {
-        return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], [n, m, batch]);
+        return encoder.dispatch(plain, &params, &[a.tensor, b.tensor, y.tensor()], Extent::products([n, m, batch], k));
     }
     let bias = epilogue.bias_or("matmul", n, a.tensor)?;
-    encoder.dispatch(finish, &params, &[a.tensor, b.tensor, y.tensor(), bias], [n, m, batch])
+    encoder.dispatch(finish, &params, &[a.tensor, b.tensor, y.tensor(), bias], Extent::products([n, m, batch], k))
 }
 
 /// The shape of a product.

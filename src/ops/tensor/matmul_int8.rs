@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -68,7 +68,7 @@ pub fn matmul_int8_into(encoder: &mut Encoder, a: &Tensor<i8>, b: &Tensor<i8>, y
     let (a_batch, b_batch) = (step(a.shape(), m), step(b.shape(), n));
     let params = Params { m: m as u32, n: n as u32, k: k as u32, a_batch, b_batch };
     let batch = shape.dims()[..shape.rank() - 2].iter().product();
-    encoder.dispatch(&MATMUL_INT8, &params, &[a, b, y], [n, m, batch])
+    encoder.dispatch(&MATMUL_INT8, &params, &[a, b, y], Extent::products([n, m, batch], k))
 }
 
 /// The last two dimensions.

@@ -9,6 +9,7 @@ use crate::{
         context::Context,
         encoder::Encoder,
         out::Out,
+        recording::{Extent, product},
         tensor::{Bind, Tensor},
     },
     kernel::{
@@ -293,16 +294,18 @@ fn record(
     let (rows, sequences) = (run * (shape.heads / shape.kv_heads), tokens / run);
     let (keys, values, y) = (&cache.keys, &cache.values, y.tensor());
     let context = encoder.context();
+    // A score and a sum over values, for each position.
+    let multiply_adds = product(&[2, sequences, rows, shape.kv_heads, shape.head_dim, longest]);
     let plan = plan(rows, shape.kv_heads, sequences, shape.head_dim, longest, context.capabilities());
     // What rotates inside must be of few.
     let Plan::Shares(shares) = plan else {
         let bindings: [&dyn Bind; 5] = [runs, qkv, keys, values, y];
         let strips = shape.head_dim.div_ceil(COLUMNS);
-        return encoder.dispatch(&MANY, &params, &bindings, [rows, shape.kv_heads * strips, sequences]);
+        return encoder.dispatch(&MANY, &params, &bindings, Extent::with_work([rows, shape.kv_heads * strips, sequences], multiply_adds));
     };
     // Of a single share, nothing is left.
     let left = if shares == 1 { 1 } else { shares * tokens * shape.heads };
-    let extent = [rows, shape.kv_heads * shares, sequences];
+    let extent = Extent::with_work([rows, shape.kv_heads * shares, sequences], multiply_adds);
     let angles = angles.unwrap_or(qkv);
     if joins(context) {
         let x_count = encoder.counters(rows.div_ceil(JOINED_ROWS) * shape.kv_heads * sequences)?;

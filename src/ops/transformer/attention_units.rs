@@ -12,6 +12,7 @@ use crate::{
         capabilities::Capabilities,
         encoder::Encoder,
         out::Out,
+        recording::{Extent, product},
         tensor::{Bind, Tensor},
     },
     kernel::{
@@ -138,7 +139,8 @@ pub fn rope_attention_in_halves_into<'y>(
         rope(encoder, qkv, new, angles, cache)?;
         let params = attention::params(qkv, new, cache, longest, &y)?;
         let bindings: [&dyn Bind; 5] = [new.runs, qkv, &cache.keys, &cache.values, y.tensor()];
-        encoder.dispatch(kernel, &params, &bindings, [rows, shape.kv_heads, sequences])
+        let multiply_adds = product(&[2, sequences, rows, shape.kv_heads, shape.head_dim, longest]);
+        encoder.dispatch(kernel, &params, &bindings, Extent::with_work([rows, shape.kv_heads, sequences], multiply_adds))
     })
 }
 

@@ -4,7 +4,7 @@ use super::attention::dot;
 use crate::{
     choices::Choice,
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{encoder::Encoder, out::Out, recording::Extent, tensor::Tensor},
     kernel::{
         binding::{Binding, Type::*, read, read_write},
         declaration::Kernel,
@@ -114,7 +114,7 @@ pub fn dense_gemv_into<'y>(encoder: &mut Encoder, x: &Tensor<f32>, w: &DenseMatr
         _ => (&family[2], quads_by_place(encoder, &x, w.blocks())?),
     };
     let params = Params { rows: w.rows() as u32, tokens, blocks, add: y.adds().into() };
-    encoder.dispatch(kernel, &params, &[&w.words, &w.scales, &x, y.tensor()], [w.rows(), m, 1])
+    encoder.dispatch(kernel, &params, &[&w.words, &w.scales, &x, y.tensor()], Extent::products([w.rows(), m, 1], w.columns()))
 }
 
 /// The CPU twin, on all cores: equal but for the order of a float sum.

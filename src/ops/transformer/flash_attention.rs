@@ -4,7 +4,12 @@
 use crate::{
     element::{ElementType, Float},
     error::{Error, Result},
-    gpu::{encoder::Encoder, out::Out, tensor::Tensor},
+    gpu::{
+        encoder::Encoder,
+        out::Out,
+        recording::{Extent, product},
+        tensor::Tensor,
+    },
     kernel::{
         binding::{Type::*, read, read_write},
         declaration::Kernel,
@@ -199,6 +204,11 @@ impl Problem {
     pub fn groups(&self, heads: usize) -> usize {
         heads * self.tokens.div_ceil(ROWS) * self.dim.div_ceil(2 * WIDTH)
     }
+
+    /// So many workgroups, each of which makes `products` of its rows and all tokens.
+    pub fn extent(&self, groups: usize, products: usize) -> Extent {
+        Extent::with_work([groups, 1, 1], product(&[groups, ROWS, self.tokens, self.dim, products]))
+    }
 }
 
 /// softmax(scale·q·kᵀ)·v of every head, with the logarithm of each row's sum. Each head of `k` and `v` is shared by `heads / kv_heads` of `q`, in
@@ -254,7 +264,7 @@ pub fn flash_attention_into<T: Float>(
         add: y.adds().into(),
         scale: options.scale_for(problem.dim),
     };
-    encoder.dispatch(&FLASH_ATTENTION, &params, &[qkv.q, qkv.k, qkv.v, y.tensor(), lse], [groups, 1, 1])
+    encoder.dispatch(&FLASH_ATTENTION, &params, &[qkv.q, qkv.k, qkv.v, y.tensor(), lse], problem.extent(groups, 2))
 }
 
 /// Are they matrices of `dim` columns, and of one size? Gives their rows.

@@ -160,13 +160,13 @@ pub fn flash_attention_backward_into<T: Float>(
         let (tokens, dim, sharing) = (problem.tokens as u32, problem.dim as u32, problem.sharing() as u32);
         let (causal, scale, groups) = (options.causal.into(), options.scale_for(problem.dim), problem.groups(problem.heads));
         let params = QueryParams { groups: groups as u32, tokens, dim, sharing, causal, add: gradients.q.adds().into(), scale };
-        encoder.dispatch(&DQ, &params, &[q, k, v, dy, lse, delta, gradients.q.tensor()], [groups, 1, 1])?;
+        encoder.dispatch(&DQ, &params, &[q, k, v, dy, lse, delta, gradients.q.tensor()], problem.extent(groups, 3))?;
 
         let groups = problem.groups(problem.kv_heads);
         let (add_k, add_v) = (gradients.k.adds().into(), gradients.v.adds().into());
         let params = KeyParams { groups: groups as u32, tokens, dim, sharing, causal, add_k, add_v, scale };
         let bindings: [&dyn Bind; 8] = [q, k, v, dy, lse, delta, gradients.k.tensor(), gradients.v.tensor()];
-        encoder.dispatch(&DKDV, &params, &bindings, [groups, 1, 1])
+        encoder.dispatch(&DKDV, &params, &bindings, problem.extent(groups, 4 * problem.sharing()))
     })
 }
 

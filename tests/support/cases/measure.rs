@@ -5,6 +5,7 @@ use crate::{Case, Data, Leeway, Recorder, context};
 use bitnet_wgpu::{Kernel, catalog, params};
 
 pub const OPS: Family = &[
+    ("completion", Wgsl, completion),
     ("half_subnormals", Kernels, half_subnormals),
     ("fused_multiply_add", Device, fused_multiply_add),
     ("measure::arithmetic", Device, arithmetic),
@@ -22,6 +23,21 @@ fn half_subnormals() -> Vec<Case> {
         let (word, y) = (r.upload(&[0x00aa_0055u32], [1])?, r.output::<f32>([1])?);
         r.encoder.dispatch(kernel("half_subnormals"), &(), &[&word, &y], [1, 1, 1])?;
         r.watch_all(&y);
+        Ok(())
+    });
+    vec![case]
+}
+
+params! { struct CompletionParams { place: u32, word: u32, first: u32 } }
+
+/// Two submissions, of three passes and of one.
+fn completion() -> Vec<Case> {
+    let case = Case::exact("passes".to_owned(), vec![Data::U32(vec![7, 102, 55, 7])], |r| {
+        let log = r.upload(&[7u32; 4], [4])?;
+        for (place, word, first) in [(1, 100, 1), (1, 100, 0), (1, 100, 0), (2, 55, 1)] {
+            r.encoder.dispatch(kernel("completion"), &CompletionParams { place, word, first }, &[&log], [1, 1, 1])?;
+        }
+        r.watch_all(&log);
         Ok(())
     });
     vec![case]
