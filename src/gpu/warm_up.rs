@@ -32,7 +32,7 @@ impl Context {
         if subgroups && !self.capabilities().subgroups {
             return Err(Error::MissingFeature { what: kernel.name, feature: wgpu::Features::SUBGROUP });
         }
-        pipeline::build(self.device(), &kernel, variant, None).map(drop)
+        pipeline::build(self.device(), &kernel, variant, None, None).map(drop)
     }
 
     /// Compiles kernels that are not compiled yet, on the threads of the rayon pool that this is called in, and submits a dispatch of no workgroups of each

@@ -1,6 +1,5 @@
 //! Compiles every variant of every kernel, by the compiler that programs on this system have at run time.
 
-use crate::log::caught;
 use bitnet_wgpu::{
     Capabilities, Context, Element, Error, ErrorKind, Kernel, ShaderLanguage,
     kernel::{KernelRef, Variant},
@@ -83,17 +82,9 @@ fn variants(kernel: &Kernel, capabilities: &Capabilities) -> Vec<Variant> {
 }
 
 fn compile(context: &Context, kernel: &KernelRef, variant: &Variant) -> Result<(), (ErrorKind, String)> {
-    let (result, logged) = caught(|| context.compile_kernel(kernel.clone(), variant));
-    result.map_err(|error| {
-        let mut why = match &error {
-            Error::Shader { message, .. } => message.clone(),
-            other => other.to_string(),
-        };
-        for message in logged.iter().filter(|message| !error.to_string().contains(message.as_str())) {
-            why += "\n";
-            why += message;
-        }
-        (error.kind(), why)
+    context.compile_kernel(kernel.clone(), variant).map_err(|error| match error {
+        Error::Shader { message, .. } => (ErrorKind::Internal, message),
+        other => (other.kind(), other.to_string()),
     })
 }
 

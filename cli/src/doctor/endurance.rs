@@ -73,7 +73,8 @@ pub struct Submissions {
 impl Submissions {
     /// Submits work of about these times, each in one piece, and checks the results.
     pub fn of(context: &Context, times: &[Duration]) -> Self {
-        match calibrate(context) {
+        // Systems that stop work without a word are asked about it, as models do.
+        match context.check_submissions().map_err(Into::into).and_then(|()| calibrate(context)) {
             Ok((turns, dispatch)) => {
                 Self { all: times.iter().map(|&asked| Submission::of(context, asked, turns, dispatch)).collect(), error: None }
             }
