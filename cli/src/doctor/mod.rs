@@ -128,7 +128,7 @@ mod tests {
         let kernels = [few_kernels(), vec![KernelRef::from(&planted)]].concat();
         let (report, shown) = examined(&kernels, &[]);
         assert!(shown.contains(planted.name) && shown.contains("missing"), "{shown}");
-        assert!(report.verdict().unwrap_err().contains("do not compile: 1 of"), "{shown}");
+        assert!(report.verdict().unwrap_err().contains("do not compile: 2 of"), "{shown}");
         assert_eq!(report.object()["passed"], false);
     }
 

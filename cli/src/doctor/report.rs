@@ -71,7 +71,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kernel, language, variant, why } = self;
         let variant = if variant.is_empty() { String::new() } else { format!(", {variant}") };
-        write!(f, "FAILED {kernel} ({language}{variant}):\n{why}")
+        write!(f, "FAILED {kernel} ({language}{variant}):\n{}", why.trim_end())
     }
 }
 
