@@ -4,6 +4,7 @@
 pub mod adapters;
 pub mod bench;
 pub mod chat;
+pub mod doctor;
 pub mod embed;
 mod energy;
 pub mod generation;
@@ -30,10 +31,13 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if closed {
         return ExitCode::SUCCESS;
     }
-    // Names of files may have control characters, which a terminal would obey.
-    let shown: String = text(&error).chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect();
-    note(format!("error: {shown}"));
+    note(format!("error: {}", printable(&text(&error))));
     ExitCode::FAILURE
+}
+
+/// Replaces control characters, which a terminal would obey: names of files and of devices may have some.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// An error with its causes, but for those that it names itself.

@@ -1,8 +1,8 @@
 //! `bitnet`: ternary language models on the command line.
 
 use bitnet_cli::{
-    adapters::Adapters, bench::Bench, chat::Chat, embed::Embed, info::Info, perplexity::Perplexity, quantize::Quantize, run::Run,
-    serve::Serve,
+    adapters::Adapters, bench::Bench, chat::Chat, doctor::Doctor, embed::Embed, info::Info, perplexity::Perplexity, quantize::Quantize,
+    run::Run, serve::Serve,
 };
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +29,7 @@ enum Command {
     Bench(Bench),
     Info(Info),
     Adapters(Adapters),
+    Doctor(Doctor),
 }
 
 fn main() -> ExitCode {
@@ -43,5 +44,6 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Info(info) => info.run(),
         Command::Adapters(adapters) => adapters.run(),
+        Command::Doctor(doctor) => doctor.run(),
     })
 }

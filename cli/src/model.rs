@@ -208,7 +208,6 @@ impl ModelArgs {
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
         let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
         options = options.memory_limit(self.memory_limit).offload(self.offload.is_some()).msl(self.msl());
-        let chosen = |adapter: &String| adapter.parse().map_or_else(|_| AdapterChoice::from(adapter.as_str()), AdapterChoice::Index);
         if let [adapter] = &self.adapter[..] {
             options = options.adapter(chosen(adapter));
         }
@@ -238,6 +237,11 @@ impl ModelArgs {
             None => MslPolicy::Auto,
         }
     }
+}
+
+/// The adapter that `--adapter` names.
+pub fn chosen(adapter: &str) -> AdapterChoice {
+    adapter.parse().map_or_else(|_| adapter.into(), AdapterChoice::Index)
 }
 
 /// What a model is loaded to.

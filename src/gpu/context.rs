@@ -355,7 +355,7 @@ impl Context {
         Variant { language, subgroups, fused, floats }
     }
 
-    fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
+    pub(super) fn check_needs(&self, kernel: &'static str, needs: &Needs, language: ShaderLanguage) -> Result<()> {
         let capabilities = self.capabilities();
         let runs = match language {
             ShaderLanguage::Spirv => capabilities.backend == wgpu::Backend::Vulkan,

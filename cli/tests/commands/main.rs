@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod doctor;
 mod embed;
 mod info;
 mod options;

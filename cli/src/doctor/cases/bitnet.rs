@@ -1,0 +1,363 @@
+//! Quantizers and BitLinear. Most results are integers or one rounding away from them, so they are compared bit for bit.
+
+use super::{Case, SUM, case, half};
+use crate::doctor::{
+    compare::{Bound, Number},
+    trial::Trial,
+};
+use anyhow::Result;
+use bitnet_wgpu::{
+    Affine, Bits, Float, PackedInt, PackedTernary, Scales, Tensor,
+    bitnet::{self, Gate, QuantizationError, Scheme},
+    f16,
+};
+use pollster::block_on;
+
+const EPS: f32 = 1e-5;
+
+pub const CASES: &[Case] = &[
+    case("bitnet::bitlinear, one token", |t| bitlinear::<f32>(t, 1)),
+    case("bitnet::bitlinear, a few tokens", |t| bitlinear::<f32>(t, 5)),
+    case("bitnet::bitlinear, many tokens", |t| bitlinear::<f32>(t, 70)),
+    half("bitnet::bitlinear, f16", |t| bitlinear::<f16>(t, 5)),
+    case("bitnet::bitlinear_backward", bitlinear_backward),
+    case("bitnet::bitlinear_float", bitlinear_float),
+    case("bitnet::bitlinear_int", bitlinear_int),
+    case("bitnet::bitlinear_int_quantized", bitlinear_int_quantized),
+    case("bitnet::bitlinear_rounded", bitlinear_rounded),
+    case("bitnet::norm_bitlinear", norm_bitlinear),
+    case("bitnet::norm_bitlinear_gated", norm_bitlinear_gated),
+    case("bitnet::norm_bitlinear_rounded", norm_bitlinear_rounded),
+    case("bitnet::dequantize", dequantize),
+    case("bitnet::fake_quantize_activations", fake_quantize_activations),
+    case("bitnet::fake_quantize_backward", fake_quantize_backward),
+    case("bitnet::fake_quantize_weights", fake_quantize_weights),
+    case("bitnet::gate", gate),
+    case("bitnet::gate_backward", gate_backward),
+    case("bitnet::gate_quantize", gate_quantize),
+    case("bitnet::hadamard", hadamard),
+    case("bitnet::quantization_error", quantization_error),
+    case("bitnet::quantize_activations", quantize_activations::<f32>),
+    half("bitnet::quantize_activations, f16", quantize_activations::<f16>),
+    case("bitnet::quantize_activations_4bit", quantize_activations_4bit),
+    case("bitnet::quantize_activations_by_tensor", quantize_activations_by_tensor),
+    case("bitnet::quantize_activations_with_zero_point", quantize_activations_with_zero_point),
+    case("bitnet::quantize_gradients", quantize_gradients),
+    case("bitnet::quantize_weights", quantize_weights::<f32>),
+    half("bitnet::quantize_weights, f16", quantize_weights::<f16>),
+    case("bitnet::quantize_weights_by_group", quantize_weights_by_group),
+    case("bitnet::quantize_weights_binary", quantize_weights_binary),
+    case("bitnet::quantize_weights_int", quantize_weights_int),
+    case("bitnet::rms_norm_fake_quantize", rms_norm_fake_quantize),
+    case("bitnet::rms_norm_quantize", rms_norm_quantize),
+];
+
+/// Random ternary weights: one scale, or one for each group of so many columns.
+fn ternary(t: &mut Trial, rows: usize, columns: usize, group: Option<usize>) -> Result<PackedTernary> {
+    let values: Vec<i8> = t.ids(rows * columns, 3).into_iter().map(|code| code as i8 - 1).collect();
+    let scales = match group {
+        Some(size) => Scales::Groups { size, scales: positive(t, rows * columns.div_ceil(size)) },
+        None => Scales::Tensor(0.37),
+    };
+    Ok(PackedTernary::from_values(rows, columns, &values, scales)?)
+}
+
+/// Random codes of four bits, with scales and zero points.
+fn integers(t: &mut Trial, rows: usize, columns: usize) -> Result<PackedInt> {
+    let codes: Vec<u8> = t.ids(rows * columns, 16).into_iter().map(|code| code as u8).collect();
+    let groups = rows * columns.div_ceil(64);
+    let affine = Affine { group: Some(64), scales: positive(t, groups), zeros: vec![7.5; groups] };
+    Ok(PackedInt::from_codes(rows, columns, Bits::Four, &codes, affine)?)
+}
+
+fn positive(t: &mut Trial, len: usize) -> Vec<f32> {
+    t.floats(len).into_iter().map(|v| 0.1 + v.abs()).collect()
+}
+
+/// What a reference of one row makes of all.
+fn by_row(x: &[f32], columns: usize, reference: impl Fn(&[f32]) -> bitnet_wgpu::Result<Vec<f32>>) -> Result<Vec<f32>> {
+    Ok(x.chunks(columns).map(reference).collect::<bitnet_wgpu::Result<Vec<_>>>()?.concat())
+}
+
+fn bitlinear<T: Float + Number>(t: &mut Trial, tokens: usize) -> Result<()> {
+    let (rows, columns) = (67, 452);
+    let (x, w) = (t.values::<T>(tokens * columns), ternary(t, rows, columns, None)?);
+    let y = bitnet::bitlinear(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, &w.upload(&t.context)?)?;
+    let expected: Vec<f32> = bitnet::bitlinear_cpu(&x, tokens, &w)?.into_iter().map(Into::into).collect();
+    // The integer sums are exact; only the rounding to f16 is open.
+    t.near(&y, &expected, 0.0);
+    Ok(())
+}
+
+fn bitlinear_backward(t: &mut Trial) -> Result<()> {
+    let (tokens, outputs, columns) = (5, 67, 130);
+    let (dy, w) = (t.floats(tokens * outputs), ternary(t, outputs, columns, None)?);
+    let dx = bitnet::bitlinear_backward(&mut t.encoder, &t.context.upload(&dy, [tokens, outputs])?, &w.upload(&t.context)?)?;
+    t.near(&dx, &by_row(&dy, outputs, |row| bitnet::bitlinear_backward_cpu(row, &w))?, SUM);
+    Ok(())
+}
+
+fn bitlinear_float(t: &mut Trial) -> Result<()> {
+    let (tokens, rows, columns) = (5, 67, 300);
+    let (x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
+    let y = bitnet::bitlinear_float(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, &w.upload(&t.context)?)?;
+    t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_float_cpu(row, &w))?, SUM);
+    Ok(())
+}
+
+fn bitlinear_int(t: &mut Trial) -> Result<()> {
+    let (tokens, rows, columns) = (5, 67, 300);
+    let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
+    let y = bitnet::bitlinear_int(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, &w.upload(&t.context)?)?;
+    t.near(&y, &by_row(&x, columns, |row| bitnet::bitlinear_int_cpu(row, &w))?, SUM);
+    Ok(())
+}
+
+fn bitlinear_int_quantized(t: &mut Trial) -> Result<()> {
+    let (tokens, rows, columns) = (5, 67, 300);
+    let (x, w) = (t.floats(tokens * columns), integers(t, rows, columns)?);
+    let codes = bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?)?;
+    let y: Tensor<f32> = bitnet::bitlinear_int_quantized(&mut t.encoder, &codes, &w.upload(&t.context)?)?;
+    t.near(&y, &bitnet::bitlinear_int_quantized_cpu(&bitnet::quantize_activations_cpu(&x, tokens, columns)?, &w)?, SUM);
+    Ok(())
+}
+
+fn bitlinear_rounded(t: &mut Trial) -> Result<()> {
+    let (tokens, rows, columns) = (5, 67, 300);
+    let (mut x, w) = (t.floats(tokens * columns), ternary(t, rows, columns, Some(128))?);
+    let block = bitnet::rounded_block(w.group());
+    let rounded = bitnet::round_activations(&mut t.encoder, &t.context.upload(&x, [tokens, columns])?, block)?;
+    let y = bitnet::bitlinear_rounded(&mut t.encoder, &rounded, &w.upload(&t.context)?)?;
+    bitnet::round_activations_cpu(&mut x, columns, block)?;
+    t.same(&y, by_row(&x, columns, |row| bitnet::bitlinear_rounded_cpu(row, &w))?);
+    Ok(())
+}
+
+fn norm_bitlinear(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (67, 516);
+    let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, None)?);
+    let (x_there, gain_there) = (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?);
+    let y = bitnet::norm_bitlinear(&mut t.encoder, &x_there, Some((&gain_there, EPS)), &w.upload(&t.context)?)?;
+    t.same(&y, bitnet::norm_bitlinear_cpu(&x, 1, Some((&gain, EPS)), &w)?);
+    Ok(())
+}
+
+fn norm_bitlinear_gated(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (66, 516);
+    let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, None)?);
+    let (x_there, gain_there, w_there) = (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?, w.upload(&t.context)?);
+    for (gate, share) in [(Gate::Relu2, 0.0), (Gate::Silu, SUM), (Gate::GeluTanh, SUM)] {
+        let y = bitnet::norm_bitlinear_gated(&mut t.encoder, &x_there, Some((&gain_there, EPS)), &w_there, gate)?;
+        t.near(&y, &bitnet::norm_bitlinear_gated_cpu(&x, 1, Some((&gain, EPS)), &w, gate)?, share);
+    }
+    Ok(())
+}
+
+fn norm_bitlinear_rounded(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (66, 640);
+    let (x, gain, w) = (t.floats(columns), t.floats(columns), ternary(t, rows, columns, Some(128))?);
+    let (x_there, gain_there, w_there) = (t.context.upload(&x, [1, columns])?, t.context.upload(&gain, [columns])?, w.upload(&t.context)?);
+    let (y, gated) = (Tensor::<f32>::uninit(&t.context, [1, rows])?, Tensor::<f32>::uninit(&t.context, [1, rows / 2])?);
+    let (there, here) = (Some((&gain_there, EPS)), Some((&gain[..], EPS)));
+    bitnet::norm_bitlinear_rounded_into(&mut t.encoder, &x_there, there, &w_there, &y)?;
+    bitnet::norm_bitlinear_rounded_gated_into(&mut t.encoder, &x_there, there, &w_there, Gate::Silu, &gated)?;
+    t.same(&y, bitnet::norm_bitlinear_rounded_cpu(&x, here, &w)?);
+    t.near(&gated, &bitnet::norm_bitlinear_rounded_gated_cpu(&x, here, &w, Gate::Silu)?, SUM);
+    Ok(())
+}
+
+fn dequantize(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (7, 300);
+    let (x, ternary, int) = (t.floats(rows * columns), ternary(t, rows, columns, Some(48))?, integers(t, rows, columns)?);
+    let codes = bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [rows, columns])?)?;
+    let from_codes: Tensor<f32> = bitnet::dequantize_activations(&mut t.encoder, &codes)?;
+    let from_ternary: Tensor<f32> = bitnet::dequantize_weights(&mut t.encoder, &ternary.upload(&t.context)?)?;
+    let from_int: Tensor<f32> = bitnet::dequantize_int(&mut t.encoder, &int.upload(&t.context)?)?;
+    t.same(&from_codes, bitnet::quantize_activations_cpu(&x, rows, columns)?.dequantize());
+    t.same(&from_ternary, ternary.dequantize());
+    t.near(&from_int, &int.dequantize(), SUM);
+    Ok(())
+}
+
+fn fake_quantize_activations(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (5, 300);
+    let x = t.floats(rows * columns);
+    let y = bitnet::fake_quantize_activations(&mut t.encoder, &t.context.upload(&x, [rows, columns])?, 1.0)?;
+    t.same(&y, bitnet::fake_quantize_activations_cpu(&x, rows, columns, 1.0)?);
+    Ok(())
+}
+
+fn fake_quantize_backward(t: &mut Trial) -> Result<()> {
+    let (x, dy, scale, range) = (t.floats(300), t.floats(300), 0.6, (-1.0, 1.0));
+    let (x_there, dy_there, scale_there) = (t.context.upload(&x, [300])?, t.context.upload(&dy, [300])?, t.context.upload(&[scale], [1])?);
+    let dx = bitnet::fake_quantize_backward(&mut t.encoder, &x_there, &scale_there, range, &dy_there)?;
+    t.same(&dx, x.iter().zip(&dy).map(|(&x, &dy)| bitnet::fake_quantize_backward_cpu(x, scale, range, dy)).collect());
+    Ok(())
+}
+
+fn fake_quantize_weights(t: &mut Trial) -> Result<()> {
+    let w = t.floats(65 * 129);
+    let fake = bitnet::fake_quantize_weights(&mut t.encoder, &t.context.upload(&w, [65, 129])?, 1.0)?;
+    let expected = bitnet::fake_quantize_weights_cpu(&w, 1.0)?;
+    t.same(&fake.values, expected.values);
+    t.same(&fake.scale, vec![expected.scale]);
+    Ok(())
+}
+
+fn gate(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 65);
+    let x = t.floats(tokens * 2 * features);
+    let there = t.context.upload(&x, [tokens, 2 * features])?;
+    let y = bitnet::relu2_gate(&mut t.encoder, &there)?;
+    t.same(&y, bitnet::relu2_gate_cpu(&x, features)?);
+    let y = bitnet::silu_gate(&mut t.encoder, &there)?;
+    t.near(&y, &bitnet::silu_gate_cpu(&x, features)?, SUM);
+    let y = bitnet::gelu_tanh_gate(&mut t.encoder, &there)?;
+    t.near(&y, &bitnet::gelu_tanh_gate_cpu(&x, features)?, SUM);
+    Ok(())
+}
+
+fn gate_backward(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 65);
+    let (x, dy) = (t.floats(tokens * 2 * features), t.floats(tokens * features));
+    let dx = bitnet::silu_gate_backward(
+        &mut t.encoder,
+        &t.context.upload(&x, [tokens, 2 * features])?,
+        &t.context.upload(&dy, [tokens, features])?,
+    )?;
+    let mut expected = vec![0.0; x.len()];
+    for ((x, dx), dy) in x.chunks(2 * features).zip(expected.chunks_mut(2 * features)).zip(dy.chunks(features)) {
+        for (i, &dy) in dy.iter().enumerate() {
+            (dx[i], dx[features + i]) = bitnet::silu_gate_backward_cpu(x[i], x[features + i], dy);
+        }
+    }
+    t.near(&dx, &expected, SUM);
+    Ok(())
+}
+
+fn gate_quantize(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 300);
+    let (x, gain) = (t.floats(tokens * 2 * features), t.floats(features));
+    let (x_there, gain_there) = (t.context.upload(&x, [tokens, 2 * features])?, t.context.upload(&gain, [features])?);
+    let plain = bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, None)?;
+    let normed = bitnet::gate_quantize(&mut t.encoder, &x_there, Gate::Relu2, Some((&gain_there, EPS)))?;
+    let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, None)?;
+    t.check(Bound::Exact, move || Ok(block_on(plain.read())?), &expected);
+    let expected = bitnet::gate_quantize_cpu(&x, features, Gate::Relu2, Some((&gain, EPS)))?;
+    t.check(Bound::Exact, move || Ok(block_on(normed.read())?), &expected);
+    Ok(())
+}
+
+fn hadamard(t: &mut Trial) -> Result<()> {
+    let mut x = t.floats(5 * 384);
+    let y = bitnet::hadamard(&mut t.encoder, &t.context.upload(&x, [5, 384])?, 128)?;
+    bitnet::hadamard_cpu(&mut x, 128)?;
+    t.same(&y, x);
+    Ok(())
+}
+
+fn quantization_error(t: &mut Trial) -> Result<()> {
+    let w = t.floats(5 * 1800);
+    let rounded: Vec<f32> = w.iter().map(|v| v.round()).collect();
+    let error = bitnet::quantization_error(&mut t.encoder, &t.context.upload(&w, [5, 1800])?, &t.context.upload(&rounded, [5, 1800])?)?;
+    let QuantizationError { mean_squared, largest, cosine, zeros } = bitnet::quantization_error_cpu(&w, &rounded)?;
+    t.near(&error, &[mean_squared, largest, cosine, zeros], SUM);
+    Ok(())
+}
+
+fn quantize_activations<T: Float>(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 300);
+    let x = t.values::<T>(tokens * features);
+    let codes = bitnet::quantize_activations(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_cpu(&x, tokens, features)?);
+    Ok(())
+}
+
+fn quantize_activations_4bit(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 300);
+    let x = t.floats(tokens * features);
+    let codes = bitnet::quantize_activations_4bit(&mut t.encoder, &t.context.upload(&x, [tokens, features])?)?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_4bit_cpu(&x, tokens, features)?);
+    Ok(())
+}
+
+fn quantize_activations_by_tensor(t: &mut Trial) -> Result<()> {
+    let x = t.floats(5 * 300);
+    let there = t.context.upload(&x, [5, 300])?;
+    let codes = bitnet::quantize_activations_by_tensor(&mut t.encoder, &there)?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_by_tensor_cpu(&x));
+    let codes = bitnet::quantize_activations_static(&mut t.encoder, &there, (-2.0, 1.5))?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_static_cpu(&x, (-2.0, 1.5))?);
+    Ok(())
+}
+
+fn quantize_activations_with_zero_point(t: &mut Trial) -> Result<()> {
+    let x = t.floats(5 * 300);
+    let codes = bitnet::quantize_activations_with_zero_point(&mut t.encoder, &t.context.upload(&x, [5, 300])?)?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_activations_with_zero_point_cpu(&x, 5, 300)?);
+    Ok(())
+}
+
+fn quantize_gradients(t: &mut Trial) -> Result<()> {
+    let (x, seed) = (t.floats(5 * 300), 0x1234_5678_9abc_def0);
+    let codes = bitnet::quantize_gradients(&mut t.encoder, &t.context.upload(&x, [5, 300])?, seed)?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::quantize_gradients_cpu(&x, 5, 300, seed)?);
+    Ok(())
+}
+
+fn quantize_weights<T: Float>(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (65, 129);
+    let w = t.values::<T>(rows * columns);
+    let there = t.context.upload(&w, [rows, columns])?;
+    let by_tensor = bitnet::quantize_weights(&mut t.encoder, &there)?;
+    t.check(Bound::Exact, move || Ok(block_on(by_tensor.read())?), &bitnet::quantize_weights_cpu(&w, rows, columns)?);
+    let by_row = bitnet::quantize_weights_by_row(&mut t.encoder, &there)?;
+    t.check(Bound::Exact, move || Ok(block_on(by_row.read())?), &bitnet::quantize_weights_by_row_cpu(&w, rows, columns)?);
+    Ok(())
+}
+
+fn quantize_weights_by_group(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (65, 300);
+    let w = t.floats(rows * columns);
+    let packed = bitnet::quantize_weights_by_group(&mut t.encoder, &t.context.upload(&w, [rows, columns])?, 128)?;
+    t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &bitnet::quantize_weights_by_group_cpu(&w, rows, columns, 128)?);
+    Ok(())
+}
+
+fn quantize_weights_binary(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (65, 129);
+    let w = t.floats(rows * columns);
+    let packed = bitnet::quantize_weights_binary(&mut t.encoder, &t.context.upload(&w, [rows, columns])?)?;
+    t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &bitnet::quantize_weights_binary_cpu(&w, rows, columns)?);
+    Ok(())
+}
+
+fn quantize_weights_int(t: &mut Trial) -> Result<()> {
+    let (rows, columns) = (65, 300);
+    let w = t.floats(rows * columns);
+    let there = t.context.upload(&w, [rows, columns])?;
+    for (bits, scheme) in [(Bits::Two, Scheme::Asymmetric), (Bits::Four, Scheme::Symmetric), (Bits::Eight, Scheme::Asymmetric)] {
+        let packed = bitnet::quantize_weights_int(&mut t.encoder, &there, bits, Some(64), scheme)?;
+        let expected = bitnet::quantize_weights_int_cpu(&w, rows, columns, bits, Some(64), scheme)?;
+        t.check(Bound::Exact, move || Ok(block_on(packed.read())?), &expected);
+    }
+    Ok(())
+}
+
+fn rms_norm_fake_quantize(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 300);
+    let (x, gain) = (t.floats(tokens * features), t.floats(features));
+    let (x_there, gain_there) = (t.context.upload(&x, [tokens, features])?, t.context.upload(&gain, [features])?);
+    let y = bitnet::rms_norm_fake_quantize(&mut t.encoder, &x_there, &gain_there, EPS, 1.0)?;
+    t.same(&y, bitnet::rms_norm_fake_quantize_cpu(&x, tokens, &gain, EPS, 1.0)?);
+    Ok(())
+}
+
+fn rms_norm_quantize(t: &mut Trial) -> Result<()> {
+    let (tokens, features) = (5, 300);
+    let (x, gain) = (t.floats(tokens * features), t.floats(features));
+    let codes =
+        bitnet::rms_norm_quantize(&mut t.encoder, &t.context.upload(&x, [tokens, features])?, &t.context.upload(&gain, [features])?, EPS)?;
+    t.check(Bound::Exact, move || Ok(block_on(codes.read())?), &bitnet::rms_norm_quantize_cpu(&x, tokens, &gain, EPS)?);
+    Ok(())
+}

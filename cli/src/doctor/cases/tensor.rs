@@ -1,0 +1,369 @@
+//! Elementwise ops, reductions, products, losses and norms.
+
+use super::{Case, SUM, case, half};
+use crate::doctor::{compare::Number, trial::Trial};
+use anyhow::Result;
+use bitnet_wgpu::{
+    Float, Tensor, f16,
+    tensor::{self, Activation, CrossEntropyOptions, Epilogue, Linear, LinearCrossEntropyOptions, Prefix, Side},
+};
+
+const EPS: f32 = 1e-5;
+/// Gradients are sums of products of what was rounded before.
+const GRADIENT: f64 = 1e-4;
+
+pub const CASES: &[Case] = &[
+    case("tensor::activations", activations),
+    case("tensor::argmax", argmax),
+    case("tensor::binary", binary),
+    case("tensor::cast", cast),
+    case("tensor::compare", compare),
+    case("tensor::concat", concat),
+    case("tensor::cross_entropy", cross_entropy),
+    case("tensor::dropout", dropout),
+    case("tensor::finish", finish),
+    case("tensor::gather", gather),
+    case("tensor::layer_norm", layer_norm),
+    case("tensor::layer_norm_backward", layer_norm_backward),
+    case("tensor::linear_cross_entropy", linear_cross_entropy),
+    case("tensor::linear_cross_entropy_backward", linear_cross_entropy_backward),
+    case("tensor::matmul, one row", |t| matmul::<f32>(t, 1)),
+    case("tensor::matmul, many rows", |t| matmul::<f32>(t, 67)),
+    half("tensor::matmul, f16", |t| matmul::<f16>(t, 67)),
+    case("tensor::matmul_int8", matmul_int8),
+    case("tensor::max", max),
+    case("tensor::norm", norm),
+    case("tensor::pad", pad),
+    case("tensor::pad_rows", pad_rows),
+    case("tensor::permute", permute),
+    case("tensor::prefix_sum", prefix_sum),
+    case("tensor::select", select),
+    case("tensor::softmax", softmax::<f32>),
+    half("tensor::softmax, f16", softmax::<f16>),
+    case("tensor::softmax_backward", softmax_backward),
+    case("tensor::sum", sum),
+    case("tensor::unary", unary),
+    case("tensor::variance", variance),
+];
+
+/// A few workgroups and a part of one.
+const LEN: usize = 1000;
+
+fn map(x: &[f32], function: impl Fn(f32) -> f32) -> Vec<f32> {
+    x.iter().map(|&x| function(x)).collect()
+}
+
+fn zip<T>(a: &[f32], b: &[f32], function: impl Fn(f32, f32) -> T) -> Vec<T> {
+    a.iter().zip(b).map(|(&a, &b)| function(a, b)).collect()
+}
+
+fn rows(x: &[f32], columns: usize, function: impl Fn(&[f32]) -> Vec<f32>) -> Vec<f32> {
+    x.chunks(columns).flat_map(function).collect()
+}
+
+/// Checks functions of one tensor against their references.
+macro_rules! functions {
+    ($t:ident, $x:ident, $($name:ident $cpu:ident),+) => {{
+        let there = $t.context.upload(&$x, [LEN])?;
+        $(
+            let y = tensor::$name(&mut $t.encoder, &there)?;
+            $t.near(&y, &map(&$x, tensor::$cpu), SUM);
+        )+
+    }};
+}
+
+fn activations(t: &mut Trial) -> Result<()> {
+    let x = t.floats(LEN);
+    functions!(t, x, relu relu_cpu, relu2 relu2_cpu, silu silu_cpu, gelu gelu_cpu, gelu_tanh gelu_tanh_cpu, sigmoid sigmoid_cpu, tanh tanh_cpu);
+    Ok(())
+}
+
+fn unary(t: &mut Trial) -> Result<()> {
+    let x: Vec<f32> = t.floats(LEN).into_iter().map(|v| 0.1 + v.abs()).collect();
+    functions!(t, x, abs abs_cpu, neg neg_cpu, exp exp_cpu, log log_cpu, sqrt sqrt_cpu, rsqrt rsqrt_cpu, recip recip_cpu, square square_cpu);
+    Ok(())
+}
+
+fn binary(t: &mut Trial) -> Result<()> {
+    let (a, b) = (t.floats(LEN), t.floats(LEN));
+    let (a_there, b_there) = (t.context.upload(&a, [LEN])?, t.context.upload(&b, [LEN])?);
+    let sum = tensor::add(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&sum, zip(&a, &b, tensor::add_cpu));
+    let difference = tensor::sub(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&difference, zip(&a, &b, tensor::sub_cpu));
+    let product = tensor::mul(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&product, zip(&a, &b, tensor::mul_cpu));
+    let quotient = tensor::div(&mut t.encoder, &a_there, &b_there)?;
+    t.near(&quotient, &zip(&a, &b, tensor::div_cpu), SUM);
+    let larger = tensor::maximum(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&larger, zip(&a, &b, tensor::maximum_cpu));
+    let magnitudes = map(&a, |v| 0.1 + v.abs());
+    let power = tensor::pow(&mut t.encoder, &t.context.upload(&magnitudes, [LEN])?, &b_there)?;
+    t.near(&power, &zip(&magnitudes, &b, tensor::pow_cpu), SUM);
+    Ok(())
+}
+
+fn compare(t: &mut Trial) -> Result<()> {
+    // Whole numbers, so that some are equal; and NaN, which is unequal to all.
+    let mut a: Vec<f32> = t.floats(LEN).into_iter().map(f32::round).collect();
+    let b: Vec<f32> = t.floats(LEN).into_iter().map(f32::round).collect();
+    a.iter_mut().step_by(9).for_each(|v| *v = f32::NAN);
+    let (a_there, b_there) = (t.context.upload(&a, [LEN])?, t.context.upload(&b, [LEN])?);
+    let less = tensor::less(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&less, zip(&a, &b, |a, b| tensor::less_cpu(a, b).into()));
+    let equal = tensor::equal(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&equal, zip(&a, &b, |a, b| tensor::equal_cpu(a, b).into()));
+    let unequal = tensor::not_equal(&mut t.encoder, &a_there, &b_there)?;
+    t.same(&unequal, zip(&a, &b, |a, b| tensor::not_equal_cpu(a, b).into()));
+    Ok(())
+}
+
+fn select(t: &mut Trial) -> Result<()> {
+    let (choice, a, b) = (t.ids(LEN, 2), t.floats(LEN), t.floats(LEN));
+    let y =
+        tensor::select(&mut t.encoder, &t.context.upload(&choice, [LEN])?, &t.context.upload(&a, [LEN])?, &t.context.upload(&b, [LEN])?)?;
+    t.same(&y, (0..LEN).map(|i| tensor::select_cpu(choice[i], a[i], b[i])).collect());
+    Ok(())
+}
+
+fn cast(t: &mut Trial) -> Result<()> {
+    let x: Vec<f32> = t.floats(LEN).into_iter().map(|v| v * 40.0).collect();
+    let there = t.context.upload(&x, [LEN])?;
+    let whole: Tensor<i32> = tensor::cast(&mut t.encoder, &there)?;
+    let bytes: Tensor<i8> = tensor::cast(&mut t.encoder, &there)?;
+    let back: Tensor<f32> = tensor::cast(&mut t.encoder, &bytes)?;
+    t.same(&whole, x.iter().map(|&v| v as i32).collect());
+    t.same(&bytes, x.iter().map(|&v| v as i8).collect());
+    t.same(&back, x.iter().map(|&v| f32::from(v as i8)).collect());
+    Ok(())
+}
+
+fn concat(t: &mut Trial) -> Result<()> {
+    let (a, b) = (t.floats(7 * 30), t.floats(7 * 35));
+    let joined = tensor::concat(&mut t.encoder, &[&t.context.upload(&a, [7, 30])?, &t.context.upload(&b, [7, 35])?], 1)?;
+    t.same(&joined, tensor::concat_cpu(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?);
+    let part = tensor::slice(&mut t.encoder, &joined, 1, 28..41)?;
+    let expected = tensor::concat_cpu(&[(&a[..], [7, 30].into()), (&b[..], [7, 35].into())], 1)?;
+    t.same(&part, tensor::slice_cpu(&expected, [7, 65], 1, 28..41)?);
+    Ok(())
+}
+
+fn pad(t: &mut Trial) -> Result<()> {
+    let x = t.floats(7 * 30);
+    let around = [(1, 0), (2, 3)];
+    let y = tensor::pad(&mut t.encoder, &t.context.upload(&x, [7, 30])?, &around, -1.5)?;
+    t.same(&y, tensor::pad_cpu(&x, [7, 30], &around, -1.5)?);
+    Ok(())
+}
+
+fn pad_rows(t: &mut Trial) -> Result<()> {
+    let x = t.floats(7 * 30);
+    let y = tensor::pad_rows(&mut t.encoder, &t.context.upload(&x, [7, 30])?, 36)?;
+    t.same(&y, rows(&x, 30, |row| [row, &[0.0; 6]].concat()));
+    Ok(())
+}
+
+fn permute(t: &mut Trial) -> Result<()> {
+    let x = t.floats(3 * 33 * 20);
+    let there = t.context.upload(&x, [3, 33, 20])?;
+    let y = tensor::permute(&mut t.encoder, &there, &[2, 0, 1])?;
+    t.same(&y, tensor::permute_cpu(&x, [3, 33, 20], &[2, 0, 1])?);
+    let y = tensor::transpose(&mut t.encoder, &there)?;
+    t.same(&y, tensor::permute_cpu(&x, [3, 33, 20], &[0, 2, 1])?);
+    Ok(())
+}
+
+fn gather(t: &mut Trial) -> Result<()> {
+    let (x, ids, dy) = (t.floats(9 * 65), t.ids(20, 9), t.floats(20 * 65));
+    let ids_there = t.context.upload(&ids, [20])?;
+    let y = tensor::gather(&mut t.encoder, &t.context.upload(&x, [9, 65])?, &ids_there)?;
+    t.same(&y, tensor::gather_cpu(&x, 65, &ids)?);
+    let dx = tensor::gather_backward(&mut t.encoder, &t.context.upload(&dy, [20, 65])?, &ids_there, 9)?;
+    t.same(&dx, tensor::gather_backward_cpu(&dy, &ids, 9));
+    Ok(())
+}
+
+fn sum(t: &mut Trial) -> Result<()> {
+    let x = t.floats(9 * 1100);
+    let there = t.context.upload(&x, [9, 1100])?;
+    let sums = tensor::sum(&mut t.encoder, &there, [1])?;
+    t.same(&sums, tensor::sum_cpu(&x, [9, 1100], [1])?);
+    let means = tensor::mean(&mut t.encoder, &there, [0])?;
+    t.same(&means, tensor::mean_cpu(&x, [9, 1100], [0])?);
+    Ok(())
+}
+
+fn max(t: &mut Trial) -> Result<()> {
+    let x = t.floats(9 * 1100);
+    let there = t.context.upload(&x, [9, 1100])?;
+    let largest = tensor::max(&mut t.encoder, &there, [1])?;
+    t.same(&largest, tensor::max_cpu(&x, [9, 1100], [1])?);
+    let magnitudes = tensor::absmax(&mut t.encoder, &there, [0])?;
+    t.same(&magnitudes, tensor::absmax_cpu(&x, [9, 1100], [0])?);
+    Ok(())
+}
+
+fn argmax(t: &mut Trial) -> Result<()> {
+    let x = t.floats(9 * 1100);
+    let there = t.context.upload(&x, [9, 1100])?;
+    let largest = tensor::argmax(&mut t.encoder, &there, [1])?;
+    t.same(&largest, tensor::argmax_cpu(&x, [9, 1100], [1])?);
+    let smallest = tensor::argmin(&mut t.encoder, &there, [0])?;
+    t.same(&smallest, tensor::argmin_cpu(&x, [9, 1100], [0])?);
+    Ok(())
+}
+
+fn norm(t: &mut Trial) -> Result<()> {
+    let x = t.floats(9 * 1100);
+    let y = tensor::norm(&mut t.encoder, &t.context.upload(&x, [9, 1100])?, [1])?;
+    t.near(&y, &tensor::norm_cpu(&x, [9, 1100], [1])?, SUM);
+    Ok(())
+}
+
+fn variance(t: &mut Trial) -> Result<()> {
+    let x = t.floats(9 * 1100);
+    let y = tensor::variance(&mut t.encoder, &t.context.upload(&x, [9, 1100])?, [1], 1)?;
+    t.near(&y, &tensor::variance_cpu(&x, [9, 1100], [1], 1)?, SUM);
+    Ok(())
+}
+
+fn prefix_sum(t: &mut Trial) -> Result<()> {
+    let (x, counts) = (t.floats(3 * 2100), t.ids(3 * 2100, 100));
+    let sums = tensor::prefix_sum(&mut t.encoder, &t.context.upload(&counts, [3, 2100])?, 1, Prefix::Exclusive)?;
+    t.same(&sums, tensor::prefix_sum_cpu(&counts, [3, 2100], 1, Prefix::Exclusive)?);
+    let sums = tensor::prefix_sum(&mut t.encoder, &t.context.upload(&x, [3, 2100])?, 1, Prefix::Inclusive)?;
+    t.near(&sums, &tensor::prefix_sum_cpu(&x, [3, 2100], 1, Prefix::Inclusive)?, SUM);
+    Ok(())
+}
+
+fn dropout(t: &mut Trial) -> Result<()> {
+    let (x, rate, seed) = (t.floats(LEN + 1), 0.25, 0x1234_5678_9abc_def0);
+    let there = t.context.upload(&x, [LEN + 1])?;
+    let y = tensor::dropout(&mut t.encoder, &there, rate, seed)?;
+    t.same(&y, tensor::dropout_cpu(&x, rate, seed)?);
+    let y = tensor::relu_dropout(&mut t.encoder, &there, rate, seed)?;
+    t.same(&y, tensor::relu_dropout_cpu(&x, rate, seed)?);
+    Ok(())
+}
+
+fn softmax<T: Float + Number>(t: &mut Trial) -> Result<()> {
+    let x = t.values::<T>(9 * 1100);
+    let there = t.context.upload(&x, [9, 1100])?;
+    let x: Vec<f32> = x.into_iter().map(Into::into).collect();
+    let y = tensor::softmax(&mut t.encoder, &there)?;
+    t.near(&y, &rows(&x, 1100, tensor::softmax_cpu), SUM);
+    let y = tensor::log_softmax(&mut t.encoder, &there)?;
+    t.near(&y, &rows(&x, 1100, tensor::log_softmax_cpu), SUM);
+    Ok(())
+}
+
+fn softmax_backward(t: &mut Trial) -> Result<()> {
+    let (y, dy) = (rows(&t.floats(9 * 300), 300, tensor::softmax_cpu), t.floats(9 * 300));
+    let dx = tensor::softmax_backward(&mut t.encoder, &t.context.upload(&y, [9, 300])?, &t.context.upload(&dy, [9, 300])?)?;
+    let expected: Vec<f32> = y.chunks(300).zip(dy.chunks(300)).flat_map(|(y, dy)| tensor::softmax_backward_cpu(y, dy)).collect();
+    t.near(&dx, &expected, SUM);
+    Ok(())
+}
+
+fn layer_norm(t: &mut Trial) -> Result<()> {
+    let (x, weight, bias) = (t.floats(9 * 300), t.floats(300), t.floats(300));
+    let y = tensor::layer_norm(
+        &mut t.encoder,
+        &t.context.upload(&x, [9, 300])?,
+        &t.context.upload(&weight, [300])?,
+        &t.context.upload(&bias, [300])?,
+        EPS,
+    )?;
+    t.near(&y, &tensor::layer_norm_cpu(&x, &weight, &bias, EPS)?, SUM);
+    Ok(())
+}
+
+fn layer_norm_backward(t: &mut Trial) -> Result<()> {
+    let (x, weight, dy) = (t.floats(9 * 300), t.floats(300), t.floats(9 * 300));
+    let (x_there, weight_there, dy_there) =
+        (t.context.upload(&x, [9, 300])?, t.context.upload(&weight, [300])?, t.context.upload(&dy, [9, 300])?);
+    let gradients = tensor::layer_norm_backward(&mut t.encoder, &x_there, &weight_there, EPS, &dy_there)?;
+    let expected = tensor::layer_norm_backward_cpu(&x, &weight, EPS, &dy)?;
+    t.near(&gradients.x, &expected.x, GRADIENT);
+    t.near(&gradients.weight, &expected.weight, GRADIENT);
+    t.near(&gradients.bias, &expected.bias, GRADIENT);
+    Ok(())
+}
+
+fn cross_entropy(t: &mut Trial) -> Result<()> {
+    let (x, targets, dloss, options) = (t.floats(9 * 300), t.ids(9, 300), t.floats(9), CrossEntropyOptions::default().smoothing(0.1));
+    let (x_there, targets_there) = (t.context.upload(&x, [9, 300])?, t.context.upload(&targets, [9])?);
+    let loss = tensor::cross_entropy(&mut t.encoder, &x_there, &targets_there, options)?;
+    let dx = tensor::cross_entropy_backward(&mut t.encoder, &x_there, &targets_there, options, &t.context.upload(&dloss, [9])?)?;
+    let of_rows = || x.chunks(300).zip(&targets);
+    let losses: Vec<f32> = of_rows().map(|(row, &target)| tensor::cross_entropy_cpu(row, target, options)).collect();
+    let gradient = |((row, &target), &dloss): ((&[f32], &u32), &f32)| tensor::cross_entropy_backward_cpu(row, target, options, dloss);
+    let gradients: Vec<f32> = of_rows().zip(&dloss).flat_map(gradient).collect();
+    t.near(&loss, &losses, SUM);
+    t.near(&dx, &gradients, SUM);
+    Ok(())
+}
+
+/// Rows, columns of them, and of the vocabulary, which is two chunks and a part of one.
+const HEAD: [usize; 3] = [9, 40, 130];
+const CHUNK: usize = 64;
+
+fn linear_cross_entropy(t: &mut Trial) -> Result<()> {
+    let [m, k, n] = HEAD;
+    let (x, w, targets) = (t.floats(m * k), t.floats(n * k), t.ids(m, n as u32));
+    let (x_there, w_there, targets_there) =
+        (t.context.upload(&x, [m, k])?, t.context.upload(&w, [n, k])?, t.context.upload(&targets, [m])?);
+    let options = LinearCrossEntropyOptions::default().chunk(CHUNK);
+    let made = tensor::linear_cross_entropy(&mut t.encoder, Linear { x: &x_there, w: &w_there }, &targets_there, options)?;
+    let expected = tensor::linear_cross_entropy_cpu(Linear { x: &x[..], w: &w[..] }, k, &targets, options.loss)?;
+    t.near(&made.loss, &expected.loss, SUM);
+    t.near(&made.lse, &expected.lse, SUM);
+    Ok(())
+}
+
+fn linear_cross_entropy_backward(t: &mut Trial) -> Result<()> {
+    let [m, k, n] = HEAD;
+    let (x, w, targets, dloss) = (t.floats(m * k), t.floats(n * k), t.ids(m, n as u32), t.floats(m));
+    let (x_there, w_there, targets_there) =
+        (t.context.upload(&x, [m, k])?, t.context.upload(&w, [n, k])?, t.context.upload(&targets, [m])?);
+    let (options, dloss_there) = (LinearCrossEntropyOptions::default().chunk(CHUNK), t.context.upload(&dloss, [m])?);
+    let (here, there) = (Linear { x: &x[..], w: &w[..] }, Linear { x: &x_there, w: &w_there });
+    let lse = t.context.upload(&tensor::linear_cross_entropy_cpu(here, k, &targets, options.loss)?.lse, [m])?;
+    let gradients = tensor::linear_cross_entropy_backward(&mut t.encoder, there, &targets_there, options, &lse, &dloss_there)?;
+    let expected = tensor::linear_cross_entropy_backward_cpu(here, k, &targets, options.loss, &dloss)?;
+    t.near(&gradients.x, &expected.x, GRADIENT);
+    t.near(&gradients.w, &expected.w, GRADIENT);
+    Ok(())
+}
+
+fn matmul<T: Float + Number>(t: &mut Trial, m: usize) -> Result<()> {
+    let (k, n) = (130, 70);
+    let (a, b) = (t.values::<T>(m * k), t.values::<T>(k * n));
+    let (a_there, b_there) = (t.context.upload(&a, [m, k])?, t.context.upload(&b, [k, n])?);
+    let [a, b] = [a, b].map(|side| side.into_iter().map(Into::into).collect::<Vec<f32>>());
+    let y = tensor::matmul(&mut t.encoder, &a_there, &b_there)?;
+    t.near(&y, &tensor::matmul_cpu(&a, &b, [m, k, n])?, SUM);
+    let turned = tensor::transpose(&mut t.encoder, &b_there)?;
+    let y = tensor::matmul(&mut t.encoder, &a_there, Side::transposed(&turned))?;
+    t.near(&y, &tensor::matmul_cpu(&a, &b, [m, k, n])?, SUM);
+    Ok(())
+}
+
+/// The second side lies with its columns in a row, [n, k].
+fn matmul_int8(t: &mut Trial) -> Result<()> {
+    let [m, k, n] = [67, 130, 70];
+    let (a, b) = (t.bytes(m * k), t.bytes(n * k));
+    let y = tensor::matmul_int8(&mut t.encoder, &t.context.upload(&a, [m, k])?, &t.context.upload(&b, [n, k])?)?;
+    t.same(&y, tensor::matmul_int8_cpu(&a, &b, [m, k, n])?);
+    Ok(())
+}
+
+fn finish(t: &mut Trial) -> Result<()> {
+    let (x, bias) = (t.floats(9 * 65), t.floats(65));
+    let (x_there, bias_there) = (t.context.upload(&x, [9, 65])?, t.context.upload(&bias, [65])?);
+    for activation in [Activation::Relu2, Activation::Silu] {
+        let y = tensor::finish(&mut t.encoder, &x_there, &Epilogue::new().bias(&bias_there).activation(activation))?;
+        t.near(&y, &tensor::finish_cpu(&x, Some(&bias), Some(activation))?, SUM);
+    }
+    Ok(())
+}
