@@ -15,7 +15,8 @@ use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
 pub(crate) enum Family {
     /// NVIDIA's and all others that are not below. An H200 has been measured, where nothing else is said; for the others its numbers are a guess.
     Gpu,
-    /// Apple's. None has been measured: instructions were counted (docs/apple-gpu.md).
+    /// Apple's. None has been measured: instructions were counted (docs/apple-gpu.md). Generations share a column, since all counts are the same for M1
+    /// and M2, and later ones cannot be counted.
     Apple,
     /// Software adapters: lavapipe 22.3 and 26.1 on two cores have been measured.
     Software,

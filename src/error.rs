@@ -103,7 +103,10 @@ pub enum Error {
     OutOfMemory { during: String, message: String, live: Vec<LiveMemory> },
     /// A context's memory is limited, and its tensors would take more: see [`Context::limit_memory`](crate::Context::limit_memory). `live` is what there
     /// is already, the most first.
-    #[error("{bytes} bytes more ({what}) are over the memory limit of {limit}; {}", listed(live))]
+    #[error(
+        "{bytes} bytes more ({what}) are over the memory limit of {limit}; {}; free some of it, take a smaller model or context, or raise the limit",
+        listed(live)
+    )]
     MemoryLimit { what: String, bytes: u64, limit: u64, live: Vec<LiveMemory> },
     /// The device reported an error (validation, internal).
     #[error("GPU error in {during}: {message}")]

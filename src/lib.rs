@@ -75,6 +75,7 @@ pub use gpu::{
     context::Context,
     encoder::Encoder,
     health::{Health, Reading, Thermal},
+    msl::MslPolicy,
     out::Out,
     profile::{Clock, Profile, StepTime},
     recording::{Dispatch, Extent, Recording, Submission},

@@ -2,7 +2,9 @@
 
 use crate::{model::matrix_units, say};
 use anyhow::Result;
-use bitnet_wgpu::{Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, bitnet, kernel::MatrixUnit};
+use bitnet_wgpu::{
+    Adapter, Capabilities, Context, ContextOptions, Element, Health, Reading, ShaderLanguage, bitnet, kernel::MatrixUnit, wgpu,
+};
 use clap::Args;
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -48,16 +50,20 @@ fn open(adapter: &Adapter) -> bitnet_wgpu::Result<Context> {
 
 /// What is known before it is opened.
 fn offered(adapter: &Adapter, why: Option<&str>) -> String {
-    let memory = adapter.memory_bytes.map_or("of unknown size".into(), |bytes| format!("of {} MiB", bytes >> 20));
+    let recommended = if adapter.capabilities.backend == wgpu::Backend::Metal { " (recommended working set)" } else { "" };
+    let memory = adapter.memory_bytes.map_or("of unknown size".into(), |bytes| format!("of {} MiB{recommended}", bytes >> 20));
     let shared = match adapter.unified_memory {
         Some(true) => ", the processor's own",
         Some(false) => ", apart from the processor's",
         None => "",
     };
-    let apple = adapter.apple_generation.map(|generation| format!(", Apple M{generation}")).unwrap_or_default();
+    let generation = adapter.apple_generation.map(|generation| format!(", generation of M{generation}")).unwrap_or_default();
+    let family = adapter.apple_family.map(|family| format!(", GPU family Apple{family}")).unwrap_or_default();
     let chosen = why.map(|why| format!("; chosen: {why}")).unwrap_or_default();
     let now = now(&adapter.health());
-    format!("  {:?}{apple}; memory {memory}{shared}; score {}{chosen}\n{now}", adapter.kind, adapter.score)
+    let msl = if adapter.capabilities.languages.contains(&ShaderLanguage::Msl) { "used" } else { "not used" };
+    let (kind, score, reason) = (adapter.kind, adapter.score, &adapter.msl_reason);
+    format!("  {kind:?}{generation}{family}; memory {memory}{shared}; score {score}{chosen}\n  MSL is {msl}: {reason}\n{now}")
 }
 
 /// What the system says of its load, memory, temperature, power and thermal state; nothing where it says nothing.
@@ -114,7 +120,7 @@ fn object(adapter: &Adapter, opened: bitnet_wgpu::Result<Context>, why: Option<&
     let mut object = json!({
         "index": adapter.index, "adapter": c.adapter, "driver": c.driver, "backend": format!("{:?}", c.backend), "kind": format!("{:?}", adapter.kind),
         "software": c.software, "unified_memory": adapter.unified_memory, "memory_bytes": adapter.memory_bytes,
-        "apple_generation": adapter.apple_generation, "score": adapter.score, "reasons": adapter.reasons, "chosen": why.is_some(), "chosen_why": why,
+        "apple_generation": adapter.apple_generation, "apple_family": adapter.apple_family, "msl_reason": adapter.msl_reason, "score": adapter.score, "reasons": adapter.reasons, "chosen": why.is_some(), "chosen_why": why,
         "usable": opened.is_ok(), "why": opened.as_ref().err().map(ToString::to_string),
         "languages": c.languages.iter().map(|language| format!("{language:?}")).collect::<Vec<_>>(),
         "subgroups": c.subgroups, "f16": c.f16, "timestamps": c.timestamps,

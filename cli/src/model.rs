@@ -3,14 +3,17 @@
 use crate::{hub, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
-    AdapterChoice, Context, ContextOptions, ShaderLanguage,
+    AdapterChoice, Context, ContextOptions, MslPolicy,
     formats::I2sLayout,
     model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
 };
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Language {
@@ -83,7 +86,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 /// How a model is loaded, and where.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModelArgs {
-    /// The shader language [default: the device's own]
+    /// Language that kernels are compiled from; `msl` forces MSL on any GPU under Metal [default: msl on Apple GPUs since M1 and A14, elsewhere wgsl]
     #[arg(long)]
     pub language: Option<Language>,
     /// Compute on the CPU
@@ -204,7 +207,7 @@ impl ModelArgs {
         }
         let experimental = if self.no_matrix_units { wgpu::ExperimentalFeatures::disabled() } else { matrix_units() };
         let mut options = ContextOptions::default().experimental(experimental).cache(self.cache.clone());
-        options = options.memory_limit(self.memory_limit).offload(self.offload.is_some());
+        options = options.memory_limit(self.memory_limit).offload(self.offload.is_some()).msl(self.msl());
         if let [adapter] = &self.adapter[..] {
             options = options.adapter(chosen(adapter));
         }
@@ -224,12 +227,15 @@ impl ModelArgs {
         if contexts.iter().any(|context| !context.capabilities().tuning.is_empty()) {
             note("kernels are chosen by what was measured on this device");
         }
-        let spoken = |context: Context| match self.language {
-            Some(Language::Wgsl) => Ok(context.with_language(ShaderLanguage::Wgsl)?),
-            Some(Language::Msl) => Ok(context.with_language(ShaderLanguage::Msl)?),
-            None => Ok(context),
-        };
-        contexts.into_iter().map(spoken).collect()
+        Ok(contexts)
+    }
+
+    fn msl(&self) -> MslPolicy {
+        match self.language {
+            Some(Language::Wgsl) => MslPolicy::Never,
+            Some(Language::Msl) => MslPolicy::Always,
+            None => MslPolicy::Auto,
+        }
     }
 }
 
@@ -278,6 +284,13 @@ pub fn with_progress<T>(what: &'static str, load: impl FnOnce(&mut dyn FnMut(usi
 pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+}
+
+/// A line on the terminal that moves until it is finished, for work of unknown length.
+pub fn waiting(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
 }
 
 /// The names of a model's devices, and the language of their kernels.

@@ -103,7 +103,12 @@ pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()
         note(format!("{adapter}, kernels in {language}"));
     }
     if warm_up && options.max_tokens > 0 {
+        let (start, waiting) = (Instant::now(), model::waiting("compiling kernels"));
         generate(&model, None, &ids, &options.clone().max_tokens(3), |_| Ok(()))?;
+        waiting.finish_and_clear();
+        if let Some(context) = model.context().filter(|_| !args.json) {
+            note(format!("{} kernels compiled in {:.1} s", context.compiled_kernels(), start.elapsed().as_secs_f64()));
+        }
     }
     let saved = args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
     let mut shown = if !args.json && args.ids.is_none() && !args.chat { say(prompt) } else { Ok(()) };

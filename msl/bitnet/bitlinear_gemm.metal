@@ -3,6 +3,8 @@
 // 64 rows × TILE_Y tokens (16, 32 or 64), each SIMD-group a quarter of 32 rows and half the tokens. 64 elements of every row and token are in
 // threadgroup memory at a time as halves, in the half layout's order on both sides.
 // A part before brings `Params`, and what is done to a product before it is stored (msl/tensor/product_plain.metal, product_finish.metal).
+using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_half8x8; using metal::simdgroup_load;
+using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 
 // The distance of rows in threadgroup memory, in halves: 64, and 8 more so that neighbouring rows start in different banks.
 #define STRIDE 72

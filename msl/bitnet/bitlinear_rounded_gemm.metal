@@ -2,6 +2,8 @@
 // activations are in block floating point, as floats in order: as wgsl/bitnet/bitlinear_rounded_gemm.wgsl, to the bit, on the matrix units, which add up a
 // block's sum exactly in any order. A threadgroup of four SIMD-groups makes 64 rows × 64 tokens, each of them 32 × 32. A word of every row, and as much of every
 // token, is in threadgroup memory at a time.
+using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_load; using metal::simdgroup_multiply_accumulate;
+using metal::simdgroup_store;
 struct Params { uint m, n, blocks, words, block_words, groups, group_blocks, lanes, add; };
 
 // Quads from one line to the next in threadgroup memory: of a word, and one more, so that eight lines meet no bank twice.

@@ -1,7 +1,6 @@
 // Does widening a half to a float keep subnormals? y[0] = Σ_f (low_f + 2·high_f)·4^f·2^-24, and smaller where they are flushed. One thread. More in
 // wgsl/bitnet/half_subnormals.wgsl.
-#include <metal_stdlib>
-using namespace metal;
+using metal::fma;
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void half_subnormals(device const uint* word [[buffer(0)]], device float* y [[buffer(1)]])

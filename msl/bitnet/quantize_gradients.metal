@@ -13,7 +13,7 @@ struct Stochastic {
     uint4 noise(uint word) const { return philox(uint4(word, 0u, 0u, 0u), seed); }
     // In units of 2^-24, as integers: a compiler may fuse a product with what is added to it.
     int code(float v, float2 grid, uint noise) const {
-        const int units = int(rint(clamp(v * grid.x, -127.0f, 127.0f) * 0x1p24f));
+        const int units = int(rint(clamp(v * grid.x, -127.0f, 127.0f) * 16777216.0f));
         return (units + int(noise >> 8)) >> 24;
     }
 };

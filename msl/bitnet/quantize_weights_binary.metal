@@ -47,7 +47,8 @@ kernel void quantize_weights_binary(
     }
     if (local != 0) return;
     const float doubled = 2.0f * mean_abs;
-    const uint scale = as_type<uint>(doubled >= 0x1p-80f ? doubled : 0.0f);
+    // At least 2^-80.
+    const uint scale = as_type<uint>(doubled >= 8.271806125530277e-25f ? doubled : 0.0f);
     w_scale[index] = as_type<float>(finite ? scale : 0x7fc00000u);
     w_zero[index] = 0.5f;
 }

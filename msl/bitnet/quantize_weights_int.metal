@@ -39,7 +39,8 @@ kernel void quantize_weights_int(
     const bool symmetric = params.symmetric != 0;
     const float scale = exact_quotient(symmetric ? max(above, below) : above + below, symmetric ? half_range : most);
     const bool finite = max(largest.x, largest.y) < 0x7f800000u && is_finite(scale);
-    const bool steps = finite && scale >= 0x1p-80f;
+    // At least 2^-80.
+    const bool steps = finite && scale >= 8.271806125530277e-25f;
     const float s = exact_quotient(1.0f, scale);
     const float zero = symmetric ? half_range + 1.0f : min(rint(below * s), most);
 

@@ -15,8 +15,8 @@ static inline float exact_quotient(float x, float y) {
     const float q = fma(fma(-b, near, a), inverse, near);
     const float remainder = fma(-b, q, a);
     // Half a unit of q is 2^-24 from 1 on, and half of that below. A quotient of two floats is never halfway between two floats.
-    const bool up = remainder > b * (q >= 1.0f ? 0x1p-24f : 0x1p-25f);
-    const bool down = remainder < -b * (q > 1.0f ? 0x1p-24f : 0x1p-25f);
+    const bool up = remainder > b * (q >= 1.0f ? 5.9604644775390625e-8f : 2.98023223876953125e-8f);
+    const bool down = remainder < -b * (q > 1.0f ? 5.9604644775390625e-8f : 2.98023223876953125e-8f);
     const uint bits = as_type<uint>(q) + uint(up) - uint(down) + (bits_x & 0x7f800000u) - (bits_y & 0x7f800000u);
     if (!is_normal(bits_x & 0x7fffffffu) || !is_normal(bits_y & 0x7fffffffu) || !is_normal(bits)) return x / y;
     return as_type<float>(bits | ((bits_x ^ bits_y) & 0x80000000u));

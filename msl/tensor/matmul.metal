@@ -2,7 +2,7 @@
 // lie in memory.
 struct Params { uint m, n, k, a_transposed, b_transposed, a_batch, b_batch, add, biased, activation; };
 
-static inline X4 right_quad(Floats side, uint line, uint at) { return quad(side, line, at); }
+static inline X4 right_quad(Floats side, uint line, uint at) { return load4(side, line, at); }
 
 [[max_total_threads_per_threadgroup(THREADS)]]
 kernel void matmul(

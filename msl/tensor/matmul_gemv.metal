@@ -19,9 +19,9 @@ kernel void matmul_gemv(
     float sums[TILE_Y];
     for (uint r = 0; r < TILE_Y; ++r) sums[r] = 0.0f;
     for (uint at = 4 * lane; at < params.k; at += 128) {
-        const float4 w = float4(quad(right, column, at));
+        const float4 w = float4(load4(right, column, at));
         for (uint r = 0; r < TILE_Y; ++r) {
-            if (row0 + r < params.m) sums[r] += dot(float4(quad(left, row0 + r, at)), w);
+            if (row0 + r < params.m) sums[r] += dot(float4(load4(left, row0 + r, at)), w);
         }
     }
     // Lane r takes the sum of row r.

@@ -25,10 +25,10 @@ kernel void matmul_gemv_columns(
     for (uint r = 0; r < TILE_Y; ++r) sums[r] = float4(0.0f);
     for (uint l = 4u * slice; l < params.k; l += 4u * SLICES) {
         float4 w[4];
-        for (uint i = 0; i < 4; ++i) w[i] = float4(quad(right, l + i, column));
+        for (uint i = 0; i < 4; ++i) w[i] = float4(load4(right, l + i, column));
         for (uint r = 0; r < TILE_Y; ++r) {
             if (row0 + r >= params.m) break;
-            const float4 v = float4(quad(left, row0 + r, l));
+            const float4 v = float4(load4(left, row0 + r, l));
             sums[r] += v.x * w[0] + v.y * w[1] + v.z * w[2] + v.w * w[3];
         }
     }

@@ -4,7 +4,7 @@
 struct Floats { device const X* from; uint lines, length, start; bool along_k; };
 
 // Elements at .. at + 4 of a line are 0 where there is none.
-static inline X4 quad(Floats side, uint line, uint at) {
+static inline X4 load4(Floats side, uint line, uint at) {
     if (line >= side.lines || at >= side.length) return X4(X(0.0f));
     const uint first = (side.start + line) * side.length + at;
     if (ALIGNED != 0) return *(device const X4*)(side.from + first);

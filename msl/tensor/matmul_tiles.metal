@@ -2,6 +2,8 @@
 // in threadgroup memory at a time, the left side in rows, the right one in rows of l. A kernel brings its parameters, of which `m`, `n`, `k` and `add` are
 // used here, and its right side, from which `right_quad` loads four neighbours of a line. The order in which eight
 // products are added is the device's.
+using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_load; using metal::simdgroup_matrix;
+using metal::simdgroup_multiply_accumulate; using metal::simdgroup_store;
 
 // The distances of rows in threadgroup memory: DEPTH and 64 elements, and four more so that neighbouring rows start in different banks.
 #define A_PITCH 20
@@ -28,10 +30,10 @@ static inline void multiply(
             const uint l_along = i % (DEPTH / 4u) * 4u, output_along = i / (DEPTH / 4u);
             const uint l_across = i / 16u, output_across = i % 16u * 4u;
             if (left.along_k) {
-                const X4 v = quad(left, row0 + output_along, first + l_along);
+                const X4 v = load4(left, row0 + output_along, first + l_along);
                 for (uint e = 0; e < 4; ++e) a_tile[output_along * A_PITCH + l_along + e] = T(v[e]);
             } else {
-                const X4 v = quad(left, first + l_across, row0 + output_across);
+                const X4 v = load4(left, first + l_across, row0 + output_across);
                 for (uint e = 0; e < 4; ++e) a_tile[(output_across + e) * A_PITCH + l_across] = T(v[e]);
             }
             if (right.along_k) {

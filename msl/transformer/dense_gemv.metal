@@ -32,7 +32,7 @@ kernel void dense_gemv(
         for (uint r = 0; r < ROWS; ++r) w[r] = table[min(row0 + r, params.rows - 1u) * params.blocks + i];
         for (uint q = 0; q < QUADS; ++q) {
             float4 own[ROWS];
-            for (uint r = 0; r < ROWS; ++r) own[r] = quad(w[r], q);
+            for (uint r = 0; r < ROWS; ++r) own[r] = unpack4(w[r], q);
             for (uint c = 0; c < TILE_Y; ++c) {
                 const float4 a = x[x_quad(params, token0 + c, i, q)];
                 for (uint r = 0; r < ROWS; ++r) acc[r][c] += dot(own[r], a);

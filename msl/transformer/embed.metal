@@ -23,7 +23,7 @@ kernel void embed(
     const uint row = min(tokens[token], params.rows - 1u);
     const uint4 v = table[row * params.blocks + block];
     for (uint q = 0; q < QUADS; ++q) {
-        const float4 elements = quad(v, q) * table_scale[row];
+        const float4 elements = unpack4(v, q) * table_scale[row];
         for (uint j = 0; j < 4; ++j) {
             const uint i = (block * QUADS + q) * 4u + j;
             const uint at = token * params.columns + i;

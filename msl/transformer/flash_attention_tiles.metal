@@ -2,6 +2,8 @@
 // COLUMNS of its rows at a time: these are the columns of a tile of scores. Each of its eight SIMD-groups has eight rows, of scores and of outputs.
 // In a SIMD-group's part of a tile that is in threadgroup memory, lane l has row l / 4, and of its columns those that lie 4 apart, from l % 4 on.
 // The order in which eight products are added is the device's.
+using metal::make_filled_simdgroup_matrix; using metal::simdgroup_float8x8; using metal::simdgroup_load; using metal::simdgroup_multiply_accumulate;
+using metal::simdgroup_store;
 #define BLOCKS (COLUMNS / 8u)
 #define ACROSS (WIDTH / 8u)
 // The numbers of a row that a lane has.

@@ -1,6 +1,10 @@
 //! The GPUs that a system offers, and which of them is taken.
 
-use super::capabilities::{Capabilities, Matrices, is_apple, unified_memory};
+use super::{
+    capabilities::{Capabilities, Matrices, is_apple, unified_memory},
+    metal::MetalGpu,
+    msl::{MslPolicy, MslSupport},
+};
 use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
@@ -47,10 +51,17 @@ pub struct Adapter {
     pub kind: wgpu::DeviceType,
     /// Does it work in the memory of the processor? `None` where the system does not say.
     pub unified_memory: Option<bool>,
-    /// Bytes of its largest memory, which other programs use too; `None` where the system does not say, as on Metal.
+    /// Bytes of its memory, which other programs use too: under Vulkan its largest heap, under Metal the working set that Metal recommends to one
+    /// process (`recommendedMaxWorkingSetSize`). `None` where the system does not say.
     pub memory_bytes: Option<u64>,
-    /// The generation of an Apple GPU, 1 for those of M1 to 5 for those of M5, where its name tells.
+    /// Generation of an Apple GPU: 1 for those of M1 to 5 for those of M5. It is read from the name. Of names without it, such as those of iPhones, it is
+    /// the first generation of their [`Adapter::apple_family`]: 1 for A14.
     pub apple_generation: Option<u32>,
+    /// Family of an Apple GPU under Metal, the N of `MTLGPUFamilyAppleN`: 7 for M1 and A14, 8 for M2 and A15, 9 for M3, M4 and A17, 10 for M5. `None` for
+    /// other GPUs and backends.
+    pub apple_family: Option<u32>,
+    /// Why kernels are compiled from MSL or are not, for people. [`Capabilities::languages`] says which of both.
+    pub msl_reason: String,
     /// What it can do for this crate, to be compared with that of others: the adapter with the most is taken unless somebody says otherwise. 0 for one that
     /// cannot be used.
     pub score: u32,
@@ -67,10 +78,14 @@ impl Adapter {
         &self.raw
     }
 
-    fn new(index: usize, raw: wgpu::Adapter, experimental: wgpu::ExperimentalFeatures) -> Self {
+    fn new(index: usize, raw: wgpu::Adapter, experimental: wgpu::ExperimentalFeatures, msl: MslPolicy) -> Self {
         let (info, features, limits) = (raw.get_info(), raw.features(), raw.limits());
         let units = if experimental.is_enabled() { wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX } else { wgpu::Features::empty() };
-        let capabilities = Capabilities::of(&info, wanted(&raw) | features & units, &limits, &matrices(&raw));
+        let metal = MetalGpu::of(&raw);
+        let used = wanted(&raw) | features & units;
+        let msl = MslSupport::of(info.backend, used, metal).choose(msl);
+        let capabilities = Capabilities::of(&info, used, &limits, &matrices(&raw), msl.used);
+        let family = metal.and_then(|gpu| gpu.family);
         let refused = lacking(features, &limits).map(|error| error.to_string());
         let low_power = wgpu::PowerPreference::from_env() == Some(wgpu::PowerPreference::LowPower);
         let (score, reasons) = match refused {
@@ -81,7 +96,9 @@ impl Adapter {
             index,
             unified_memory: unified_memory(info.device_type, capabilities.apple),
             memory_bytes: memory_bytes(&raw),
-            apple_generation: apple_generation(&info.name),
+            apple_generation: apple_generation(&info.name, family),
+            apple_family: family,
+            msl_reason: msl.reason,
             kind: info.device_type,
             capabilities,
             score,
@@ -135,9 +152,10 @@ pub fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     local.map(|heap| heap.size).max()
 }
 
+/// Metal's recommended working set.
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
-pub fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
-    None
+pub fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    Some(MetalGpu::of(adapter)?.working_set)
 }
 
 /// The matrices that an adapter multiplies.
@@ -177,10 +195,17 @@ fn int8_matrices(_: &wgpu::Adapter) -> Vec<[u32; 2]> {
     Vec::new()
 }
 
-/// "Apple M3 Pro" is of the third generation, and so is "Apple M3 (G15G B0)", as Mesa has it.
-fn apple_generation(name: &str) -> Option<u32> {
-    let generation = name.strip_prefix("Apple M")?;
-    generation.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+/// "Apple M3 Pro" is of the third generation, and so is "Apple M3 (G15G B0)", as Mesa has it. Of other names, the family says it: the first
+/// generation that has it, as M3 and M4 share one.
+fn apple_generation(name: &str, family: Option<u32>) -> Option<u32> {
+    let digits = name.strip_prefix("Apple M").and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    digits.and_then(|digits| digits.parse().ok()).or_else(|| match family? {
+        7 => Some(1),
+        8 => Some(2),
+        9 => Some(3),
+        10 => Some(5),
+        _ => None,
+    })
 }
 
 /// How a [`Context`](crate::Context) is opened.
@@ -203,7 +228,7 @@ pub struct ContextOptions {
     /// ([`Capabilities::matrix_units`]). [`ContextOptions::experimental`] says what whoever makes the token promises.
     pub experimental: wgpu::ExperimentalFeatures,
     /// The most bytes of GPU memory that tensors may take, buffers that wait for reuse among them: [`Context::limit_memory`](crate::Context::limit_memory).
-    /// Unless it is set, what the device has.
+    /// Unless it is set, what the device has; under Metal the recommended working set: see [`ContextOptions::memory_limit`](Self::memory_limit()).
     pub memory_limit: Option<u64>,
     /// What frees GPU memory where it is short: [`ContextOptions::on_memory_pressure`]. Unless it is set, such requests fail.
     pub memory_pressure: Option<FreeMemory>,
@@ -215,6 +240,8 @@ pub struct ContextOptions {
     pub cache: Option<PathBuf>,
     /// Are a model's layers to be kept in host memory ([`LoadOptions::offload`](crate::model::LoadOptions::offload))? See [`ContextOptions::offload`].
     pub offload: bool,
+    /// Whether kernels are compiled from MSL or from WGSL: see [`ContextOptions::msl`](Self::msl()).
+    pub msl: MslPolicy,
 }
 
 impl ContextOptions {
@@ -265,7 +292,11 @@ impl ContextOptions {
         Self { experimental, ..self }
     }
 
-    /// Sets [`ContextOptions::memory_limit`].
+    /// Sets [`ContextOptions::memory_limit`], in bytes.
+    ///
+    /// Under Metal it is by default the working set that Metal recommends to a process (5461 MiB of a Mac's 8 GB), less what the process has allocated
+    /// on the GPU when the context is opened. Beyond the working set, Metal may drop command buffers without an error. What the app or another context
+    /// allocates later is not subtracted: an app that renders too should set a limit. `u64::MAX` stands for no limit.
     #[must_use]
     pub fn memory_limit(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { memory_limit: bytes.into(), ..self }
@@ -306,6 +337,21 @@ impl ContextOptions {
     #[must_use]
     pub fn offload(self, offload: bool) -> Self {
         Self { offload, ..self }
+    }
+
+    /// Sets [`ContextOptions::msl`]. Under Metal, kernels exist in MSL, written by hand, and in WGSL, which wgpu translates. By default MSL runs on the
+    /// GPUs whose compiler takes it: [`MslPolicy::Auto`]. [`Adapter::msl_reason`] says what was chosen for an adapter, and why.
+    ///
+    /// ```no_run
+    /// use bitnet_wgpu::{Context, ContextOptions, MslPolicy};
+    ///
+    /// # async fn open() -> bitnet_wgpu::Result<Context> {
+    /// Context::open(ContextOptions::default().msl(MslPolicy::Never)).await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn msl(self, msl: MslPolicy) -> Self {
+        Self { msl, ..self }
     }
 
     /// Sets [`ContextOptions::wait_limit`].
@@ -404,7 +450,8 @@ impl From<String> for AdapterChoice {
 pub struct Adapters {
     /// In the order of their indices.
     pub all: Vec<Adapter>,
-    /// The one that [`Context::open`](crate::Context::open) opens by these options; [`Error::NoAdapter`] where there is none.
+    /// The one that [`Context::open`](crate::Context::open) opens by these options; [`Error::NoAdapter`] where there is none, [`Error::Invalid`] for
+    /// values of `BITNET_WGPU_MSL` other than `0` and `1`.
     pub chosen: Result<ChosenAdapter>,
 }
 
@@ -432,7 +479,9 @@ impl Adapters {
         }
         let instance = wgpu::Instance::new(descriptor.with_env());
         let raw = instance.enumerate_adapters(wgpu::Backends::all()).await;
-        let all: Vec<_> = raw.into_iter().enumerate().map(|(index, raw)| Adapter::new(index, raw, options.experimental)).collect();
+        let msl = options.msl.resolved();
+        let shown = *msl.as_ref().unwrap_or(&MslPolicy::Auto);
+        let all: Vec<_> = raw.into_iter().enumerate().map(|(index, raw)| Adapter::new(index, raw, options.experimental, shown)).collect();
         let chosen = match all.is_empty() {
             // wgpu says why.
             true => match instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await {
@@ -444,7 +493,7 @@ impl Adapters {
         let found = || all.iter().map(|adapter| adapter.capabilities.adapter.as_str()).collect::<Vec<_>>().join(", ");
         let found = || if all.is_empty() { "none".into() } else { found() };
         let chosen = chosen.map_err(|reason| Error::NoAdapter { reason, found: found() });
-        Self { chosen, all }
+        Self { chosen: msl.and(chosen), all }
     }
 }
 
@@ -516,7 +565,14 @@ mod tests {
     #[test]
     fn generations_of_apple_gpus_are_read_from_names() {
         let names = ["Apple M1", "Apple M2 Ultra", "Apple M3 (G15G B0)", "Apple M5 Pro", "Apple A17 Pro", "Apple Mx", "AMD Radeon M4", ""];
-        assert_eq!(names.map(apple_generation), [Some(1), Some(2), Some(3), Some(5), None, None, None, None]);
+        assert_eq!(names.map(|name| apple_generation(name, None)), [Some(1), Some(2), Some(3), Some(5), None, None, None, None]);
+    }
+
+    #[test]
+    fn families_give_generations_of_other_names() {
+        let of = |name, family| apple_generation(name, Some(family));
+        assert_eq!([5, 6, 7, 8, 9, 10].map(|family| of("Apple A17 Pro GPU", family)), [None, None, Some(1), Some(2), Some(3), Some(5)]);
+        assert_eq!(of("Apple M4 Max", 9), Some(4), "the name is more precise");
     }
 
     #[test]

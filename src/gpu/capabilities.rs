@@ -55,19 +55,19 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices) -> Self {
+    /// Those of an adapter or a device, with kernels in MSL or without.
+    pub(crate) fn of(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits, matrices: &Matrices, msl: bool) -> Self {
         let metal = info.backend == wgpu::Backend::Metal;
         let apple = is_apple(info);
         // wgpu states 4 to 64 lanes for all of Metal; Apple GPUs have 32, GPUs of old Macs have others.
         let lanes = if metal && apple { 32 } else { info.subgroup_min_size };
-        let passthrough = metal && apple && features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
         Self {
             adapter: info.name.clone(),
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
             backend: info.backend,
             software: info.device_type == wgpu::DeviceType::Cpu,
             apple,
-            languages: if passthrough { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
+            languages: if msl { &[ShaderLanguage::Wgsl, ShaderLanguage::Msl] } else { &[ShaderLanguage::Wgsl] },
             subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= WGSL_LANES[0] && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: matrix_units(info, features, limits, matrices),
@@ -221,7 +221,7 @@ mod tests {
         let of = |kind, features| {
             let info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Vulkan);
             let none = Matrices { known: Vec::new(), int8: Vec::new() };
-            Capabilities::of(&info, features, &wgpu::Limits::default(), &none).writes_in_place
+            Capabilities::of(&info, features, &wgpu::Limits::default(), &none, false).writes_in_place
         };
         assert_eq!([Cpu, IntegratedGpu, DiscreteGpu, Other].map(|kind| of(kind, mappable)), [true, true, false, false]);
         assert!(!of(IntegratedGpu, wgpu::Features::empty()), "a device that was opened without");

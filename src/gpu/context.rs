@@ -9,6 +9,7 @@ use super::{
     capture::Captures,
     commands::Commands,
     completion_check::{COMPLETION, CompletionCheck},
+    metal::allocated_bytes,
     pipeline::Pipeline,
     pipelines::Pipelines,
     plan::Plan,
@@ -140,6 +141,11 @@ impl Context {
         self.with(Settings { opened: Some(options.clone().into()), ..self.settings() })
     }
 
+    /// The same, in which a kernel that does not compile from its language is an error.
+    pub(super) fn without_fallback(&self) -> Self {
+        self.with(Settings { fallback: false, ..self.settings() })
+    }
+
     /// How its device was opened, unless it is an app's own.
     pub(super) fn opened(&self) -> Option<&ContextOptions> {
         self.settings.opened.as_deref()
@@ -240,13 +246,15 @@ impl Context {
         self.shared.pool.live()
     }
 
-    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its own among them; `None` where it does not count them, as
-    /// on Metal.
+    /// Bytes that wgpu has taken from the driver for all buffers of the device, an app's and its own among them. Under Metal, bytes of all resources that
+    /// this process has on the GPU (`currentAllocatedSize`), those of other devices among them. `None` under backends that do not count them.
     pub fn reserved_bytes(&self) -> Option<u64> {
-        self.device().generate_allocator_report().map(|report| report.total_reserved_bytes)
+        let report = self.device().generate_allocator_report().map(|report| report.total_reserved_bytes);
+        report.or_else(|| allocated_bytes(self.device()))
     }
 
-    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Buffers that have waited longest are given
+    /// Sets the most bytes of GPU memory that tensors may take, live and waiting for reuse; `None` for no limit. Under Metal there is one by default:
+    /// [`ContextOptions::memory_limit`](crate::ContextOptions::memory_limit()). Buffers that have waited longest are given
     /// back to keep it. What is live is not touched; what would be more is [`Error::MemoryLimit`],
     /// unless [`ContextOptions::on_memory_pressure`](crate::ContextOptions::on_memory_pressure) makes room.
     pub fn limit_memory(&self, bytes: impl Into<Option<u64>>) {

@@ -11,6 +11,8 @@ pub(crate) mod encoder;
 pub(crate) mod health;
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "only models have it"))]
 pub(crate) mod hosted;
+pub(crate) mod metal;
+pub(crate) mod msl;
 #[cfg(test)]
 pub(crate) mod noop;
 pub(crate) mod open;

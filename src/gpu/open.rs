@@ -6,13 +6,14 @@ use super::{
     capabilities::Capabilities,
     capture::Captures,
     context::Context,
+    metal::MetalGpu,
+    msl::{MslPolicy, MslSupport},
     probes,
 };
 use crate::{
     error::{Error, Result},
     kernel::needs::Needs,
 };
-use std::time::Duration;
 
 impl Context {
     /// What a device must offer: enough for every kernel of this crate that asks for no feature of its own. (A test holds it against the catalog.)
@@ -34,7 +35,8 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::NoAdapter`] where there is none, or none as the options or the environment want it; [`Error::NoDevice`]; [`Error::MissingFeature`]
-    /// (immediates), [`Error::Limit`]; [`Error::Invalid`] for another value of `BITNET_WGPU_CAPTURE`.
+    /// (immediates), [`Error::Limit`]; [`Error::Language`] for [`MslPolicy::Always`](crate::MslPolicy::Always) under other backends than Metal; [`Error::Invalid`] for another value
+    /// of `BITNET_WGPU_CAPTURE` or `BITNET_WGPU_MSL`.
     pub async fn open(options: ContextOptions) -> Result<Self> {
         Self::open_listed(&Adapters::list(&options).await.take()?, &options).await
     }
@@ -52,6 +54,7 @@ impl Context {
         if options.cache.is_some() {
             required_features |= raw.features() & wgpu::Features::PIPELINE_CACHE;
         }
+        MslSupport::of(adapter.capabilities.backend, required_features, None).check(options.msl.resolved()?)?;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bitnet-wgpu"),
             required_features,
@@ -64,8 +67,7 @@ impl Context {
         let opened = raw.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|source| Error::NoDevice { adapter: adapter.capabilities.adapter.clone(), source })?;
         let cache = options.cache.clone().map(|folder| KernelCache::new(folder, &raw.get_info()));
-        let context = Self::probed(raw, device, queue, options.wait_limit, cache).await?.opened_by(options);
-        context.limit_memory(options.memory_limit);
+        let context = Self::probed(raw, device, queue, options, cache).await?.opened_by(options);
         context.free_memory_by(options.memory_pressure.clone());
         Ok(context.tuned())
     }
@@ -84,7 +86,8 @@ impl Context {
             let what = "the device is the app's own: open another, and hand it to Context::from_wgpu";
             return Err(Error::Invalid { op: "recover", what: what.into() });
         };
-        let context = Self::open(options.clone().memory_limit(self.memory_stats().limit).wait_limit(self.wait_limit())).await?;
+        let context = Self::open(options.clone().wait_limit(self.wait_limit())).await?;
+        context.limit_memory(self.memory_stats().limit);
         if self.completion_check().is_some() {
             context.check_submissions()?;
         }
@@ -157,18 +160,21 @@ impl Context {
     /// # }
     /// ```
     ///
+    /// `BITNET_WGPU_MSL=1` in the environment forces MSL on a device under Metal with `PASSTHROUGH_SHADERS`, and does nothing on others. The memory limit
+    /// is that of [`ContextOptions::default`]: under Metal, the working set.
+    ///
     /// # Errors
     /// [`Error::MissingFeature`] if the device has no immediates, [`Error::Limit`] if it was opened with too low limits; see
     /// [`Context::device_needs`]. [`Error::Invalid`] as with [`Context::open`].
     pub async fn from_wgpu(adapter: &wgpu::Adapter, device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
-        Self::probed(adapter, device, queue, None, None).await
+        Self::probed(adapter, device, queue, &ContextOptions::default(), None).await
     }
 
     async fn probed(
         adapter: &wgpu::Adapter,
         device: wgpu::Device,
         queue: wgpu::Queue,
-        wait_limit: Option<Duration>,
+        options: &ContextOptions,
         cache: Option<KernelCache>,
     ) -> Result<Self> {
         let (info, features, limits) = (adapter.get_info(), device.features(), device.limits());
@@ -176,17 +182,22 @@ impl Context {
             return Err(error);
         }
         let captures = Captures::asked()?;
-        let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter));
-        let context = Self::on(adapter, device, queue, capabilities.clone(), wait_limit, cache)?;
+        let (metal, policy) = (MetalGpu::of(adapter), options.msl.resolved()?);
+        let msl = MslSupport::of(info.backend, features, metal);
+        let mut capabilities = Capabilities::of(&info, features, &limits, &matrices(adapter), msl.choose(policy).used);
+        let context = Self::on(adapter, device, queue, capabilities.clone(), options.wait_limit, cache)?;
         let found = probes::probe(&context).await?;
         capabilities.half_subnormals = found.half_subnormals;
         capabilities.fused_multiply_add = found.fused_multiply_add;
         capabilities.timestamps = found.clock_moves;
         log::info!("{:?} kernels on {capabilities:?}", context.language());
+        // After the probes: an app whose own resources exceed the working set can still open a context and set a limit.
+        context.limit_memory(options.memory_limit.or(metal.map(MetalGpu::memory_limit)));
         // What is counted is the app's work, not the probes'.
         if let Some(captures) = captures {
             context.capture(captures);
         }
-        Ok(context.with_capabilities(capabilities))
+        let context = context.with_capabilities(capabilities);
+        Ok(if policy == MslPolicy::Always { context.without_fallback() } else { context })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     cache::{Cached, KernelCache},
+    metal::compiler_message,
     scopes::guarded,
 };
 use crate::{
@@ -77,33 +78,13 @@ fn compile(device: &wgpu::Device, kernel: &Kernel, variant: &Variant, cache: Opt
         Pipeline { raw, layout, language: variant.language }
     };
     let pipeline = guarded(device, || format!("compiling `{}`", kernel.name), create).map_err(|e| match e {
-        Error::Gpu { message, .. } => error(compiler_message(device, variant, &text).unwrap_or(message)),
+        Error::Gpu { message, .. } => error(compiler_message(device, variant.language, &text).unwrap_or(message)),
         other => other,
     })?;
     if let Some(cached) = cached {
         cached.keep();
     }
     Ok(pipeline)
-}
-
-/// What Apple's compiler says of a Metal source that wgpu has refused: wgpu itself tells only the log.
-#[cfg(target_vendor = "apple")]
-#[allow(unsafe_code)]
-fn compiler_message(device: &wgpu::Device, variant: &Variant, text: &str) -> Option<String> {
-    use objc2_metal::MTLDevice as _;
-    if variant.language != ShaderLanguage::Msl {
-        return None;
-    }
-    // SAFETY: wgpu's device is only asked to compile a source, and nothing is kept of it.
-    let metal = unsafe { device.as_hal::<wgpu::hal::api::Metal>() }?;
-    let source = objc2_foundation::NSString::from_str(text);
-    let refused = metal.raw_device().newLibraryWithSource_options_error(&source, None).err()?;
-    Some(refused.localizedDescription().to_string())
-}
-
-#[cfg(not(target_vendor = "apple"))]
-fn compiler_message(_: &wgpu::Device, _: &Variant, _: &str) -> Option<String> {
-    None
 }
 
 #[allow(unsafe_code)]

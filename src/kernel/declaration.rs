@@ -401,9 +401,20 @@ impl Kernel {
     }
 }
 
+/// How Metal texts begin. wgpu compiles passthrough MSL in the language version of the program's deployment target, with fast math: the pragmas are the only
+/// handle on that. Safe math alone would still fuse a product with a sum of the same statement. Compilers before Xcode 16 and macOS 15 do not know the pragmas,
+/// which must not be an error with -Werror. The library comes before any macro, which would change its text.
+const MSL_HEAD: &str = r#"#if __METAL_VERSION__ < 230
+#error "Metal 2.3 is needed: build the program for macOS 11 or iOS 14 or later (MACOSX_DEPLOYMENT_TARGET, IPHONEOS_DEPLOYMENT_TARGET)"
+#endif
+#pragma clang diagnostic ignored "-Wunknown-pragmas"
+#pragma METAL fp math_mode(safe)
+#pragma METAL fp contract(off)
+#include <metal_stdlib>
+"#;
+
 fn write_msl_head(source: &Source, variant: &Variant, text: &mut String) -> fmt::Result {
-    // wgpu compiles passthrough MSL with fast math; this is the only handle on it.
-    writeln!(text, "#pragma METAL fp math_mode(safe)")?;
+    text.push_str(MSL_HEAD);
     for (name, element) in &variant.floats {
         let ty = match element {
             Element::F16 => "half",

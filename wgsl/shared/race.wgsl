@@ -1,9 +1,12 @@
-// A random choice by weights in integers, equal on every device. See src/ops/race.rs, whose functions these are. Needs shared/philox for `upper`.
+// A random choice by weights in integers, equal on every device. See src/ops/race.rs, whose functions these are. Needs shared/philox for `upper`,
+// and a parameter `zero`.
 const FAR: u32 = 0x40000000u;
 
-// The difference and the product are rounded once each; no device joins them, since the product comes last.
+// The difference and the product are rounded once each. A compiler with fast math could make fma(largest, scale, -logit * scale) of them, if it knew that the
+// parameter `zero` is 0.
 fn distance_below(largest: f32, logit: f32, scale: f32) -> u32 {
-    let octaves = (largest - logit) * scale;
+    let difference = bitcast<f32>(bitcast<u32>(largest - logit) ^ params.zero);
+    let octaves = difference * scale;
     return select(FAR, u32(min(octaves, 1073741824.0)), octaves < 1073741824.0);
 }
 

@@ -1,6 +1,6 @@
 // What the kernels of sample share. The kernel that includes this has `largest` [rows, chunks], the largest key of each chunk of a row.
 struct Params {
-    count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, each: u32, skipped: u32, sequences: u32,
+    count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, each: u32, skipped: u32, sequences: u32, zero: u32,
 }
 var<immediate> params: Params;
 

@@ -1,6 +1,6 @@
 //! What all commands do with options, a closed output, and odd surroundings.
 
-use crate::{Directory, HELDOUT, TALES, bitnet, errors, fails, replaced, succeeds};
+use crate::{Directory, HELDOUT, TALES, bitnet, errors, fails, json, replaced, succeeds};
 use std::{
     fs,
     process::{Command, Stdio},
@@ -86,6 +86,22 @@ fn odd_surroundings_are_errors() {
     for (variable, value) in [("WGPU_BACKEND", "xyzzy"), ("WGPU_ADAPTER_NAME", "no such adapter")] {
         let output = bitnet(&["run", TALES, "x", "--max-tokens", "1"]).env(variable, value).output().unwrap();
         assert!(!output.status.success() && errors(&output).contains(value), "{variable}: {}", errors(&output));
+    }
+    let with_msl = |value: &str, arguments: &[&str]| bitnet(arguments).env("BITNET_WGPU_MSL", value).output().unwrap();
+    let wrong = with_msl("yes", &["run", TALES, "x", "--max-tokens", "1"]);
+    assert!(!wrong.status.success() && errors(&wrong).contains("neither 0 (never use MSL) nor 1 (always)"), "{}", errors(&wrong));
+    let listed = with_msl("0", &["adapters"]);
+    assert!(listed.status.success() && String::from_utf8_lossy(&listed.stdout).contains("MSL is not used: "), "{}", errors(&listed));
+    // Where a GPU is not under Metal, forcing MSL is an error, by the option and by the variable.
+    let adapters = json(&["adapters"]);
+    if let Some(other) = adapters.as_array().unwrap().iter().find(|adapter| adapter["backend"] != "Metal") {
+        let index = other["index"].to_string();
+        fails(&["run", TALES, "x", "--adapter", &index, "--language", "msl"], "Msl kernels cannot run on the");
+        let forced = with_msl("1", &["run", TALES, "x", "--gpu", "--adapter", &index]);
+        assert!(!forced.status.success() && errors(&forced).contains("Msl kernels cannot run on the"), "{}", errors(&forced));
+        // An option overrides the variable.
+        let unforced = with_msl("1", &["run", TALES, "x", "--max-tokens", "1", "--adapter", &index, "--language", "wgsl"]);
+        assert!(unforced.status.success(), "{}", errors(&unforced));
     }
     fails(&["run", TALES, "x", "--language", "msl", "--cpu"], "cannot be used with");
     fails(&["run", TALES, "x", "--adapter", "no such adapter"], "no such adapter");

@@ -77,11 +77,11 @@ const fn halves_msl(constants: &'static [(&'static str, u32)], head: u32) -> Sou
 
 static HALVES_64: Kernel = halves(
     "attention_halves_64",
-    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 64), ("PITCH", 72), ("SCORES", TURN + 4), ("WEIGHTS", TURN + 8)], 64)],
+    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 64), ("PITCH", 18), ("SCORES", TURN / 4 + 1), ("WEIGHTS", TURN / 4 + 2)], 64)],
 );
 static HALVES_128: Kernel = halves(
     "attention_halves_128",
-    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 128), ("PITCH", 136), ("SCORES", TURN + 4), ("WEIGHTS", TURN + 8)], 128)],
+    &[MANY_WGSL, halves_msl(&[("SPAN", TURN), ("HEAD", 128), ("PITCH", 34), ("SCORES", TURN / 4 + 1), ("WEIGHTS", TURN / 4 + 2)], 128)],
 );
 
 pub(super) const KERNELS: &[&Kernel] =

@@ -21,7 +21,8 @@ use std::cmp::Ordering;
 
 params! {
     struct Params {
-        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, each: u32, skipped: u32, sequences: u32
+        count: u32, chunks: u32, passes: u32, pass_index: u32, kind: u32, before: u32, shift: u32, each: u32, skipped: u32, sequences: u32,
+        zero: u32
     }
 }
 
@@ -347,6 +348,7 @@ impl Search {
             each: each as u32,
             skipped: (run - each) as u32,
             sequences: draws.sequences() as u32,
+            zero: 0,
         };
         let (largest, bins, path) = (tensor(chunks)?, tensor((2 * THREADS * n).max(1))?, tensor(3 * (n + 1))?);
         Ok(Self { passes, params, rows, largest, bins, path, ties: tensor(chunks)?, best: tensor(2 * chunks)? })

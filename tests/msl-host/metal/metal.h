@@ -1,11 +1,10 @@
 // The part of Metal's standard library that the kernels here use. Any other function is an error, like a misspelt one.
 //
-// The same text is compiled in four ways: as C++17 that runs on the CPU, each thread a fiber (../runtime); as C++ for OpenCL with real
-// address spaces, which clang only checks; the same with MSL_SPIRV, where clang generates code; and as CUDA, where a SIMD-group is a warp.
+// The same text is compiled in three ways: as C++17 that runs on the CPU, each thread a fiber (../runtime); with MSL_SPIRV as C++ for OpenCL with
+// real address spaces; and as CUDA, where a SIMD-group is a warp.
 #pragma once
 
-#ifdef __OPENCL_CPP_VERSION__
-#define MSL_CHECK
+#ifdef MSL_SPIRV
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #else
 #include "../runtime/runtime.h"
@@ -19,7 +18,7 @@
 #else
 #define MSL_FN inline
 #define MSL_C(function) __builtin_##function
-#ifndef MSL_CHECK
+#ifndef MSL_SPIRV
 typedef _Float16 half;
 #endif
 #endif
@@ -28,8 +27,6 @@ typedef _Float16 half;
 #include "math.h"
 #ifdef MSL_SPIRV
 #include "threads_opencl.h"
-#elif defined(MSL_CHECK)
-#include "threads_check.h"
 #elif defined(__CUDACC__)
 #include "threads_cuda.h"
 #include "arguments.h"
@@ -41,7 +38,7 @@ typedef _Float16 half;
 // Metal's keywords, from here on; for CUDA, ../src/cuda.rs replaces them. Threadgroup variables have been rewritten to the macro.
 #ifdef __CUDACC__
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __shared__ type name
-#elif defined(MSL_CHECK)
+#elif defined(MSL_SPIRV)
 #define kernel
 #define device __global
 #define constant __constant
@@ -51,11 +48,7 @@ typedef _Float16 half;
 #define global global_
 #define local local_
 #define generic generic_
-#ifdef MSL_SPIRV
 #define MSL_THREADGROUP_REFERENCE(type, name, site) __local type& name = *(__local type*)msl_threadgroup_memory(site, sizeof(type))
-#else
-#define MSL_THREADGROUP_REFERENCE(type, name, site) __local type& name = msl::threadgroup_memory<type>()
-#endif
 #else
 #define kernel
 #define device
@@ -65,7 +58,7 @@ typedef _Float16 half;
 #define MSL_THREADGROUP_REFERENCE(type, name, site) type& name = *(type*)msl_threadgroup_memory(site, sizeof(type), #name)
 #endif
 
-#if defined(MSL_CHECK) || defined(__CUDACC__)
+#if defined(MSL_SPIRV) || defined(__CUDACC__)
 #define MSL_THREADGROUP_BYTES(bytes) static_assert((bytes) <= 32768, "more than 32 KiB of threadgroup memory")
 #else
 #define MSL_THREADGROUP_BYTES(bytes)

@@ -11,8 +11,9 @@ use std::{
     fmt::Write as _,
     fs,
     hash::{DefaultHasher, Hasher as _},
+    io::Write as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::OnceLock,
 };
 
@@ -36,7 +37,7 @@ pub fn program(text: &str, entry: &str, threads: u32) -> Result<PathBuf, Error> 
     let (compiler, runtime) = (Compiler::get()?, runtime()?);
     let stem = name(entry, &(text, entry, threads, contents(METAL)?, &compiler.program, &runtime));
     let (metal, cpp) = (Path::new(CACHE).join(format!("{stem}.metal")), format!("{stem}.cpp"));
-    cached(&format!("{stem}.so"), |library| {
+    cached(format!("{stem}.so"), |library| {
         write(&metal, text)?;
         let unit = rewrite(&preprocess(&metal)?).map_err(Error::Text)?;
         let kernel = unit.kernels.iter().find(|kernel| kernel.name == entry);
@@ -76,8 +77,22 @@ pub fn support(folder: &str) -> String {
 
 /// Runs a command in the cache folder and returns its standard output.
 pub fn run(command: &mut Command) -> Result<String, Error> {
+    run_on(command, "")
+}
+
+/// Runs a command in the cache folder on `input`, and returns its standard output.
+pub fn run_on(command: &mut Command, input: &str) -> Result<String, Error> {
     // A preloaded sanitizer is meant for the test process, not for the compiler.
-    let output = command.current_dir(CACHE).env_remove("LD_PRELOAD").env("LC_ALL", "C").output();
+    command.current_dir(CACHE).env_remove("LD_PRELOAD").env("LC_ALL", "C");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.spawn().and_then(|mut child| {
+        let pipe = child.stdin.take();
+        std::thread::scope(|scope| {
+            // A command that fails early need not read its input.
+            scope.spawn(|| pipe.map(|mut pipe| pipe.write_all(input.as_bytes())));
+            child.wait_with_output()
+        })
+    });
     let output = output.map_err(|source| Error::Io { what: format!("running {:?}", command.get_program()), source })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -149,7 +164,7 @@ impl Compiler {
 }
 
 /// A file in the cache. If it is missing, `make` creates it under a temporary name, as other processes may want it at the same time.
-fn cached(file: &str, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
+pub fn cached(file: impl AsRef<Path>, make: impl FnOnce(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
     let path = Path::new(CACHE).join(file);
     if !path.exists() {
         let unfinished = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));

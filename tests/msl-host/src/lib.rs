@@ -20,13 +20,12 @@
 
 mod compiler;
 mod cuda;
+pub mod front;
 pub mod opencl;
 mod rewrite;
-mod strict;
 mod text;
 
 pub use cuda::cuda;
-pub use strict::check;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

@@ -183,15 +183,15 @@ impl Rewriter<'_> {
 
 /// Look-ups in a list of tokens.
 #[derive(Clone, Copy)]
-struct Tokens<'a>(&'a [Token<'a>]);
+pub struct Tokens<'a>(pub &'a [Token<'a>]);
 
 impl Tokens<'_> {
-    fn find(&self, from: usize, text: &str) -> Option<usize> {
+    pub fn find(&self, from: usize, text: &str) -> Option<usize> {
         (from..self.0.len()).find(|&at| self.0[at].text == text)
     }
 
     /// The index after the bracket that closes the one at `open`.
-    fn after_bracket(&self, open: usize) -> Result<usize, String> {
+    pub fn after_bracket(&self, open: usize) -> Result<usize, String> {
         let mut depth = 0;
         for (at, token) in self.0.iter().enumerate().skip(open) {
             depth += match token.text {
@@ -208,7 +208,7 @@ impl Tokens<'_> {
     }
 
     /// The text between two tokens, with white space as single spaces.
-    fn join(&self, from: usize, to: usize) -> String {
+    pub fn join(&self, from: usize, to: usize) -> String {
         let mut text = String::new();
         for token in &self.0[from..to] {
             text.push_str(if matches!(token.kind, Kind::Space | Kind::Directive) { " " } else { token.text });
@@ -217,7 +217,7 @@ impl Tokens<'_> {
     }
 
     /// The token ranges between commas outside of brackets; none for an empty list.
-    fn split(&self, from: usize, to: usize) -> Result<Vec<(usize, usize)>, String> {
+    pub fn split(&self, from: usize, to: usize) -> Result<Vec<(usize, usize)>, String> {
         let (mut parts, mut start, mut at, mut angles) = (Vec::new(), from, from, 0);
         while at < to {
             match self.0[at].text {
@@ -239,7 +239,7 @@ impl Tokens<'_> {
     }
 
     /// The names and values of the attributes in `[[...]]`.
-    fn attributes(&self, from: usize, to: usize) -> Result<Vec<(String, String)>, String> {
+    pub fn attributes(&self, from: usize, to: usize) -> Result<Vec<(String, String)>, String> {
         if from >= to {
             return Ok(Vec::new());
         }
@@ -253,7 +253,7 @@ impl Tokens<'_> {
     }
 
     /// Does the declaration at `threadgroup` allocate memory, rather than declare a pointer or reference?
-    fn declares_storage(&self, at: usize) -> bool {
+    pub fn declares_storage(&self, at: usize) -> bool {
         let pointer = self.0[at..].iter().find(|token| matches!(token.text, ";" | "*" | "&" | "["));
         pointer.is_some_and(|token| matches!(token.text, ";" | "["))
     }
@@ -266,7 +266,7 @@ impl Tokens<'_> {
     }
 }
 
-fn integer(text: &str) -> Result<u32, String> {
+pub fn integer(text: &str) -> Result<u32, String> {
     text.trim_end_matches(['u', 'U']).parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
