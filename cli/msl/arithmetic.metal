@@ -1,6 +1,5 @@
 // y[i] = the bits of an operation on a[i], b[i] and c[i]; the same operations as in wgsl/arithmetic.wgsl.
-#include <metal_stdlib>
-using namespace metal;
+using metal::exp; using metal::fma; using metal::rsqrt; using metal::sqrt;
 
 struct Params { uint length, operation, zero; };
 

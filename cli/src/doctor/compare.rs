@@ -98,7 +98,13 @@ pub fn difference(got: &[f64], expected: &[f64], bound: Bound) -> Option<String>
         Bound::Exact => String::new(),
         Bound::Within(share) => format!(" ± {:.1e}", share * largest),
     };
-    Some(format!("{count} of {all} numbers differ; number {at} is {:e} instead of {:e}{allowed}", got[at], expected[at]))
+    Some(format!("{count} of {all} numbers differ; number {at} is {} instead of {}{allowed}", shown(got[at]), shown(expected[at])))
+}
+
+/// A number in as many digits as tell it from others of its type.
+fn shown(number: f64) -> String {
+    let single = number as f32;
+    if f64::from(single) == number { format!("{single:e}") } else { format!("{number:e}") }
 }
 
 #[cfg(test)]
@@ -119,6 +125,11 @@ mod tests {
         assert!(!within(&[f64::NAN], &[1.0]) && !within(&[1.0], &[f64::NAN]) && !within(&[1e300], &[f64::INFINITY]));
         assert!(!within(&[f64::INFINITY], &[1.0]) && within(&[0.0, 1.0, -0.0], &[-0.0, 1.0, 0.0]));
         assert!(!within(&[], &[1.0]));
+    }
+
+    #[test]
+    fn numbers_are_shown_in_few_digits() {
+        assert_eq!([f64::from(0.1f32), f64::from(u32::MAX), f64::NAN].map(shown), ["1e-1", "4.294967295e9", "NaN"]);
     }
 
     #[test]
