@@ -61,7 +61,7 @@ kernel void norm_bitlinear(
         const uint quad = local + q * THREADS;
         // What the row lacks to whole words is 0, and so are its codes.
         if (quad < params.words * 4u) {
-            const float4 rounded = finite ? clamp(rint(v[q] * a), -128.0f, 127.0f) : float4(0.0f);
+            const float4 rounded = finite ? clamp(rint(v[q] * a), float4(-128.0f), float4(127.0f)) : float4(0.0f);
             const half4 scaled = half4(rounded * as_type<float>((127u - 2u * (quad & 3u)) << 23));
             x_words[quad] = as_type<uint>(half2(scaled.x, scaled.z));
             x_words[4u * VECTORS + quad] = as_type<uint>(half2(scaled.y, scaled.w));
