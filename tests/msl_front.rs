@@ -1,16 +1,27 @@
 //! Every Metal text through the front that refuses what Apple's compiler refuses; scripts/msl-check runs this.
 #![cfg(target_os = "linux")]
 
-use bitnet_wgpu::{ShaderLanguage, catalog};
+use bitnet_wgpu::{
+    Kernel, ShaderLanguage, catalog,
+    kernel::{Part, Source},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Mutex,
     thread,
 };
 
+/// The probe of `bitnet doctor`, which is in no catalog.
+static PROBE: Kernel = Kernel::new(
+    "arithmetic",
+    &[],
+    &[],
+    &[Source::msl(&[Part::new("cli/msl/arithmetic.metal", include_str!("../cli/msl/arithmetic.metal"))])],
+);
+
 /// The Metal text of every variant of every kernel, and the kernel's name; equal texts once.
 fn texts() -> BTreeMap<String, String> {
-    let variants = catalog().flat_map(|kernel| kernel.variants().into_iter().map(move |variant| (kernel, variant)));
+    let variants = catalog().chain([&PROBE]).flat_map(|kernel| kernel.variants().into_iter().map(move |variant| (kernel, variant)));
     let metal = variants.filter(|(_, variant)| variant.language == ShaderLanguage::Msl);
     metal.map(|(kernel, variant)| (kernel.text(&variant), format!("{} {variant:?}", kernel.name))).collect()
 }
