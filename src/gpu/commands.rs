@@ -2,6 +2,9 @@
 
 use super::completion_check::{Expected, Marking};
 
+/// The most compute passes of a submission. On Metal a pass is two command buffers, and wgpu loses the device at 4096 that are made and not submitted.
+pub const MOST_PASSES: usize = 1000;
+
 /// A command encoder whose compute passes end with a mark, where submissions are checked.
 pub struct Commands<'a, 'check> {
     pub encoder: &'a mut wgpu::CommandEncoder,

@@ -1,14 +1,9 @@
 //! The device and everything that is shared by the work on it.
 
-#[cfg(feature = "models")]
-use super::adapters::memory_bytes;
 use super::{
-    adapters::ContextOptions,
+    adapters::{ContextOptions, memory_bytes},
     cache::KernelCache,
     capabilities::Capabilities,
-    capture::Captures,
-    commands::Commands,
-    completion_check::{COMPLETION, CompletionCheck},
     metal::allocated_bytes,
     pipeline::Pipeline,
     pipelines::Pipelines,
@@ -16,6 +11,7 @@ use super::{
     poll::{PollThread, Waits},
     pool::{Pool, Pooled, buffer_bytes},
     scopes::guarded,
+    submissions::Submissions,
     trace::{Call, Log, Settled, Tracer, Tracing},
 };
 use crate::{
@@ -29,10 +25,7 @@ use crate::{
     memory::{FreeMemory, LiveMemory, MemoryStats},
     spans::span,
 };
-use std::{
-    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// A GPU device with its buffer pool, pipeline cache and poll thread. Clones are cheap and share all of them.
 #[derive(Clone)]
@@ -61,7 +54,6 @@ struct Shared {
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
     /// Bytes of the adapter's memory, where the system says it.
-    #[cfg(feature = "models")]
     memory_bytes: Option<u64>,
     features: wgpu::Features,
     limits: wgpu::Limits,
@@ -70,19 +62,7 @@ struct Shared {
     waits: Waits,
     poll: PollThread,
     tracer: Arc<Tracer>,
-    completion_check: OnceLock<Arc<CompletionCheck>>,
-    /// Held alone by work of several submissions, between which no other may come.
-    turns: RwLock<()>,
-    captures: OnceLock<Captures>,
-}
-
-/// A part of a recording, which becomes a submission.
-pub type SubmissionPart<'a> = Box<dyn Fn(&mut Commands<'_, '_>) + 'a>;
-
-/// The right to submit, together with other threads or alone.
-pub enum Turn<'a> {
-    Shared { _guard: RwLockReadGuard<'a, ()> },
-    Alone { _guard: RwLockWriteGuard<'a, ()> },
+    submissions: Submissions,
 }
 
 impl Drop for Shared {
@@ -113,7 +93,6 @@ impl Context {
             device,
             queue,
             info: adapter.get_info(),
-            #[cfg(feature = "models")]
             memory_bytes: memory_bytes(adapter),
             features,
             limits,
@@ -122,9 +101,7 @@ impl Context {
             waits,
             poll,
             tracer,
-            completion_check: OnceLock::new(),
-            turns: RwLock::default(),
-            captures: OnceLock::new(),
+            submissions: Submissions::default(),
         };
         let language = capabilities.languages.last().copied().unwrap_or(ShaderLanguage::Wgsl);
         let settings = Settings { language, fallback: true, capabilities, label: "tensors".into(), plan: None, opened: None };
@@ -159,7 +136,7 @@ impl Context {
         Self { shared: self.shared.clone(), settings: Arc::new(settings) }
     }
 
-    /// The same device, buffers and caches, with kernels from another language, where they have it. A kernel that does not compile from a language that was
+    /// This device, its buffers and caches, with kernels from another language, where they have it. A kernel that does not compile from a language that was
     /// asked for is an error. (Where the language was chosen by the device, its WGSL takes its place, with a warning.)
     ///
     /// # Errors
@@ -282,7 +259,7 @@ impl Context {
     /// Waits for a submission.
     pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
         span!("wait");
-        let _call = self.shared.tracer.call("wait", "", None);
+        let _call = self.traced("wait", "", None);
         self.shared.waits.wait(Some(index))
     }
 
@@ -318,6 +295,11 @@ impl Context {
     pub(crate) fn free_memory(&self) -> Option<u64> {
         let MemoryStats { limit, live_bytes, .. } = self.memory_stats();
         Some(limit.or(self.shared.memory_bytes)?.saturating_sub(live_bytes))
+    }
+
+    /// Bytes of the adapter's memory, where the system says it.
+    pub(super) fn memory_bytes(&self) -> Option<u64> {
+        self.shared.memory_bytes
     }
 
     /// Refuses a device that is gone: what is made on it is no error before somebody waits.
@@ -416,7 +398,7 @@ impl Context {
 
     /// So many bytes are uploaded from here on, until what is given is dropped.
     pub(super) fn uploading(&self, bytes: u64) -> Option<Call> {
-        self.shared.tracer.call("upload", "", Some(bytes))
+        self.traced("upload", "", Some(bytes))
     }
 
     /// Writes from a byte on that is the first of a word.
@@ -447,132 +429,6 @@ impl Context {
             return Ok(());
         }
         self.submit_with("clear", |commands| commands.encoder.clear_buffer(buffer, 0, None)).map(drop)
-    }
-
-    /// Has reads on this device, by any context on it, check from here on whether the GPU finished what was submitted before them. Metal does not report where a
-    /// kernel faults, runs for too long or lacks memory: tensors then keep what they had, and a read returns that. With the check it returns
-    /// [`Error::Unfinished`], with the label of the first such submission among the last 64, its own included. [`Model::open`](crate::model::Model::open) and
-    /// the other ways to load a model turn it on for devices on Metal.
-    ///
-    /// It costs one small dispatch per compute pass, and 260 bytes per read. Threads that submit at the same time take turns. Not checked: what an app
-    /// submits itself, profiles and traces, and kernels that fault without being stopped. [`Context::recover`] turns it on again for the new device.
-    ///
-    /// ```
-    /// # fn main() -> bitnet_wgpu::Result<()> {
-    /// use bitnet_wgpu::{Context, tensor};
-    ///
-    /// let context = pollster::block_on(Context::new())?;
-    /// context.check_submissions()?;
-    /// let x = context.upload(&[1.0f32, -2.0, 3.0], [3])?;
-    /// let mut encoder = context.encoder("relu²");
-    /// let y = tensor::relu2(&mut encoder, &x)?;
-    /// encoder.submit()?;
-    /// assert_eq!(pollster::block_on(y.read())?, [1.0, 0.0, 9.0]); // or an error: the GPU did not finish `relu²`
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn check_submissions(&self) -> Result<()> {
-        if self.completion_check().is_none() {
-            let pipeline = self.pipeline(&KernelRef::Static(&COMPLETION), Vec::new())?;
-            let check = Arc::new(CompletionCheck::new(self.device(), pipeline)?);
-            self.shared.completion_check.get_or_init(|| check);
-        }
-        Ok(())
-    }
-
-    /// Turns on [`Context::check_submissions`] where the system does not report work that it stopped, as Metal does not.
-    #[cfg(feature = "models")]
-    pub(crate) fn check_unreported_submissions(&self) -> Result<()> {
-        if self.capabilities().backend == wgpu::Backend::Metal { self.check_submissions() } else { Ok(()) }
-    }
-
-    /// The check of submissions, where it is on.
-    pub(super) fn completion_check(&self) -> Option<&Arc<CompletionCheck>> {
-        self.shared.completion_check.get()
-    }
-
-    /// The error of a submission that was not finished, with the cause that is likely by what memory is in use.
-    pub(super) fn unfinished(&self, submission: &'static str) -> Error {
-        #[cfg(feature = "models")]
-        let memory = self.shared.memory_bytes;
-        #[cfg(not(feature = "models"))]
-        let memory = None;
-        Error::Unfinished { submission, cause: likely_cause(self.memory_stats().live_bytes, memory) }
-    }
-
-    /// Waits for the right to make so many submissions between which no other comes. What may call the app, as requests for memory do, comes before it.
-    pub(super) fn turn(&self, submissions: usize) -> Turn<'_> {
-        let turns = &self.shared.turns;
-        if submissions > 1 {
-            Turn::Alone { _guard: turns.write().unwrap_or_else(PoisonError::into_inner) }
-        } else {
-            Turn::Shared { _guard: turns.read().unwrap_or_else(PoisonError::into_inner) }
-        }
-    }
-
-    /// Submits what `record` records.
-    pub(super) fn submit_with(&self, label: &'static str, record: impl FnOnce(&mut Commands<'_, '_>)) -> Result<wgpu::SubmissionIndex> {
-        self.submit_in(&self.turn(1), label, record)
-    }
-
-    /// Submits parts in order, one by one, with no other submission between them.
-    pub(super) fn submit_parts(&self, label: &'static str, parts: &[SubmissionPart<'_>]) -> Result<wgpu::SubmissionIndex> {
-        let turn = self.turn(parts.len());
-        let Some((last, first)) = parts.split_last() else { return self.submit_in(&turn, label, |_| ()) };
-        first.iter().try_for_each(|part| self.submit_in(&turn, label, part).map(drop))?;
-        self.submit_in(&turn, label, last)
-    }
-
-    pub(super) fn submit_in(
-        &self,
-        _: &Turn<'_>,
-        label: &'static str,
-        record: impl FnOnce(&mut Commands<'_, '_>),
-    ) -> Result<wgpu::SubmissionIndex> {
-        let mut marking = self.completion_check().map(|check| check.begin(label));
-        let submitted = self.submit(label, |encoder| {
-            let mut commands = Commands::new(encoder, marking.as_mut());
-            record(&mut commands);
-            commands.end();
-        });
-        if let (Err(_), Some(marking)) = (&submitted, marking) {
-            marking.refused();
-        }
-        submitted
-    }
-
-    /// Has submissions captured from here on, which are counted from the next.
-    pub(super) fn capture(&self, captures: Captures) {
-        self.shared.captures.get_or_init(|| captures);
-    }
-
-    /// Submits what `record` puts into a command encoder, in a turn.
-    pub(super) fn submit(&self, label: &'static str, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<wgpu::SubmissionIndex> {
-        let device = &self.shared.device;
-        let encode = || {
-            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some(label) });
-            record(&mut encoder);
-            self.shared.queue.submit([encoder.finish()])
-        };
-        span!("submit", label);
-        let log = self.shared.tracer.log();
-        let _call = self.shared.tracer.call("submit", label, None);
-        let captured = || match self.shared.captures.get() {
-            Some(captures) => captures.around(device, label, encode),
-            None => encode(),
-        };
-        let submitted = guarded(device, || format!("`{label}`"), captured);
-        match (&submitted, log) {
-            // So that a trace has the time when the host can know that it is done.
-            (Ok(index), Some(log)) => self.watch(index.clone(), move |error| log.fail(error)),
-            // What was refused will not be done.
-            (Err(_), Some(log)) => log.refuse(label),
-            _ => {}
-        }
-        submitted
     }
 
     /// Begins to trace what is recorded, uploaded, submitted, awaited and read back on the device, by this context or another on it, and what kernels take.
@@ -607,6 +463,16 @@ impl Context {
         Tracing::begin(self.shared.tracer.clone(), self.shared.info.name.clone(), settled)
     }
 
+    /// What the submissions on the device share.
+    pub(super) fn submissions(&self) -> &Submissions {
+        &self.shared.submissions
+    }
+
+    /// A call of this thread, noted while it is traced, from here until the value is dropped.
+    pub(super) fn traced(&self, name: &'static str, what: &'static str, bytes: Option<u64>) -> Option<Call> {
+        self.shared.tracer.call(name, what, bytes)
+    }
+
     /// Where work is noted, while it is traced.
     pub(super) fn trace_log(&self) -> Option<Arc<Log>> {
         self.shared.tracer.log()
@@ -621,19 +487,6 @@ impl Context {
     /// millisecond longer.
     pub(super) fn watch(&self, index: wgpu::SubmissionIndex, failed: impl FnOnce(Error) + Send + 'static) {
         self.shared.poll.watch(index, failed);
-    }
-}
-
-/// The likely cause of a submission that was not finished, and what to do; `memory` is what the device has, where it is known.
-fn likely_cause(live: u64, memory: Option<u64>) -> &'static str {
-    match memory {
-        Some(memory) if live > memory / 10 * 9 => {
-            "GPU memory is probably exhausted: use a shorter context, fewer sequences or a smaller model, or set ContextOptions::memory_limit"
-        }
-        _ => {
-            "the system probably stopped it because it faulted or ran for too long: close other GPU programs and try again; on a Mac, \
-             AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the environment allows more time"
-        }
     }
 }
 
@@ -698,11 +551,5 @@ mod tests {
             }
         }
         assert_eq!(record(&context).unwrap(), workgroups);
-    }
-
-    #[test]
-    fn the_cause_of_stopped_work_follows_from_memory() {
-        let memory = |live, memory| likely_cause(live, memory).contains("memory is probably exhausted");
-        assert!(memory(5_000, Some(5_461)) && !memory(4_000, Some(5_461)) && !memory(u64::MAX, None));
     }
 }

@@ -27,6 +27,8 @@ pub(crate) mod profile;
 pub(crate) mod readback;
 pub(crate) mod recording;
 pub(crate) mod scopes;
+pub(crate) mod submissions;
+pub(crate) mod submit;
 pub(crate) mod sync;
 pub(crate) mod tensor;
 pub(crate) mod trace;

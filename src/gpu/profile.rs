@@ -1,10 +1,11 @@
 //! How long kernels take, and by which clock.
 
 use super::{
-    context::SubmissionPart,
+    commands::MOST_PASSES,
     readback,
-    recording::{MOST_PASSES, Recording, encode},
+    recording::{Recording, encode},
     scopes::guarded,
+    submissions::SubmissionPart,
 };
 use crate::error::{Error, Result};
 use std::{fmt, time::Duration};

@@ -3,10 +3,11 @@
 use super::{
     commands::Commands,
     completion_check::{self, CompletionCheck, Expected},
-    context::{Context, SubmissionPart},
+    context::Context,
     poll,
     pool::Pooled,
     scopes::guarded,
+    submissions::SubmissionPart,
 };
 use crate::{
     error::{Error, Result},
@@ -94,7 +95,7 @@ fn submit_read(
         }
     };
     let failed = answer.clone();
-    let turn = context.turn(parts.len());
+    let turn = context.submissions().turn(parts.len());
     let (first, last) = parts.split_at(parts.len().saturating_sub(1));
     first.iter().try_for_each(|part| context.submit_in(&turn, label, part).map(drop))?;
     let mut marking = check.map(|check| CompletionCheck::begin(check, label));

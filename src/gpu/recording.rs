@@ -2,13 +2,14 @@
 
 use super::{
     capabilities::SubmissionLimit,
-    commands::Commands,
-    context::{Context, SubmissionPart},
+    commands::{Commands, MOST_PASSES},
+    context::Context,
     hosted::Upload,
     pipeline::Pipeline,
     pool::Pooled,
     readback,
     scopes::guarded,
+    submissions::SubmissionPart,
     tensor::{Bind, Tensor},
     trace::Dispatched,
 };
@@ -185,9 +186,6 @@ fn split(shares: impl Iterator<Item = f64>, most: usize) -> Vec<Range<usize>> {
 /// Dispatches of the first of several submissions; each has twice as many as the one before, and the last has all the rest.
 #[cfg(feature = "models")]
 const FIRST_PART: usize = 16;
-
-/// The most compute passes of a submission. On Metal a pass is two command buffers, and wgpu loses the device at 4096 that are made and not submitted.
-pub(super) const MOST_PASSES: usize = 1000;
 
 impl Recording {
     /// Runs it once: one compute pass in one submission. There are more passes where layers are offloaded, and more submissions where the work is more than

@@ -1,11 +1,6 @@
 //! Typed arrays on the GPU.
 
-use super::{
-    context::{Context, SubmissionPart},
-    pool::Pooled,
-    readback,
-    upload::UploadStream,
-};
+use super::{context::Context, pool::Pooled, readback, submissions::SubmissionPart, upload::UploadStream};
 use crate::{
     element::{Element, ElementType},
     error::{Error, Result},

@@ -1,6 +1,6 @@
 //! What the host and the device did and when: spans, in the JSON that Perfetto and Chrome's tracing read.
 
-use super::recording::MOST_PASSES;
+use super::commands::MOST_PASSES;
 use crate::error::{Error, Result};
 use futures_intrusive::channel::shared::{OneshotReceiver, OneshotSender, oneshot_channel};
 use std::{
