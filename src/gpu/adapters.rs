@@ -2,6 +2,7 @@
 
 use super::{
     capabilities::{Capabilities, Matrices, is_apple, unified_memory},
+    environment::environment,
     metal::MetalGpu,
     msl::{MslPolicy, MslSupport},
 };
@@ -502,11 +503,6 @@ impl Adapters {
     pub(super) fn take(mut self) -> Result<(Adapter, String)> {
         self.chosen.map(|ChosenAdapter { index, why }| (self.all.swap_remove(index), why))
     }
-}
-
-/// A variable of the environment that says something.
-pub fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn choose(all: &[Adapter], choice: &AdapterChoice) -> Result<ChosenAdapter, String> {

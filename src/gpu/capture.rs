@@ -1,6 +1,6 @@
 //! Submissions that a graphics debugger captures, RenderDoc or Xcode. An environment variable says which; wgpu tells the debugger, if one is attached.
 
-use super::adapters::environment;
+use super::environment::environment;
 use crate::error::{Error, Result};
 use std::{
     ops::Range,

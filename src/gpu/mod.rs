@@ -8,6 +8,7 @@ pub(crate) mod commands;
 pub(crate) mod completion_check;
 pub(crate) mod context;
 pub(crate) mod encoder;
+pub(crate) mod environment;
 pub(crate) mod health;
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "only models have it"))]
 pub(crate) mod hosted;

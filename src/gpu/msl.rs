@@ -1,6 +1,6 @@
 //! Whether kernels are compiled from MSL, the Metal Shading Language, or from WGSL.
 
-use super::{adapters::environment, metal::MetalGpu};
+use super::{environment::environment, metal::MetalGpu};
 use crate::{
     error::{Error, Result},
     language::ShaderLanguage,

@@ -1,11 +1,12 @@
 //! Opening a device, or taking over an app's own.
 
 use super::{
-    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, environment, lacking, matrices, wanted},
+    adapters::{Adapter, AdapterChoice, Adapters, ContextOptions, NEEDED, lacking, matrices, wanted},
     cache::KernelCache,
     capabilities::Capabilities,
     capture::Captures,
     context::Context,
+    environment::environment,
     metal::MetalGpu,
     msl::{MslPolicy, MslSupport},
     probes,
