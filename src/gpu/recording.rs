@@ -63,12 +63,12 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Outputs that take so many multiply-adds in all.
+    /// Outputs, and the multiply-adds of all of them together.
     pub fn with_work(outputs: [usize; 3], multiply_adds: u64) -> Self {
         Self { outputs, multiply_adds }
     }
 
-    /// Outputs that take `depth` multiply-adds each.
+    /// Outputs of `depth` multiply-adds each.
     pub fn products(outputs: [usize; 3], depth: usize) -> Self {
         Self::with_work(outputs, product(&[&outputs[..], &[depth]].concat()))
     }
@@ -243,7 +243,7 @@ impl Recording {
     }
 
     /// Puts it, as one compute pass (more where a model's layers are offloaded), into a command encoder of the app's, between passes of the app's own: their results are seen by it, and its by
-    /// those after it. The app finishes and submits the encoder. Its buffers are kept until that work is done.
+    /// those after it. The app finishes and submits the encoder, which is one submission, however much work it is. Its buffers are kept until that work is done.
     ///
     /// ```
     /// # fn main() -> bitnet_wgpu::Result<()> {

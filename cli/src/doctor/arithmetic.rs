@@ -54,7 +54,7 @@ struct Probe {
 /// What came back.
 struct Answer {
     text: String,
-    /// Is it as IEEE 754 and the order of the text have it?
+    /// Whether results are those of IEEE 754, in the order of the source.
     strict: bool,
 }
 
@@ -268,7 +268,7 @@ fn narrowed(Inputs { a, .. }: &Inputs, y: &[u32]) -> Answer {
     kept(y, |i| f16::from_f32(a[i]).to_bits().into())
 }
 
-/// Are results what they should be, or zero?
+/// Whether results are as expected, or flushed to zero.
 fn kept(y: &[u32], expected: impl Fn(usize) -> u32) -> Answer {
     let count = |right: &dyn Fn(usize) -> bool| (0..y.len()).filter(|&i| right(i)).count();
     let (same, zero) = (count(&|i| y[i] == expected(i)), count(&|i| y[i] & 0x7fff_ffff == 0));

@@ -52,7 +52,7 @@ pub const CASES: &[Case] = &[
     case("bitnet::rms_norm_quantize", rms_norm_quantize),
 ];
 
-/// Random ternary weights: one scale, or one for each group of so many columns.
+/// Random ternary weights: one scale, or one per group of columns.
 fn ternary(t: &mut Trial, rows: usize, columns: usize, group: Option<usize>) -> Result<PackedTernary> {
     let values: Vec<i8> = t.ids(rows * columns, 3).into_iter().map(|code| code as i8 - 1).collect();
     let scales = match group {

@@ -16,7 +16,7 @@ use anyhow::Result;
 pub struct Case {
     /// Family and op.
     pub name: &'static str,
-    /// Are there tensors of `f16`, which not every device has?
+    /// Whether there are `f16` tensors, which not every device has.
     pub f16: bool,
     /// Records the op and says what is expected of it.
     pub run: fn(&mut Trial) -> Result<()>,

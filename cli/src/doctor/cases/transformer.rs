@@ -41,7 +41,7 @@ pub const CASES: &[Case] = &[
 
 const SHAPE: AttentionShape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 40 };
 
-/// Angles of so many positions.
+/// Rotary angles of the first positions.
 fn angles(positions: usize) -> Vec<f32> {
     let half = SHAPE.head_dim / 2;
     let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
@@ -132,7 +132,7 @@ fn rms_norm_heads(t: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-/// The same numbers as a table of every type of element.
+/// These numbers as a table of each element type.
 fn tables(t: &mut Trial, rows: usize, columns: usize) -> Result<[PackedDense; 4]> {
     let values = t.values::<f16>(rows * columns);
     let bytes = |bits: fn(&f16) -> u16| values.iter().map(bits).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
