@@ -1,4 +1,4 @@
-//! docs/public-api.txt lists every public item; its history shows what changed for users. `UPDATE=1` writes it:
+//! tests/public-api.txt lists every public item; its history shows what changed for users. `UPDATE=1` writes it:
 //! `UPDATE=1 cargo test -p bitnet-wgpu-tests --test public_api -- --ignored`. It needs the Rust release whose rustdoc `public-api` can read.
 
 use std::{collections::HashSet, fs, path::Path, process::Command};
@@ -24,20 +24,21 @@ fn the_listing_of_public_items_is_up_to_date() {
         .build()
         .expect("public-api reads what this Rust release writes");
     let listing = api.items().map(|item| format!("{item}\n")).collect::<String>();
-    let path = repository("docs/public-api.txt");
+    let path = repository("tests/public-api.txt");
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, listing).unwrap();
     } else {
         let known = fs::read_to_string(path).unwrap();
         let of = |text: &str, other: &str| text.lines().filter(|line| !other.lines().any(|l| l == *line)).collect::<Vec<_>>().join("\n");
-        assert!(known == listing, "docs/public-api.txt is out of date. New:\n{}\nGone:\n{}", of(&listing, &known), of(&known, &listing));
+        assert!(known == listing, "tests/public-api.txt is out of date. New:\n{}\nGone:\n{}", of(&listing, &known), of(&known, &listing));
     }
 }
 
 /// A kernel without a case fails `ops`; an op that is made of others' kernels fails here, as far as its name is in no case for another reason.
 #[test]
 fn every_public_op_is_called_by_a_case() {
-    let (listing, cases) = (fs::read_to_string(repository("docs/public-api.txt")).unwrap(), text_below(&repository("tests/support/cases")));
+    let (listing, cases) =
+        (fs::read_to_string(repository("tests/public-api.txt")).unwrap(), text_below(&repository("tests/support/cases")));
     let code = cases.lines().filter(|line| !line.trim_start().starts_with("//"));
     let words: HashSet<&str> = code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
     let of_encoder = listing.lines().filter(|line| line.contains("(&mut bitnet_wgpu::Encoder"));

@@ -1,5 +1,5 @@
 //! Compiles every kernel of the catalog for Apple GPUs, without such a GPU, and compares instruction counts with those recorded in
-//! docs/apple-gpu.md, which has the background. `scripts/agx-check` sets up the drivers and runs this.
+//! counts.md. docs/apple-gpu.md has the background. `scripts/agx-check` sets up the drivers and runs this.
 
 mod budgets;
 mod catalog;
@@ -24,7 +24,10 @@ use std::{
 };
 use tools::Tools;
 
+/// The page that explains the counts, with what kernels of decoding may cost.
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/apple-gpu.md");
+/// The counts of all kernels.
+const COUNTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/counts.md");
 /// The GPUs to compile for, and their product names. The table has the first one's figures.
 const GPUS: [(&str, &str); 2] = [("G13G", "M1"), ("G14G", "M2")];
 /// Begins the last line that a failing process on the driver prints: its error.
@@ -79,12 +82,20 @@ fn count(file: &Path) -> Result<(), String> {
     error.map_or(Ok(()), Err)
 }
 
-/// The whole check; `write` records the figures in the document.
+fn read(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))
+}
+
+fn write_to(path: &str, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|e| format!("{path}: {e}"))
+}
+
+/// The whole check; `write` records the figures.
 fn check(write: bool) -> Result<(), String> {
     let (tools, work) = (tools()?, work_folder()?);
     let mut wrong = to_spirv(&tools, &work);
-    let document = std::fs::read_to_string(DOCUMENT).map_err(|e| format!("{DOCUMENT}: {e}"))?;
-    let recorded = report::read(&document)?;
+    let (document, counts) = (read(DOCUMENT)?, read(COUNTS)?);
+    let recorded = report::read(&counts)?;
     wrong.extend(uncounted(&document));
     for (i, (gpu, name)) in GPUS.into_iter().enumerate() {
         let found = compile(&tools, &work, gpu, &mut wrong)?;
@@ -93,8 +104,8 @@ fn check(write: bool) -> Result<(), String> {
         let rows: Vec<_> = floats.into_iter().map(Row::of).collect();
         if i == 0 && write && wrong.is_empty() {
             let notes = format!("{}; clang {}. Registers are of 32 bits.\n", found.driver, tools.clang_version()?);
-            let changed = report::replace(&report::write(&document, &rows, &notes)?, budgets::SECTION, &budgets::table(&found.listings))?;
-            std::fs::write(DOCUMENT, changed).map_err(|e| format!("{DOCUMENT}: {e}"))?;
+            write_to(COUNTS, &report::write(&counts, &rows, &notes)?)?;
+            write_to(DOCUMENT, &report::replace(&document, budgets::SECTION, &budgets::table(&found.listings))?)?;
             println!("written: {} kernels", rows.len());
         } else if !write {
             let difference = report::compare(&recorded, &rows);

@@ -1,4 +1,4 @@
-//! The table in docs/apple-gpu.md: the cost of each kernel, one line per kernel.
+//! The table in counts.md: the cost of each kernel, one line per kernel.
 
 use crate::{catalog, listing::Listing, loops};
 use std::fmt::Write as _;
