@@ -4,7 +4,7 @@ use crate::{
     adapters, energy,
     model::{self, ModelArgs, device, with_progress},
     profile::{self, Profile},
-    random::{RandomModel, Shape},
+    random::{RandomModel, Shape, prompt_of},
     say,
 };
 use anyhow::{Context as _, Result, bail};
@@ -123,11 +123,6 @@ fn speculated(model: &Model, prompt: usize, options: &GenerateOptions) -> Result
     }
     let seconds = start.elapsed().as_secs_f64() / (ids.len() - 1).max(1) as f64;
     Ok((ids, seconds, generation.speculation()))
-}
-
-/// Some tokens.
-pub fn prompt_of(model: &Model, tokens: usize) -> Vec<u32> {
-    (0..tokens.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect()
 }
 
 /// Seconds of a step of so many sequences side by side, each after a token.

@@ -1,6 +1,6 @@
 //! What a token takes in energy, by what the system says of the GPUs.
 
-use crate::bench::prompt_of;
+use crate::random::prompt_of;
 use anyhow::{Context as _, Result};
 use bitnet_wgpu::{
     Context, Health,

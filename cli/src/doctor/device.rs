@@ -1,6 +1,6 @@
 //! The device that is examined, and its memory.
 
-use super::{compile::name, report::mebibytes};
+use super::compile::name;
 use crate::{adapters::units, model::matrix_units};
 use anyhow::Result;
 use bitnet_wgpu::{Adapter, AdapterChoice, Adapters, Context, ContextOptions, wgpu};
@@ -152,4 +152,9 @@ impl fmt::Display for Memory {
             Err(error) => writeln!(f, "FAILED: {error}"),
         }
     }
+}
+
+/// Bytes in MiB.
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
 }

@@ -52,11 +52,6 @@ impl Report {
     }
 }
 
-/// Bytes in MiB.
-pub fn mebibytes(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
-}
-
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
