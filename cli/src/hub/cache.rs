@@ -191,11 +191,17 @@ impl Partial {
 
     /// Makes it the whole version, at once.
     pub fn finish(self) -> Result<(), HubError> {
-        self.file.sync_all().and_then(|()| fs::rename(&self.path, &self.blob)).map_err(HubError::file(&self.path))
+        let Self { file, path, blob } = self;
+        let synced = file.sync_all();
+        // Some systems rename no file that is open.
+        drop(file);
+        synced.and_then(|()| fs::rename(&path, blob)).map_err(HubError::file(&path))
     }
 
     pub fn remove(self) -> Result<(), HubError> {
-        fs::remove_file(&self.path).map_err(HubError::file(&self.path))
+        let Self { file, path, .. } = self;
+        drop(file);
+        fs::remove_file(&path).map_err(HubError::file(&path))
     }
 }
 

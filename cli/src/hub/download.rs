@@ -5,12 +5,12 @@ use super::{
     cache::{Cache, Partial},
     client::{Answer, Client, Listing, Metadata, is_sha256},
     environment,
-    error::HubError,
+    error::{ACCEPTED_NAMES, HubError, shown},
     is_component,
     url::Url,
 };
 use crate::{note, printable, text};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{fs, path::PathBuf};
 
@@ -42,7 +42,7 @@ pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     let problem = match online(hub) {
         Ok((client, listing)) => {
             // What is asked for is not there: an older copy would be another answer.
-            let wanted = wanted(name, hub, &usable(&listing))?;
+            let wanted = wanted(name, hub, &usable(&listing)).map_err(|error| explained(error, &listing))?;
             match download(name, hub, &Download { client, cache: &cache, hub, listing }, &wanted) {
                 Ok(path) => return Ok(path),
                 Err(error) => error,
@@ -75,6 +75,15 @@ fn online(hub: &Name) -> Result<(Client, Listing)> {
 fn usable(listing: &Listing) -> Vec<String> {
     let names = listing.siblings.iter().map(|file| &file.name);
     names.filter(|name| is_component(name) || *name == POOLING).cloned().collect()
+}
+
+/// Returns an error with the first file of weights that has no usable name, if there is one.
+fn explained(error: anyhow::Error, listing: &Listing) -> anyhow::Error {
+    let is_weights = |name: &str| name.ends_with(".gguf") || name.ends_with(".safetensors");
+    match listing.siblings.iter().find(|file| is_weights(&file.name) && !file.name.contains('/') && !is_component(&file.name)) {
+        Some(file) => anyhow!("{error}; it has `{}`: {ACCEPTED_NAMES}", shown(&file.name)),
+        None => error,
+    }
 }
 
 fn download(name: &str, hub: &Name, download: &Download, wanted: &[String]) -> Result<PathBuf> {

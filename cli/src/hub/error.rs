@@ -10,6 +10,9 @@ use std::{
 /// Characters of a text from the network that an error shows: enough for a name, too few to fill a screen.
 const MOST_SHOWN: usize = 100;
 
+/// What [`super::is_component`] accepts.
+pub const ACCEPTED_NAMES: &str = "a name of up to 255 letters, digits, `.`, `_` and `-` that does not begin with `.` would be accepted";
+
 /// An answer of the hub, or a state of the cache, with which a download cannot go on.
 #[derive(Debug)]
 pub enum HubError {
@@ -68,11 +71,7 @@ impl HubError {
 impl Display for HubError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name { what, name } => write!(
-                f,
-                "the hub sent `{}` as {what}; it would accept up to 255 letters, digits, `.`, `_` and `-` that do not begin with `.`",
-                shown(name)
-            ),
+            Self::Name { what, name } => write!(f, "the hub sent `{}` as {what}; {ACCEPTED_NAMES}", shown(name)),
             Self::Answer { from, problem } => write!(f, "the answer of {from} has {problem}"),
             Self::Redirect { from, problem } => write!(f, "{from} redirects {problem}"),
             Self::Listing { problem } => write!(f, "the listing of the repository {problem}"),
@@ -94,9 +93,9 @@ impl Display for HubError {
             Self::Link { path } => write!(
                 f,
                 "{} is a symbolic link, which is not followed out of the model's cache folder; remove it, or set HF_HUB_CACHE to another folder",
-                shown(&path.to_string_lossy())
+                escaped(path)
             ),
-            Self::File { path, error } => write!(f, "{}: {error}", shown(&path.to_string_lossy())),
+            Self::File { path, error } => write!(f, "{}: {error}", escaped(path)),
             Self::Setting { name, problem } => write!(f, "{name} {problem}"),
         }
     }
@@ -111,4 +110,9 @@ pub fn shown(text: &str) -> String {
         shown += " ..";
     }
     shown
+}
+
+/// Returns a path of this machine, which is shown as a whole.
+fn escaped(path: &Path) -> impl Display {
+    path.to_string_lossy().escape_debug().to_string()
 }
