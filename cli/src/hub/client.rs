@@ -44,7 +44,7 @@ pub struct Client {
 pub struct Answer {
     response: Response<Body>,
     url: Url,
-    /// The last that the endpoint itself named: storages have others.
+    /// The last version that the endpoint itself named, of a large file by its own header: storages have others.
     etag: Option<String>,
 }
 
@@ -165,17 +165,20 @@ impl Client {
 
     /// Requests a URL and follows its redirects. The token goes to the endpoint's scheme, host and port only.
     fn get(&self, url: &Url, range: Option<&str>, body_limit: Option<Duration>) -> Result<Answer, HubError> {
-        let (mut url, mut etag) = (url.clone(), None);
+        let (mut url, mut linked, mut own) = (url.clone(), None, None);
         for _ in 0..=MOST_REDIRECTS {
             let response = self.send(&url, range, body_limit)?;
             if url.has_origin_of(&self.endpoint) {
-                etag = value(&response, "x-linked-etag").or_else(|| value(&response, "etag")).or(etag);
+                linked = value(&response, "x-linked-etag").or(linked);
+                own = value(&response, "etag").or(own);
             }
+            // An empty file has no range.
+            let is_empty = value(&response, "content-range").as_deref() == Some("bytes */0");
             match (response.status().as_u16(), value(&response, "location")) {
                 (301..=303 | 307 | 308, Some(location)) => url = url.redirect(&location)?,
-                // An empty file has no range.
-                (200 | 206, _) => return Ok(Answer { response, url, etag }),
-                (416, _) if value(&response, "content-range").as_deref() == Some("bytes */0") => return Ok(Answer { response, url, etag }),
+                (code, _) if matches!(code, 200 | 206) || code == 416 && is_empty => {
+                    return Ok(Answer { response, url, etag: linked.or(own) });
+                }
                 (code, _) => return Err(HubError::Status { from: url.to_string(), code }),
             }
         }

@@ -90,8 +90,11 @@ fn download(name: &str, hub: &Name, download: &Download, wanted: &[String]) -> R
     let commit = &download.listing.commit;
     let mut paths = Vec::new();
     for file in wanted {
-        let path = download.with_retries(file);
-        paths.push(path.with_context(|| format!("{name}: downloading {file}; run it again to go on where it stopped"))?);
+        let path = download.with_retries(file).map_err(|error| {
+            let hint = if error.is_transient() { "; run it again to go on where it stopped" } else { "" };
+            anyhow::Error::new(error).context(format!("{name}: downloading {file}{hint}"))
+        });
+        paths.push(path?);
     }
     // So that the copy is found without network, by this program and others.
     if let Err(error) = download.cache.set_commit(&hub.revision, commit) {

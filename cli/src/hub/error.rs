@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// Characters of a text from the network that an error shows: enough for a name, too few to fill a screen.
-const MOST_SHOWN: usize = 100;
+/// Characters of a text from the network that an error shows: enough for the URL of a file, too few to fill a screen.
+const MOST_SHOWN: usize = 300;
 
 /// What [`super::is_component`] accepts.
 pub const ACCEPTED_NAMES: &str = "a name of up to 255 letters, digits, `.`, `_` and `-` that does not begin with `.` would be accepted";

@@ -2,7 +2,7 @@
 
 use crate::{
     COMMIT, TALES, said,
-    server::{CONTENT, Ground, NAMES, NO_MODEL, head, listing, respond, send, serve, small},
+    server::{CONTENT, DIGEST, FLOOD, Ground, NAMES, NO_MODEL, UNDER_WAY, etag, head, listing, respond, send, serve, small},
 };
 use std::{
     fs,
@@ -14,11 +14,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-
-/// Bytes that may be under way in the buffers of both ends when a connection is closed.
-const UNDER_WAY: usize = 12 << 20;
-/// Bytes that a hostile hub sends until the connection is closed.
-const FLOOD: usize = 100 << 20;
 
 /// Names that must not become files. The paths lead from `blobs` and `snapshots` to the sentinel and beside the cache.
 fn hostile_names(ground: &Ground) -> Vec<String> {
@@ -166,9 +161,6 @@ fn listings_are_bounded() {
     }
 }
 
-/// The SHA-256 of [`CONTENT`].
-const DIGEST: &str = "ce7bfdc8ec698f68bd7205b8c2f9af1d5dec2fcf52f18bd358f0c598a989d744";
-
 #[test]
 fn announced_digests_are_verified() {
     let wrong = "0".repeat(64);
@@ -177,7 +169,7 @@ fn announced_digests_are_verified() {
         [(wrong.as_str(), "x", false), (DIGEST, &wrong, false), (&wrong, DIGEST, false), (DIGEST, "x", true), (DIGEST, DIGEST, true)]
     {
         let ground = Ground::new("digest");
-        let (listed, etag) = (listed.to_owned(), etag.to_owned());
+        let (listed, version) = (listed.to_owned(), etag.to_owned());
         let (url, _) = serve("127.0.0.1:0", move |request, stream| match request.is_listing() {
             true => {
                 let text = format!(
@@ -185,7 +177,7 @@ fn announced_digests_are_verified() {
                 );
                 respond(stream, "200 OK", &[], text.as_bytes())
             }
-            false => send(request, stream, &etag, &CONTENT),
+            false => send(request, stream, &version, &CONTENT),
         });
         // What is right goes as far as the model's files, which are none.
         let text = ground.refuses(&url, if is_right { NO_MODEL } else { "its SHA-256 is" });
@@ -227,7 +219,7 @@ fn models_of_the_hub_are_files_of_the_cache() {
     let names = ["config.json", "tokenizer.json", "model.safetensors"];
     let (url, _) = serve("127.0.0.1:0", move |request, stream| match request.is_listing() {
         true => respond(stream, "200 OK", &[], &listing(COMMIT, &names)),
-        false => send(request, stream, &crate::server::etag(request.file()), &fs::read(model.join(request.file()))?),
+        false => send(request, stream, &etag(request.file()), &fs::read(model.join(request.file()))?),
     });
     let before = ground.around();
     let output = ground.info(&url);
@@ -239,7 +231,7 @@ fn models_of_the_hub_are_files_of_the_cache() {
         let path = repository.join("snapshots").join(COMMIT).join(name);
         assert!(fs::read(&path).unwrap() == fs::read(model.join(name)).unwrap(), "{name}");
         #[cfg(unix)]
-        assert_eq!(fs::read_link(path).unwrap(), Path::new("../../blobs").join(crate::server::etag(name)));
+        assert_eq!(fs::read_link(path).unwrap(), Path::new("../../blobs").join(etag(name)));
     }
     assert_eq!(ground.files().len(), 7, "{:?}", ground.files().keys());
 }

@@ -2,9 +2,18 @@
 
 use crate::{
     COMMIT, TALES, said,
-    server::{Ground, Request, etag, listing, respond, send, serve, small},
+    server::{CONTENT, DIGEST, FLOOD, Ground, NO_MODEL, Request, UNDER_WAY, etag, listing, respond, send, serve, small},
 };
-use std::{fs, net::TcpStream, path::Path};
+use std::{
+    fs,
+    io::Write,
+    net::TcpStream,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 /// Another host of this machine; only Linux has one without being told.
 const OTHER: &str = if cfg!(target_os = "linux") { "127.0.0.2:0" } else { "127.0.0.1:0" };
@@ -41,6 +50,45 @@ fn token_stays_with_the_endpoint() {
         assert!(seen.len() == 7 && seen.iter().all(Option::is_none), "{seen:?}");
         assert!(own.len() == 14 && own.iter().all(|token| token.as_deref() == Some("Bearer sesame")), "{own:?}");
     }
+}
+
+#[test]
+fn storages_cannot_change_large_files() {
+    for (content, wanted) in [(CONTENT, NO_MODEL), ([b'x'; 100], "its SHA-256 is")] {
+        let ground = Ground::new("storage");
+        let (storage, _) = serve(OTHER, move |request, stream| send(request, stream, "storage", &content));
+        let (url, _) = small(move |request, stream| {
+            let (is_stored, is_moved) = (request.file() == "model.safetensors", request.path.contains("moved"));
+            let next = if is_moved { format!("{storage}{}", request.path) } else { format!("/moved{}", request.path) };
+            if is_stored {
+                let version = if is_moved { ("etag", "moved") } else { ("x-linked-etag", DIGEST) };
+                respond(stream, "302 Found", &[("location", &next), version], b"")?;
+            }
+            Ok(is_stored)
+        });
+        ground.refuses(&url, wanted);
+        assert_eq!(ground.repository().join("blobs").join(DIGEST).exists(), wanted == NO_MODEL);
+    }
+}
+
+#[test]
+fn proxies_cannot_flood() {
+    let (ground, sent) = (Ground::new("proxy"), Arc::new(AtomicUsize::new(0)));
+    let count = sent.clone();
+    let (proxy, requests) = serve("127.0.0.1:0", move |_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nx: ")?;
+        for _ in 0..FLOOD / 100_000 {
+            stream.write_all(&[b'x'; 100_000])?;
+            count.fetch_add(100_000, Ordering::SeqCst);
+        }
+        Ok(())
+    });
+    let mut command = ground.command("http://127.0.0.1:9", &["info", "people/tales"]);
+    let output = command.env("ALL_PROXY", proxy).env("NO_PROXY", "").output().unwrap();
+    assert!(!output.status.success() && said(&output).contains("the hub does not list its files"), "{}", said(&output));
+    assert!(sent.load(Ordering::SeqCst) < UNDER_WAY, "{sent:?}");
+    let requests = requests.lock().unwrap();
+    assert!(requests.len() == 1 && requests[0].header("authorization").is_none(), "{requests:?}");
 }
 
 #[test]

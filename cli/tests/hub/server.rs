@@ -102,6 +102,14 @@ pub const NAMES: [&str; 2] = ["config.json", "model.safetensors"];
 /// The content of each file of [`small`].
 pub const CONTENT: [u8; 100] = [b' '; 100];
 
+/// The SHA-256 of [`CONTENT`].
+pub const DIGEST: &str = "ce7bfdc8ec698f68bd7205b8c2f9af1d5dec2fcf52f18bd358f0c598a989d744";
+
+/// Bytes that may be under way in the buffers of both ends when a connection is closed.
+pub const UNDER_WAY: usize = 12 << 20;
+/// Bytes that a hostile hub sends until the connection is closed.
+pub const FLOOD: usize = 100 << 20;
+
 /// The version of a file of an honest hub.
 pub fn etag(file: &str) -> String {
     file.replace('.', "-")
@@ -172,9 +180,9 @@ impl Ground {
         let before = self.around();
         let output = self.info(endpoint);
         let text = said(&output);
+        assert_eq!(self.around(), before, "{text}");
         assert!(!output.status.success() && text.contains(wanted), "{wanted}: {text}");
         assert!(!text.contains("panicked") && !text.contains("sesame"), "{text}");
-        assert_eq!(self.around(), before, "{text}");
         text
     }
 
