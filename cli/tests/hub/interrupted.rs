@@ -149,3 +149,17 @@ fn hubs_without_ranges_begin_anew() {
     ground.refuses(&url, NO_MODEL);
     assert_eq!(fs::read(ground.repository().join("blobs/config-json")).unwrap(), CONTENT);
 }
+
+#[test]
+fn empty_files_are_downloaded() {
+    let ground = Ground::new("empty");
+    let (url, requests) = small(|request, stream| {
+        if !request.is_listing() {
+            respond(stream, "416 Range Not Satisfiable", &[("etag", &etag(request.file())), ("content-range", "bytes */0")], b"")?;
+        }
+        Ok(!request.is_listing())
+    });
+    ground.refuses(&url, "model.safetensors");
+    assert_eq!(requests.lock().unwrap().len(), 3, "a listing, and one request for each file");
+    assert!(fs::read(ground.repository().join("blobs/config-json")).unwrap().is_empty());
+}

@@ -53,6 +53,7 @@ fn planted_references_are_not_followed() {
     // A reference is a name from the network, too.
     let ground = Ground::new("reference-path");
     ground.plant(&ground.repository().join("refs/main"), b"../../../../outside");
+    fs::create_dir(ground.repository().join("snapshots")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         fs::write(ground.outside().join(name), "x").unwrap();
     }
