@@ -22,7 +22,7 @@ pub enum HubError {
     Answer { from: String, problem: String },
     /// A redirect that is not followed.
     Redirect { from: String, problem: String },
-    /// A listing of a repository that is none.
+    /// A listing that cannot be read, or is too long.
     Listing { problem: String },
     /// A status other than success.
     Status { from: String, code: u16 },
@@ -32,7 +32,7 @@ pub enum HubError {
     Connection { from: String, problem: String },
     /// A body that ended early.
     Short { found: u64, size: u64 },
-    /// A body that goes on after its end.
+    /// A body that is longer than announced.
     Long { size: u64 },
     /// A file whose SHA-256 is not the one announced.
     Digest { announced: String, found: String },
@@ -112,7 +112,8 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// Returns a path of this machine, which is shown as a whole.
-fn escaped(path: &Path) -> impl Display {
-    path.to_string_lossy().escape_debug().to_string()
+/// Returns a path of this machine as a whole, with its control characters escaped.
+fn escaped(path: &Path) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    path.to_string_lossy().chars().map(escape).collect()
 }
