@@ -1,6 +1,12 @@
 //! Models by name, from a server on this machine that answers as the hub does.
 #![cfg(feature = "hub")]
 
+mod hostile;
+mod interrupted;
+mod links;
+mod redirects;
+mod server;
+
 use std::{
     fs,
     path::{Path, PathBuf},
