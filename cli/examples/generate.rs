@@ -3,14 +3,14 @@
 
 use bitnet_cli::run::{RunArgs, run};
 use clap::Parser;
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 /// Continues a prompt with a BitNet model
 #[derive(Parser)]
 struct Arguments {
     /// A model directory (config.json, safetensors, tokenizer.json), a GGUF file, or a name on the Hugging Face hub
     #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m"))]
-    model: String,
+    model: PathBuf,
     /// The text to continue
     #[arg(long, default_value = "Once upon a time there was a little girl who lived in a cottage by the sea.")]
     prompt: String,
