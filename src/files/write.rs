@@ -97,7 +97,8 @@ impl AtomicFile {
         Ok(Self { target: target.to_owned(), file, partial, hold })
     }
 
-    /// Takes room for so many bytes from the disk, where the system can: that there is none is known before they are made.
+    /// Makes the file so many bytes long, which have room on the disk, where the system can: that there is none is known before they are made. Whoever
+    /// reserves more than a byte writes them all.
     pub fn reserve(&mut self, bytes: u64) -> Result<()> {
         at(&self.target, reserve(&mut self.file, bytes))
     }
@@ -231,7 +232,7 @@ fn remove_if_stale(_: &Path) {}
 #[cfg(target_os = "linux")]
 fn reserve(file: &mut File, bytes: u64) -> io::Result<()> {
     use rustix::{fs, io::Errno};
-    match fs::fallocate(&*file, fs::FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
+    match fs::fallocate(&*file, fs::FallocateFlags::empty(), 0, bytes.max(1)) {
         // Not every file system can.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         reserved => Ok(reserved?),

@@ -142,6 +142,21 @@ pub fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
 mod tests {
     use super::*;
 
+    /// It would wait for ever otherwise, or read until memory ends.
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [fifo, long] = ["fifo", "long"].map(|name| folder.path().join(name));
+        files::read::make_fifo(&fifo);
+        for path in [&fifo, Path::new("/dev/zero"), folder.path()] {
+            assert_eq!(read(path, KERNEL, 0, MOST_BYTES).unwrap_err(), "is not a regular file", "{path:?}");
+        }
+        fs::write(&long, [0; 101]).unwrap();
+        assert!(read(&long, KERNEL, 0, 100).unwrap_err().contains("more than 100 bytes"));
+        assert_eq!(read(&folder.path().join("none"), KERNEL, 0, 100), Ok(None));
+    }
+
     #[test]
     fn files_are_of_one_adapter_and_driver() {
         let info = |change: fn(&mut wgpu::AdapterInfo)| {
