@@ -14,9 +14,9 @@ pub mod cache {
 }
 
 pub mod partial_files {
-    /// Random characters in the name of a file that is being written: so many are no word, so that a user's own files are not taken for such a file.
+    /// Random characters in the name of a partial file. No user's own file has 12 letters and digits there by chance.
     pub const PARTIAL_RANDOM: usize = 12;
-    /// Entries of a folder that are looked at for files that killed writers left behind: a folder with more, a home directory perhaps, takes no longer.
+    /// Entries of a folder that are searched for stale partial files. A larger folder, a home directory for example, takes no longer.
     pub const MOST_LISTED: usize = 10_000;
 }
 
@@ -44,11 +44,11 @@ pub mod sessions {
 /// What is computed together where texts are scored.
 #[cfg(feature = "models")]
 pub mod scores {
-    /// Texts. More than a device's pass has tokens are of no use.
+    /// Texts that are scored side by side. 64 tokens fill a pass of the CPU.
     pub const MOST_TEXTS: usize = 64;
-    /// Positions of all texts, unless one has more: keys and values of each take memory, 300 MB of the largest models here.
+    /// Positions of all texts together, unless one text has more: their keys and values take memory. It is as for embeddings.
     pub const MOST_POSITIONS: usize = 4096;
-    /// Bytes of the logits of a pass: 128 tokens of a vocabulary of 128 K, which all go to host memory.
+    /// Bytes of the logits of a pass, which go to host memory: those of 128 tokens of a vocabulary of 128 K.
     pub const MOST_LOGIT_BYTES: usize = 64 << 20;
 }
 

@@ -3,7 +3,9 @@
 //! A file is made under another name beside its target, `TARGET.RANDOM.partial`, and renamed. A process that is killed leaves that file behind; the next
 //! writer of the same target removes it. A writer that lives holds a lock on its own, so that nobody takes it for left behind.
 
-use super::{display::display, read::open_regular_with};
+use super::display::display;
+#[cfg(unix)]
+use super::read::open_regular_with;
 use crate::{
     error::{Result, at},
     limits::partial_files::{MOST_LISTED, PARTIAL_RANDOM},
@@ -18,10 +20,10 @@ use tempfile::TempPath;
 
 const SUFFIX: &str = ".partial";
 
-/// Files that are made before it is given up that one stays: others remove one only between its making and its locking.
+/// Attempts to make a partial file. Another writer can remove one only between its creation and its lock, so a second attempt is rare.
 const ATTEMPTS: usize = 100;
 
-/// Writes a file that takes the place of `path` when it is complete and on the disk. A FIFO or a device is written to directly.
+/// Writes a file and renames it to `path` when it is complete and on the disk. A FIFO or a device is written to directly.
 ///
 /// # Errors
 /// [`Error::Io`], also for a directory and for a file that is read-only.
@@ -35,8 +37,8 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     file.commit()
 }
 
-/// Checks, before work whose result is to be written, that `path` can be: its folder takes a file of so many bytes, and `path` is neither a directory, nor
-/// read-only, nor one of the files of the work's `inputs`, under whatever name. Leaves what is there as it is.
+/// Checks that `path` can be written, before the work whose result it will have. Its folder must take a file of `bytes` bytes (on Linux; elsewhere of one).
+/// `path` must be no directory, not read-only, and none of `inputs`, also through links. What is there stays as it is.
 ///
 /// ```
 /// use bitnet_wgpu::files;
@@ -53,14 +55,14 @@ pub fn check_output(path: impl AsRef<Path>, bytes: u64, inputs: &[PathBuf]) -> R
     if is_special(path) { Ok(()) } else { AtomicFile::create(path)?.reserve(bytes) }
 }
 
-/// Checks that `path` is none of `inputs`: links to one are the same file.
+/// Checks that `path` is none of `inputs`. A link to an input is the input.
 pub(crate) fn check_no_input(path: &Path, inputs: &[PathBuf]) -> Result<()> {
     let Some(input) = inputs.iter().find(|input| is_same(path, input)) else { return Ok(()) };
     let what = format!("it is an input, {}, which would be overwritten: choose another output", display(input));
     at(path, Err(io::Error::new(io::ErrorKind::AlreadyExists, what)))
 }
 
-/// Checks, before work whose result is to be written to `path`, that it can be: in a folder that may not be there yet.
+/// Checks, before the work, that `path` can be written in a folder that may not exist yet.
 #[cfg(feature = "formats")]
 pub(crate) fn check_new_output(path: &Path) -> Result<()> {
     // The first folder that is missing stands for the file.
@@ -97,8 +99,8 @@ impl AtomicFile {
         Ok(Self { target: target.to_owned(), file, partial, hold })
     }
 
-    /// Makes the file so many bytes long, which have room on the disk, where the system can: that there is none is known before they are made. Whoever
-    /// reserves more than a byte writes them all.
+    /// Makes the file `bytes` bytes long and takes room for them from the disk, where the system can. So a full disk is an error before the work. The caller
+    /// then writes all of them.
     pub fn reserve(&mut self, bytes: u64) -> Result<()> {
         at(&self.target, reserve(&mut self.file, bytes))
     }
@@ -119,12 +121,12 @@ impl AtomicFile {
         at(&self.target, self.file.seek(SeekFrom::Start(start)).and_then(|_| self.file.write_all(bytes)))
     }
 
-    /// Has what was written be on the disk: that there is no room may be known only then.
+    /// Waits until the bytes are on the disk. Some systems report a full disk only then.
     pub fn sync(&self) -> Result<()> {
         at(&self.target, self.file.sync_all())
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its target.
     pub fn commit(self) -> Result<()> {
         self.sync()?;
         let Self { target, file: _file, partial, hold } = self;
@@ -133,7 +135,7 @@ impl AtomicFile {
     }
 }
 
-/// A new partial file, which others do not take for left behind.
+/// Creates a partial file that other writers do not remove.
 fn held(target: &Path) -> io::Result<(File, TempPath, Hold)> {
     for _ in 0..ATTEMPTS {
         let (file, path) = new_partial(target)?.into_parts();
@@ -161,7 +163,7 @@ fn is_partial_of(name: &OsStr, target: &OsStr) -> bool {
     random.is_some_and(|random| random.len() == PARTIAL_RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// Says, as long as its process lives, that a partial file is in use: by a lock on it.
+/// Marks a partial file as in use while its process lives, by a lock on it.
 #[cfg(unix)]
 struct Hold;
 
@@ -169,7 +171,7 @@ struct Hold;
 impl Hold {
     /// None where the file was removed before it was locked.
     fn on(file: &File, _: &Path) -> io::Result<Option<Self>> {
-        // Where a file system has no locks, nobody gets one, and nothing is removed.
+        // Without locks in the file system, no writer gets one, and none removes anything.
         let _ = file.lock();
         Ok((std::os::unix::fs::MetadataExt::nlink(&file.metadata()?) > 0).then_some(Self))
     }
@@ -177,7 +179,7 @@ impl Hold {
     fn end(self) {}
 }
 
-/// Says, as long as its process lives, that a partial file is in use: by a handle that lets nobody remove it.
+/// Marks a partial file as in use while its process lives, by a handle that prevents its removal.
 #[cfg(windows)]
 struct Hold(File);
 
@@ -255,7 +257,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     identity(a).is_some_and(|a| identity(b) == Some(a))
 }
 
-/// Returns whether two paths lead to one file. Hard links are not known; they keep their content where a name is given to another file.
+/// Returns whether two paths lead to one file. Hard links are not recognized. A rename over one leaves the other intact.
 #[cfg(not(unix))]
 fn is_same(a: &Path, b: &Path) -> bool {
     a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))

@@ -8,7 +8,7 @@ use super::{
 use crate::error::Result;
 use std::path::{Path, PathBuf};
 
-/// Files of a model directory beside its configuration and weights that go with the model, unchanged where it is packed.
+/// Files of a model directory beside its configuration and weights. Packing copies them unchanged.
 pub(super) const COMPANIONS: [&str; 13] = [
     "generation_config.json",
     "tokenizer.json",
