@@ -3,11 +3,12 @@
 
 use crate::{
     element::Element,
+    files::display::{display, printable},
     language::ShaderLanguage,
     memory::{LiveMemory, listed},
     shape::Shape,
 };
-use std::{sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -135,13 +136,13 @@ pub enum Error {
 
     // --- files
     /// A file could not be opened, read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", display(path))]
     Io { path: std::path::PathBuf, source: std::io::Error },
     /// A model file is sound, and needs what this crate does not do, or what the caller has not allowed.
-    #[error("{}: {}", path.display(), printable(message))]
+    #[error("{}: {}", display(path), printable(message))]
     Unsupported { path: std::path::PathBuf, message: String },
     /// A model file is damaged, hostile, or not what it should be.
-    #[error("{}: {}", path.display(), printable(message))]
+    #[error("{}: {}", display(path), printable(message))]
     Format { path: std::path::PathBuf, message: String },
 
     // --- text
@@ -153,20 +154,9 @@ pub enum Error {
     ChatTemplate { message: String },
 }
 
-/// The longest message that is shown, in characters: names in files may be of any length.
-const MOST_MESSAGE: usize = 2000;
-
-/// A message as a terminal can show it: names in files, and what a template says, may have control characters, which it would obey.
-pub(crate) fn printable(message: &str) -> String {
-    let mut shown = String::new();
-    for (at, c) in message.chars().enumerate() {
-        match c {
-            _ if at == MOST_MESSAGE => return shown + " ..",
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    shown
+/// Adds a path to the error of an operation on it.
+pub(crate) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
+    result.map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// What can be done about an [`Error`].
@@ -239,6 +229,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::display::MOST_MESSAGE;
 
     #[test]
     fn messages_command_no_terminal_and_have_an_end() {

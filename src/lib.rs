@@ -32,6 +32,7 @@
 //! | have an op write, or add to, a tensor of yours | [`Out`] |
 //! | load whole models, generate and score text | [`model`] |
 //! | read checkpoints | [`formats`] |
+//! | read files with a bound, write them atomically | [`files`] |
 //! | see what takes time | [`Context::trace`], [`Recording::profile`], [`measure`] |
 //! | add a kernel | [`kernel`], [`contract`] |
 
@@ -49,6 +50,7 @@ mod choices;
 mod cpu;
 mod element;
 mod error;
+pub mod files;
 #[cfg(feature = "formats")]
 pub mod formats;
 mod gpu;
@@ -62,7 +64,6 @@ mod ops;
 mod shape;
 mod spans;
 mod weights;
-mod written;
 
 #[doc(hidden)]
 pub use bytemuck;

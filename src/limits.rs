@@ -13,6 +13,13 @@ pub mod cache {
     pub const MOST_COSTS: u64 = 256 << 10;
 }
 
+pub mod partial_files {
+    /// Random characters in the name of a partial file. No user's own file has 12 letters and digits there by chance.
+    pub const PARTIAL_RANDOM: usize = 12;
+    /// Entries of a folder that are searched for stale partial files. A larger folder, a home directory for example, takes no longer.
+    pub const MOST_LISTED: usize = 10_000;
+}
+
 #[cfg(feature = "formats")]
 pub mod files {
     /// The longest JSON file, and the longest header of a safetensors file: an index of shards has some hundred bytes a tensor. Parsed, it takes up to
@@ -24,12 +31,25 @@ pub mod files {
     pub const MOST_SIZE: usize = 1 << 24;
     /// Layers; the largest known models have some 130.
     pub const MOST_LAYERS: usize = 4096;
+    /// The longest file beside the weights that is copied to a packed model: a tokenizer.json is the largest, and as long as it is read.
+    pub const MOST_COMPANION: u64 = 256 << 20;
 }
 
 #[cfg(feature = "models")]
 pub mod sessions {
     /// Sequences side by side. More would be a mistake, and beyond the grids of some kernels.
     pub const MOST_SEQUENCES: usize = 4096;
+}
+
+/// What is computed together where texts are scored.
+#[cfg(feature = "models")]
+pub mod scores {
+    /// Texts that are scored side by side. 64 tokens fill a pass of the CPU.
+    pub const MOST_TEXTS: usize = 64;
+    /// Positions of all texts together, unless one text has more: their keys and values take memory. It is as for embeddings.
+    pub const MOST_POSITIONS: usize = 4096;
+    /// Bytes of the logits of a pass, which go to host memory: those of 128 tokens of a vocabulary of 128 K.
+    pub const MOST_LOGIT_BYTES: usize = 64 << 20;
 }
 
 #[cfg(feature = "models")]

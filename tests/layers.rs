@@ -14,7 +14,7 @@ use syn::{
 /// Top-level modules, from the lowest layer up. A layer may import from those before it; the modules of one layer may import from each other as
 /// long as there is no cycle.
 const LAYERS: [&[&str]; 10] = [
-    &["shape", "element", "language", "error", "limits", "memory", "spans", "written", "choices"],
+    &["shape", "element", "language", "error", "limits", "memory", "spans", "files", "choices"],
     &["kernel"],
     &["gpu"],
     &["weights"],

@@ -10,7 +10,7 @@ use std::{path::PathBuf, process::ExitCode};
 struct Arguments {
     /// A model directory (config.json, safetensors, tokenizer.json), a GGUF file, or a name on the Hugging Face hub
     #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m"))]
-    model: String,
+    model: PathBuf,
     /// The text
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m/golden/heldout_own.txt"))]
     text: PathBuf,

@@ -10,6 +10,7 @@ use bitnet_cli::{bench, model::ModelArgs, random::Shape, say};
 use bitnet_wgpu::{
     Choice, Context, DenseElement, Element, Out, PackedDense, PackedTernary, Recording, Scales, Tensor, TernaryMatrix, Tuning,
     bitnet::{self, Gate},
+    files,
     formats::{Activation, ModelConfig},
     measure::Roof,
     transformer::{self, AttentionShape, KvCache, NewTokens},
@@ -98,7 +99,7 @@ fn tune(mut arguments: Arguments) -> Result<()> {
         false => format!("\n{tuning}"),
     })?;
     match &arguments.device.cache {
-        Some(_) => say(format!("kept in {}\n", opened.keep_tuning(&tuning)?.display()))?,
+        Some(_) => say(format!("kept in {}\n", files::display(&opened.keep_tuning(&tuning)?)))?,
         None => say("kept nowhere: --cache DIR says where\n")?,
     }
     Ok(())

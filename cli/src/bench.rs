@@ -1,7 +1,7 @@
 //! `bitnet bench`: times prefill and decode.
 
 use crate::{
-    adapters, energy,
+    adapters, energy, input,
     model::{self, ModelArgs, device, with_progress},
     profile::{self, Profile},
     random::{RandomModel, Shape, prompt_of},
@@ -9,14 +9,13 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::{
-    Element, MemoryStats,
+    Element, MemoryStats, files,
     formats::ModelConfig,
     model::{GenerateOptions, Model, ModelFiles, SessionOptions, Speculation, SpeculationCounts},
 };
 use clap::Args;
 use serde_json::json;
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -26,7 +25,7 @@ use std::{
 pub struct Bench {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub [default: random weights, see --shape]
     #[arg(conflicts_with_all = ["config", "shape"])]
-    model: Option<String>,
+    model: Option<PathBuf>,
     #[command(flatten)]
     how: BenchArgs,
 }
@@ -86,6 +85,9 @@ impl Bench {
 /// Tokens that `--offload auto` leaves room for.
 const LONGEST: usize = 4096;
 
+/// Sequences that the library decodes side by side.
+const MAX_SEQUENCES: usize = 4096;
+
 /// Tokens that are traced, and with drafts, which begin once a text repeats itself.
 const TRACED: usize = 8;
 const TRACED_WITH_DRAFTS: usize = 64;
@@ -139,12 +141,15 @@ fn time_batch(model: &Model, sequences: usize, tokens: usize, cache: Element) ->
     Ok(start.elapsed().as_secs_f64() * sequences as f64 / generated.max(1) as f64)
 }
 
-pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
+pub fn run(name: Option<&Path>, args: &BenchArgs) -> Result<()> {
     if args.tokens == 0 {
         bail!("--tokens 0: there is nothing to time");
     }
     if args.sequences.contains(&0) {
         bail!("--sequences 0: there is nothing to time");
+    }
+    if let Some(many) = args.sequences.iter().find(|&&sequences| sequences > MAX_SEQUENCES) {
+        bail!("--sequences {many}: at most {MAX_SEQUENCES} are decoded side by side");
     }
     if args.prefill.contains(&0) {
         bail!("--prefill 0: a prompt has a token at least");
@@ -156,6 +161,9 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
             Source::Random(Box::new(RandomModel(config(args.config.as_deref(), args.shape)?)))
         }
     };
+    if let Some(trace) = &args.trace {
+        files::check_output(trace, 1, &inputs(&source, args)?)?;
+    }
     let contexts = args.model.contexts()?;
     let context = contexts.first();
     if args.profile {
@@ -184,7 +192,7 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     show(format!("{adapter}, kernels in {language}; times by the host's clock, until results have arrived"))?;
     let mut object = json!({
         "adapter": adapter, "language": language, "clock": "host",
-        "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), str::to_owned),
+        "model": name.map_or_else(|| format!("random weights, {}", shape(model.config())), |name| name.to_string_lossy().into_owned()),
         "weight_bytes_per_token": model.weight_bytes(), "int8_head": args.model.int8_head, "f16_cache": halves,
         "threads": args.model.threads,
     });
@@ -311,8 +319,8 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
         let tracing = context.trace()?;
         speculated(&model, prompt, &options)?;
         let trace = pollster::block_on(tracing.finish())?;
-        fs::write(path, trace.to_string()).with_context(|| path.display().to_string())?;
-        show(format!("trace    {}", path.display()))?;
+        files::write(path, trace.to_string().as_bytes())?;
+        show(format!("trace    {}", files::display(path)))?;
     }
     if context.is_some() {
         let bytes = memory(|stats| stats.live_bytes + stats.cached_bytes);
@@ -327,10 +335,18 @@ pub fn run(name: Option<&str>, args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
+/// The files that are read, none of which a trace may overwrite.
+fn inputs(source: &Source, args: &BenchArgs) -> Result<Vec<PathBuf>> {
+    match source {
+        Source::Files(files) => Ok(files.paths()?),
+        Source::Random(_) => Ok(args.config.iter().cloned().collect()),
+    }
+}
+
 /// The configuration whose shape is timed: of a config.json, or built in.
 pub fn config(path: Option<&Path>, shape: Shape) -> Result<ModelConfig> {
     let (name, text) = match path {
-        Some(path) => (path.display().to_string(), model::read(path)?),
+        Some(path) => (files::display(path).to_string(), input::text(path, input::MAX_CONFIG)?),
         None => ("the built-in config".into(), shape.config().to_owned()),
     };
     let json = serde_json::from_str(&text).with_context(|| name.clone())?;

@@ -2,6 +2,7 @@
 
 use crate::{
     generation::{self, GenerationArgs},
+    input::{Line, Lines, MAX_TEXT},
     model::{self, ChatArgs, ModelArgs},
     note, say,
 };
@@ -9,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use bitnet_wgpu::model::{Message, Reasoning, Said, SessionOptions, Stop};
 use clap::Args;
 use serde_json::json;
-use std::io::IsTerminal;
+use std::{io::IsTerminal, path::PathBuf};
 
 /// What a conversation may take unless it is said: a large model's whole context takes gigabytes.
 const CONTEXT: usize = 4096;
@@ -18,7 +19,7 @@ const CONTEXT: usize = 4096;
 #[derive(Args)]
 pub struct Chat {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
-    model: String,
+    model: PathBuf,
     /// What the model is told before the conversation
     #[arg(long, allow_hyphen_values = true)]
     system: Option<String>,
@@ -66,14 +67,23 @@ impl Chat {
         }
         let mut session = model.session(SessionOptions::new(1, room))?;
         let (mut messages, ask) = (first.clone(), std::io::stdin().is_terminal() && !self.json);
+        let mut lines = Lines::new(std::io::stdin().lock(), MAX_TEXT);
         loop {
             if ask {
                 say("> ")?;
             }
-            let mut line = String::new();
-            if std::io::stdin().read_line(&mut line).context("standard input")? == 0 {
-                break;
-            }
+            let Some(line) = lines.next_line().context("standard input")? else { break };
+            let line = match line {
+                Line::Text(text) => text,
+                Line::Repaired(text) => {
+                    note("the line is not UTF-8: U+FFFD takes the place of wrong bytes");
+                    text
+                }
+                Line::TooLong => {
+                    self.refuse(format!("the line has more than {MAX_TEXT} bytes, and is left out"))?;
+                    continue;
+                }
+            };
             match line.trim() {
                 "" => continue,
                 "/bye" => break,
@@ -89,10 +99,7 @@ impl Chat {
                     "the conversation would have {} tokens, there is room for {room} (--context): /clear begins anew",
                     prompt.len()
                 );
-                if self.json {
-                    say(format!("{}\n", json!({ "error": what })))?;
-                }
-                note(what);
+                self.refuse(what)?;
                 messages.pop();
                 continue;
             }
@@ -136,6 +143,15 @@ impl Chat {
             messages.push(Message::new("assistant", said.answer).reasoning(reasoning));
             session = pollster::block_on(answer.into_session())?;
         }
+        Ok(())
+    }
+
+    /// Says why a message is left out.
+    fn refuse(&self, what: String) -> Result<()> {
+        if self.json {
+            say(format!("{}\n", json!({ "error": what })))?;
+        }
+        note(what);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! `bitnet embed`: texts as vectors.
 
 use crate::{
+    input::{Line, Lines, MAX_EMBEDDED},
     model::{self, ModelArgs},
     note, say,
 };
@@ -12,7 +13,10 @@ use bitnet_wgpu::{
 };
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use std::io::{BufRead, IsTerminal};
+use std::{
+    io::{BufRead, IsTerminal},
+    path::PathBuf,
+};
 
 /// Texts of standard input whose vectors are printed together.
 const TOGETHER: usize = 64;
@@ -28,8 +32,8 @@ enum PoolingName {
 #[derive(Args)]
 pub struct Embed {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
-    model: String,
-    /// The texts; `-`, or none, reads them from standard input, one a line
+    model: PathBuf,
+    /// The texts; `-`, or none, reads them from standard input, one a line of at most 1 MiB
     texts: Vec<String>,
     /// How the states of a text's tokens become one vector: that of the first, their mean, or that of the last [default: what the model's files say, or last]
     #[arg(long)]
@@ -67,9 +71,9 @@ impl Embed {
         if !read {
             return print(&model, 0, &self.texts, &options);
         }
-        let (mut lines, mut done) = (std::io::stdin().lock().lines(), 0);
+        let (mut lines, mut done) = (Lines::new(std::io::stdin().lock(), MAX_EMBEDDED), 0);
         loop {
-            let texts = lines.by_ref().take(TOGETHER).collect::<Result<Vec<_>, _>>().context("standard input")?;
+            let texts = some_texts(&mut lines, done)?;
             if texts.is_empty() {
                 return Ok(());
             }
@@ -77,6 +81,22 @@ impl Embed {
             done += texts.len();
         }
     }
+}
+
+/// The next texts of an input, of which the first has the number `first`; none at its end.
+fn some_texts(lines: &mut Lines<impl BufRead>, first: usize) -> Result<Vec<String>> {
+    let mut texts = Vec::new();
+    while texts.len() < TOGETHER
+        && let Some(line) = lines.next_line().context("standard input")?
+    {
+        match line {
+            Line::Text(text) => texts.push(text),
+            // The vector of another text would not be noticed.
+            Line::Repaired(_) => bail!("text {} is not UTF-8", first + texts.len()),
+            Line::TooLong => bail!("text {} has more than {MAX_EMBEDDED} bytes", first + texts.len()),
+        }
+    }
+    Ok(texts)
 }
 
 /// Prints the vectors of texts, of which the first has the number `first`.

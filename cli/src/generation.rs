@@ -2,9 +2,13 @@
 
 use crate::model::ModelArgs;
 use anyhow::{Context, Result, bail};
-use bitnet_wgpu::model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts};
+use bitnet_wgpu::{
+    files::display,
+    model::{GenerateOptions, Model, ModelFiles, Speculation, SpeculationCounts},
+};
 use clap::Args;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 /// What is not given is as the model's authors recommend it, in its generation_config.json; where that does not say whether to sample, the temperature is
 /// 0.7 among the 40 most likely tokens.
@@ -51,7 +55,7 @@ pub struct GenerationArgs {
     pub stop: Vec<String>,
     /// Guess tokens ahead, for the same text in less time: `ngram`, by what followed the last tokens before, or a smaller MODEL of the same vocabulary
     #[arg(long, value_name = "ngram|MODEL")]
-    pub speculate: Option<String>,
+    pub speculate: Option<PathBuf>,
     /// The most tokens to guess at once [default: 7]
     #[arg(long, value_name = "K", requires = "speculate")]
     pub draft_tokens: Option<usize>,
@@ -107,11 +111,11 @@ impl GenerationArgs {
 
     /// Opens the files of the draft model, if there is one, before any weights are read.
     pub fn draft(&self, files: &ModelFiles, model: &ModelArgs) -> Result<Option<Draft>> {
-        let Some(name) = self.speculate.as_deref().filter(|name| *name != "ngram") else { return Ok(None) };
+        let Some(name) = self.speculate.as_deref().filter(|name| *name != Path::new("ngram")) else { return Ok(None) };
         let draft = model.open(name)?;
         let (other, vocab) = (draft.config().vocab, files.config().vocab);
         if other != vocab {
-            bail!("--speculate {name}: its vocabulary has {other} tokens, the model's {vocab}");
+            bail!("--speculate {}: its vocabulary has {other} tokens, the model's {vocab}", display(name));
         }
         Ok(Some(Draft(draft)))
     }

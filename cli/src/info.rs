@@ -1,12 +1,12 @@
 //! `bitnet info`: what a model is, and whether it runs.
 
 use crate::{
-    hub,
-    model::{FileArgs, progress},
+    model::{FileArgs, progress, resolve},
     say, text,
 };
 use anyhow::{Result, bail};
 use bitnet_wgpu::{
+    files::display,
     formats::{self, GgufFile, GgufType, ModelConfig, SafeTensors},
     model::ModelFiles,
 };
@@ -22,7 +22,7 @@ use std::{
 #[derive(Args)]
 pub struct Info {
     /// A model directory, a GGUF file, a native container, or a name on the Hugging Face hub
-    model: String,
+    model: PathBuf,
     /// Do not read the weights to see whether all of them can be loaded
     #[arg(long)]
     quick: bool,
@@ -44,7 +44,7 @@ struct Stored {
 
 impl Info {
     pub fn run(self) -> Result<()> {
-        let path = hub::resolve(&self.model)?;
+        let path = resolve(&self.model)?;
         let (kind, tensors) = stored(&path)?;
         // What is unsupported is what is to be shown; so it is no error here.
         let files = ModelFiles::open(&path, &self.how.options()).map_err(anyhow::Error::from);
@@ -58,13 +58,13 @@ impl Info {
             let tensors: Vec<_> =
                 tensors.iter().map(|t| json!({ "name": t.name, "type": t.kind, "shape": t.shape, "bytes": t.bytes })).collect();
             let object = json!({
-                "path": path, "format": kind, "config": files.as_ref().map(|files| config(files.config())), "tokenizer": files.as_ref().map(tokenizer_json),
+                "path": path.to_string_lossy(), "format": kind, "config": files.as_ref().map(|files| config(files.config())), "tokenizer": files.as_ref().map(tokenizer_json),
                 "tensors": tensors, "checked": !self.quick, "problems": problems,
             });
             say(format!("{object}\n"))?;
             return Ok(());
         }
-        let mut text = format!("{}\nformat        {kind}\n", path.display());
+        let mut text = format!("{}\nformat        {kind}\n", display(&path));
         if let Some(files) = &files {
             text += &described(files);
         }
@@ -97,7 +97,7 @@ fn stored(path: &Path) -> Result<(&'static str, Vec<Stored>)> {
         _ => return Ok(("GGUF file", gguf(path)?)),
     };
     if !directory.join("config.json").exists() {
-        bail!("{}: is not a model: it has no config.json", path.display());
+        bail!("{}: is not a model: it has no config.json", display(path));
     }
     let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "safetensors"));

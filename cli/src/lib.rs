@@ -10,6 +10,7 @@ mod energy;
 pub mod generation;
 pub mod hub;
 pub mod info;
+pub mod input;
 pub mod model;
 pub mod perplexity;
 mod profile;
@@ -18,8 +19,10 @@ pub mod random;
 pub mod run;
 pub mod serve;
 
+use bitnet_wgpu::files::display;
 use std::{
     io::{ErrorKind, Write},
+    path::Path,
     process::ExitCode,
 };
 
@@ -35,9 +38,10 @@ pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Replaces control characters, which a terminal would obey: names of files and of devices may have some.
+/// Escapes what a terminal would obey, but for ends of lines: names of files and of devices may have some.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let lines: Vec<_> = text.split('\n').map(|line| display(Path::new(line)).to_string()).collect();
+    lines.join("\n")
 }
 
 /// An error with its causes, but for those that it names itself.

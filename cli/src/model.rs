@@ -1,9 +1,10 @@
 //! Opening and loading a model as the command line says.
 
-use crate::{hub, note};
+use crate::{hub, input, note};
 use anyhow::{Error, Result, bail};
 use bitnet_wgpu::{
     AdapterChoice, Context, ContextOptions, MslPolicy,
+    files::display,
     formats::I2sLayout,
     model::{Devices, LoadOptions, Model, ModelFiles, Offload, SessionOptions, Tokenizer},
     wgpu,
@@ -158,8 +159,8 @@ impl FileArgs {
 
 impl ModelArgs {
     /// Opens the model's files, from the hub where `name` is a name there. Its weights are not read yet.
-    pub fn open(&self, name: &str) -> Result<ModelFiles> {
-        Ok(ModelFiles::open(hub::resolve(name)?, &self.options())?)
+    pub fn open(&self, name: impl AsRef<Path>) -> Result<ModelFiles> {
+        Ok(ModelFiles::open(resolve(name.as_ref())?, &self.options())?)
     }
 
     /// Loads the model, for the CPU where that is faster, with a progress bar for those that take their time. With `--offload auto`, it leaves room for such a
@@ -239,6 +240,16 @@ impl ModelArgs {
     }
 }
 
+/// The path of a model: a path as it is, which need not be UTF-8, or that of a copy of a model on the hub.
+pub fn resolve(model: &Path) -> Result<PathBuf> {
+    match model.to_str() {
+        // Names on the hub have no control characters.
+        Some(name) if !name.chars().any(char::is_control) => hub::resolve(name),
+        _ if model.exists() => Ok(model.into()),
+        _ => bail!("{}: there is no such file or directory", display(model)),
+    }
+}
+
 /// The adapter that `--adapter` names.
 pub fn chosen(adapter: &str) -> AdapterChoice {
     adapter.parse().map_or_else(|_| adapter.into(), AdapterChoice::Index)
@@ -306,7 +317,7 @@ pub fn device(model: &Model) -> Result<(String, String)> {
 /// How conversations are written.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ChatArgs {
-    /// A chat template, in Jinja, to use instead of the model's own
+    /// A chat template, in Jinja, to use instead of the model's own: a file or a pipe of at most 1 MiB
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
     /// Whether the model reasons before it answers, where its chat template can say so [default: as the template has it]
@@ -324,7 +335,7 @@ impl ChatArgs {
     /// The tokenizer, told so.
     pub fn tokenizer(&self, tokenizer: &Tokenizer) -> Result<Tokenizer> {
         let tokenizer = match &self.chat_template {
-            Some(template) => tokenizer.with_chat_template(&read(template)?),
+            Some(template) => tokenizer.with_chat_template(&input::text(template, input::MAX_TEMPLATE)?),
             None => tokenizer.clone(),
         };
         Ok(match self.thinking {
@@ -337,10 +348,4 @@ impl ChatArgs {
     pub fn is_usual(&self) -> bool {
         self.chat_template.is_none() && self.thinking.is_none()
     }
-}
-
-/// A file's text.
-pub fn read(path: &Path) -> Result<String> {
-    use anyhow::Context as _;
-    std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }

@@ -1,23 +1,34 @@
 //! `bitnet perplexity`: scores a text.
 
 use crate::{
+    input,
     model::{self, ModelArgs},
     say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::{Element, model::SessionOptions};
+use bitnet_wgpu::{
+    Element,
+    model::{Model, SessionOptions},
+};
 use clap::Args;
+use serde_json::json;
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     time::Instant,
 };
 
+/// Tokens of windows that are computed side by side: as many as a GPU computes in one pass. The interim value covers whole groups of them.
+const SIDE_BY_SIDE: usize = 2048;
+
 /// Computes a model's perplexity on a text, in separate windows with BOS before each; every token is scored once
+///
+/// On a terminal, a bar shows the interim perplexity. An interrupt (Ctrl-C) ends it with the perplexity of the windows that are done.
 #[derive(Args)]
 pub struct Perplexity {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
-    model: String,
-    /// The text
+    model: PathBuf,
+    /// The text: a file or a pipe of at most 16 MiB, /dev/stdin for example
     text: PathBuf,
     #[command(flatten)]
     how: PerplexityArgs,
@@ -29,6 +40,9 @@ pub struct PerplexityArgs {
     /// Tokens of text per window [default: fills the context]
     #[arg(long)]
     pub window: Option<usize>,
+    /// Score the first N tokens of the text only
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
     #[command(flatten)]
     pub model: ModelArgs,
     /// Print one JSON object
@@ -42,13 +56,30 @@ impl Perplexity {
     }
 }
 
-pub fn run(name: &str, text: &Path, args: &PerplexityArgs) -> Result<()> {
-    let text = model::read(text)?;
+/// The sum of negative log-likelihoods, and of how many tokens.
+#[derive(Clone, Copy, Default)]
+struct Scored {
+    nll: f64,
+    tokens: usize,
+}
+
+impl Scored {
+    fn perplexity(self) -> f64 {
+        (self.nll / self.tokens as f64).exp()
+    }
+}
+
+pub fn run(name: &Path, text: &Path, args: &PerplexityArgs) -> Result<()> {
+    let text = input::text(text, input::MAX_TEXT)?;
     let files = args.model.open(name)?;
-    let ids = files.tokenizer()?.encode_plain(&text)?;
+    let mut ids = files.tokenizer()?.encode_plain(&text)?;
+    ids.truncate(args.max_tokens.unwrap_or(usize::MAX));
     let bos = files.tokenizer()?.bos().or(files.config().bos).context("the model has no BOS")?;
     let context = files.config().context;
     let window = args.window.unwrap_or(context.saturating_sub(1));
+    if args.max_tokens == Some(0) {
+        bail!("--max-tokens 0: there is nothing to score");
+    }
     if ids.is_empty() {
         bail!("the text has no tokens");
     }
@@ -56,24 +87,106 @@ pub fn run(name: &str, text: &Path, args: &PerplexityArgs) -> Result<()> {
         bail!("--window {window}: 1 to {} tokens and BOS fit the model's context", context.saturating_sub(1));
     }
     let model = args.model.load(&files, SessionOptions::new(1, window + 1).cache(Element::F32))?;
-    let (start, mut nll) = (Instant::now(), 0.0);
-    for window in ids.chunks(window) {
-        nll += pollster::block_on(model.score(&[&[bos], window].concat()))?.iter().sum::<f64>();
+    let windows: Vec<Vec<u32>> = ids.chunks(window).map(|window| [&[bos], window].concat()).collect();
+    let start = Instant::now();
+    let scored = with_bar(&model, &windows, ids.len())?;
+    let (rate, complete) = (scored.tokens as f64 / start.elapsed().as_secs_f64(), scored.tokens == ids.len());
+    if scored.tokens == 0 {
+        bail!("interrupted before the first tokens were scored");
     }
     let (adapter, language) = model::device(&model)?;
-    let perplexity = (nll / ids.len() as f64).exp();
-    let rate = ids.len() as f64 / start.elapsed().as_secs_f64();
+    let (perplexity, Scored { nll, tokens }) = (scored.perplexity(), scored);
     if args.json {
-        let object = serde_json::json!({
-            "perplexity": perplexity, "tokens": ids.len(), "window": window, "nll": nll, "tokens_per_second": rate, "adapter": adapter,
-            "language": language,
+        let object = json!({
+            "perplexity": perplexity, "tokens": tokens, "complete": complete, "text_tokens": ids.len(), "window": window, "nll": nll,
+            "tokens_per_second": rate, "adapter": adapter, "language": language,
         });
         say(format!("{object}\n"))?;
     } else {
-        let tokens = ids.len();
         say(format!(
             "perplexity {perplexity:.4} over {tokens} tokens in windows of {window} ({rate:.0} tokens per second on {adapter})\n"
         ))?;
     }
+    if !complete {
+        let share = 100.0 * tokens as f64 / ids.len() as f64;
+        bail!("interrupted: the perplexity is that of the first {tokens} of {} tokens ({share:.1} %)", ids.len());
+    }
     Ok(())
+}
+
+/// Scores windows until they are done, or somebody interrupts it, with a bar of the tokens and the interim perplexity.
+fn with_bar(model: &Model, windows: &[Vec<u32>], tokens: usize) -> Result<Scored> {
+    let bar = model::progress("scoring", "tokens");
+    bar.set_length(tokens as u64);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting to wait for interrupts")?;
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Nobody can interrupt it so.
+            std::future::pending().await
+        }
+    };
+    let scored = runtime.block_on(score(model, windows, interrupted, |scored| {
+        bar.set_position(scored.tokens as u64);
+        bar.set_message(format!("perplexity {:.4}", scored.perplexity()));
+    }));
+    bar.finish_and_clear();
+    scored
+}
+
+/// Scores windows in their order, until they are done or `interrupted` is.
+async fn score(
+    model: &Model,
+    windows: &[Vec<u32>],
+    interrupted: impl Future<Output = ()>,
+    mut progress: impl FnMut(Scored),
+) -> Result<Scored> {
+    let (mut scored, mut interrupted) = (Scored::default(), pin!(interrupted));
+    let together = SIDE_BY_SIDE / windows.first().map_or(1, Vec::len).max(1);
+    for group in windows.chunks(together.max(1)) {
+        let scores = tokio::select! {
+            biased;
+            () = &mut interrupted => break,
+            scores = model.score_batch(group) => scores?,
+        };
+        // By window, so that the sum does not depend on the groups.
+        for scores in scores {
+            scored.nll += scores.iter().sum::<f64>();
+            scored.tokens += scores.len();
+        }
+        progress(scored);
+    }
+    Ok(scored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{cell::Cell, future::poll_fn, task::Poll};
+
+    const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
+
+    fn windows(count: u32, tokens: u32) -> Vec<Vec<u32>> {
+        (0..count).map(|n| (0..=tokens).map(|i| (n * 31 + i * 7) % 2000).collect()).collect()
+    }
+
+    #[test]
+    fn windows_side_by_side_score_the_same_bits() {
+        let model = Model::load_cpu(TALES).unwrap();
+        let mut windows = windows(9, 40);
+        windows.last_mut().unwrap().truncate(17);
+        let together = pollster::block_on(score(&model, &windows, std::future::pending(), |_| ())).unwrap();
+        let alone: f64 = windows.iter().map(|window| pollster::block_on(model.score(window)).unwrap().iter().sum::<f64>()).sum();
+        assert_eq!((together.nll.to_bits(), together.tokens), (alone.to_bits(), 8 * 40 + 16));
+    }
+
+    #[test]
+    fn an_interrupt_keeps_whole_groups() {
+        let model = Model::load_cpu(TALES).unwrap();
+        let (windows, groups) = (windows(600, 15), Cell::new(0));
+        let interrupted = poll_fn(|_| if groups.get() == 1 { Poll::Ready(()) } else { Poll::Pending });
+        let scored = pollster::block_on(score(&model, &windows, interrupted, |_| groups.set(groups.get() + 1))).unwrap();
+        assert_eq!(scored.tokens, SIDE_BY_SIDE / 16 * 15);
+        let first = pollster::block_on(score(&model, &windows[..SIDE_BY_SIDE / 16], std::future::pending(), |_| ())).unwrap();
+        assert_eq!(scored.nll.to_bits(), first.nll.to_bits());
+    }
 }

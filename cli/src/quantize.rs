@@ -1,8 +1,7 @@
 //! `bitnet quantize`: packs a float checkpoint into the two-bit format of transformers, or writes a model as a GGUF file or a native container.
 
 use crate::{
-    hub,
-    model::{Activations, FileArgs, I2s, progress, with_progress},
+    model::{Activations, FileArgs, I2s, progress, resolve, with_progress},
     note, say,
 };
 use anyhow::Result;
@@ -54,7 +53,7 @@ pub struct Quantize {
     /// Quantise float weights, though nothing says that the model was trained for it
     #[arg(long)]
     quantize: bool,
-    /// Overwrite an existing model
+    /// Overwrite an existing model, unless it is the one that is read
     #[arg(long)]
     force: bool,
     /// Print one JSON object instead of a line a tensor
@@ -106,8 +105,7 @@ impl Quantize {
     fn native(&self) -> Result<()> {
         let &Self { quantize, activations, i2s, ignore_unused, .. } = self;
         let file = FileArgs { quantize, activations, i2s: i2s.unwrap_or_default(), ignore_unused };
-        let input = if self.input.exists() { self.input.clone() } else { hub::resolve(&self.input.to_string_lossy())? };
-        let files = ModelFiles::open(input, &file.options())?;
+        let files = ModelFiles::open(resolve(&self.input)?, &file.options())?;
         if let Err(error) = files.tokenizer() {
             note(format!("the file will take token ids, and no text: {error}"));
         }

@@ -2,17 +2,19 @@
 
 use crate::{
     generation::{self, GenerationArgs},
+    input,
     model::{self, ChatArgs, ModelArgs},
     note, profile, say,
 };
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use bitnet_wgpu::{
+    files::{check_output, display},
     formats::SafeTensors,
     model::{GenerateOptions, Message, Model, ModelFiles, Session, SessionOptions, SpeculationCounts, Stop},
 };
 use clap::Args;
 use std::{
-    io::{IsTerminal, Read},
+    io::IsTerminal,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -21,8 +23,8 @@ use std::{
 #[derive(Args)]
 pub struct Run {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
-    model: String,
-    /// The text to continue; `-`, or none, is read from standard input
+    model: PathBuf,
+    /// The text to continue; `-`, or none, is read from standard input, at most 16 MiB
     prompt: Option<String>,
     #[command(flatten)]
     how: RunArgs,
@@ -62,8 +64,7 @@ impl Run {
             (Some(prompt), None) if prompt != "-" => prompt.clone(),
             (None, None) if std::io::stdin().is_terminal() => bail!("a prompt is needed, or --ids"),
             _ => {
-                let mut prompt = String::new();
-                std::io::stdin().read_to_string(&mut prompt).context("standard input")?;
+                let prompt = input::standard_input()?;
                 // The end of the last line is not the text's.
                 let text = prompt.strip_suffix('\n').unwrap_or(&prompt);
                 text.strip_suffix('\r').unwrap_or(text).to_owned()
@@ -86,12 +87,12 @@ struct Generated {
 }
 
 /// Continues a prompt; with `warm_up`, after a short run that is not timed: kernels are compiled at their first use.
-pub fn run(name: &str, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()> {
+pub fn run(name: &Path, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()> {
     let files = args.model.open(name)?;
     let (ids, options) = (tokens(&files, prompt, args)?, args.generation.options(&files));
     files.check(&ids, &options)?;
     if let Some(file) = &args.session {
-        check_session(file)?;
+        check_session(file, &files, ids.len())?;
     }
     let draft = args.generation.draft(&files, &args.model)?;
     let contexts = args.model.contexts()?;
@@ -176,18 +177,21 @@ fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> 
 }
 
 /// A file that cannot be written, or is no session, is better known before the text than after it.
-fn check_session(file: &Path) -> Result<()> {
+fn check_session(file: &Path, files: &ModelFiles, tokens: usize) -> Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        bail!("{}: there is no directory {}", file.display(), folder.display());
+        bail!("{}: there is no directory {}", display(file), display(folder));
     }
     let known = || {
         SafeTensors::open(file).is_ok_and(|file| file.metadata("format").is_some_and(|format| format.starts_with("bitnet-wgpu session")))
     };
     if file.exists() && !(file.is_file() && known()) {
-        bail!("{}: is not a saved session", file.display());
+        bail!("{}: is not a saved session", display(file));
     }
-    Ok(())
+    // Keys and values of the prompt take as much at least: two bytes a number.
+    let c = files.config();
+    let bytes = 4 * (c.layers * c.kv_heads * c.head_dim * tokens) as u64;
+    Ok(check_output(file, bytes, &files.paths()?)?)
 }
 
 /// Continues a prompt, in a session that there may be; gives the session back.

@@ -3,6 +3,7 @@
 use super::cost::Costs;
 use crate::{
     error::{Error, Result},
+    files::display,
     gpu::{
         cache::{Kind, hash, read, write},
         context::Context,
@@ -21,7 +22,7 @@ const TIMING: &Kind = b"bitnet-wgpu timing 1\n";
 pub fn kept(context: &Context, names: &[&str]) -> Option<Costs> {
     let (path, key) = file(context, context.cache_folder()?, names);
     found(&path, key, names).unwrap_or_else(|why| {
-        log::warn!("{}: {why}: what calls take is learned anew", path.display());
+        log::warn!("{}: {why}: what calls take is learned anew", display(&path));
         None
     })
 }

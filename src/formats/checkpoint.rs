@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    files::display,
     weights::{
         dense::{DenseElement, PackedDense},
         ternary::{packed::PackedTernary, scales::Scales},
@@ -438,6 +439,6 @@ fn add_generation(directory: &Path, config: &mut ModelConfig) -> Result<()> {
 
 impl std::fmt::Debug for Checkpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Checkpoint({}, {:?})", self.directory.display(), self.rule)
+        write!(f, "Checkpoint({}, {:?})", display(&self.directory), self.rule)
     }
 }

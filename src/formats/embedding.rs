@@ -4,7 +4,7 @@ use super::{
     json::{Keys, read_json},
     problem::Problem,
 };
-use crate::error::Result;
+use crate::{error::Result, files::display};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Component, Path, PathBuf};
@@ -58,7 +58,7 @@ fn modules(directory: &Path) -> Result<Option<Vec<(String, PathBuf)>>> {
         let kind = text("type")?.rsplit('.').next().unwrap_or_default().to_owned();
         let folder = Path::new(if kind == "Pooling" { text("path")? } else { "." });
         if kind == "Pooling" && (folder.as_os_str().is_empty() || !folder.components().all(|part| matches!(part, Component::Normal(_)))) {
-            return Err(wrong(format!("names the folder `{}`, which is not in the model's", folder.display())));
+            return Err(wrong(format!("names the folder `{}`, which is not in the model's", display(folder))));
         }
         Ok((kind, folder.to_owned()))
     };
@@ -111,14 +111,14 @@ impl EmbeddingDefaults {
     fn pool(&mut self, directory: &Path, folder: &Path) -> Result<()> {
         let path = directory.join(folder).join("config.json");
         if !path.exists() {
-            self.unsupported = Some(format!("modules.json has a pooling in `{}`, of which there is no config.json", folder.display()));
+            self.unsupported = Some(format!("modules.json has a pooling in `{}`, of which there is no config.json", display(folder)));
             return Ok(());
         }
         let json = read_json(&path)?;
         let (names, pooling) = modes(&json).map_err(|problem| problem.at(&path))?;
         self.pooling = pooling;
         if pooling.is_none() {
-            self.unsupported = Some(format!("{} asks for the pooling `{}`", folder.join("config.json").display(), names.join("` and `")));
+            self.unsupported = Some(format!("{} asks for the pooling `{}`", display(&folder.join("config.json")), names.join("` and `")));
         }
         Ok(())
     }

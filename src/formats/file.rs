@@ -1,7 +1,10 @@
 //! Files that are read where a tensor is asked for. None is mapped: a mapped file that somebody truncates ends the process.
 
 use super::problem::Problem;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files::read::open_regular,
+};
 use bytemuck::{Pod, allocation::try_zeroed_vec};
 use std::{
     fs::File,
@@ -20,11 +23,7 @@ pub(super) struct InputFile {
 impl InputFile {
     pub fn open(path: &Path) -> Result<Self> {
         let error = |source| Error::Io { path: path.to_owned(), source };
-        // To open a pipe would wait for whoever writes it.
-        if !path.metadata().map_err(error)?.is_file() {
-            return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is not a file")));
-        }
-        let file = File::open(path).map_err(error)?;
+        let file = open_regular(path).map_err(error)?;
         let length = file.metadata().map_err(error)?.len();
         let length = usize::try_from(length).map_err(|_| Problem::from(format!("has {length} bytes")).at(path))?;
         Ok(Self { path: path.to_owned(), file: Mutex::new(file), length })

@@ -2,6 +2,7 @@
 
 use super::problem::{Problem, unsupported};
 use crate::{
+    files::display,
     ops::bitnet,
     weights::ternary::{
         packed::PackedTernary,
@@ -39,7 +40,7 @@ impl Masters {
 
     /// Says, once for a file, what its author may not have meant, after a matrix of floats was taken as it is though nothing says how activations are computed.
     pub fn warn(said: &Once, path: &Path, quantized_activations: bool) {
-        let (path, how) = (path.display(), if quantized_activations { "in 8 bits" } else { "in floats" });
+        let (path, how) = (display(path), if quantized_activations { "in 8 bits" } else { "in floats" });
         said.call_once(|| {
             log::warn!(
                 "{path}: the weights are ternary, in floats, and nothing says how activations are computed: here {how}. \

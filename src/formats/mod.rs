@@ -14,6 +14,7 @@ mod gemma;
 mod generation;
 pub(crate) mod gguf;
 mod hadamard;
+pub(crate) mod input_files;
 mod json;
 mod masters;
 mod mlx;

@@ -1,6 +1,6 @@
 //! What is wrong with a file, said before its path is known.
 
-use crate::error::{Error, printable};
+use crate::{error::Error, files::display::printable};
 use std::{fmt, path::Path};
 
 /// Why a file cannot be read as a model.

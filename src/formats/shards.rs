@@ -74,6 +74,11 @@ impl Shards {
         self.places.contains_key(name)
     }
 
+    /// The files of the tensors, and the index where there is one.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.files.iter().map(|file| file.path().to_owned()).chain([self.path.clone()])
+    }
+
     pub(super) fn names(&self) -> Vec<String> {
         self.places.keys().cloned().collect()
     }

@@ -1,21 +1,32 @@
 //! Writes a model in the packed form of transformers, one tensor at a time: at most one matrix is in memory.
 
 use super::{
-    checkpoint::Checkpoint, embedding::pooling_folders, masters, model_file::ModelFile, safetensors::TensorBytes, tensors::layer_tensors,
+    checkpoint::Checkpoint,
+    input_files::{companions, input_files},
+    masters,
+    model_file::ModelFile,
+    safetensors::TensorBytes,
+    tensors::layer_tensors,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, at},
+    files::{
+        self,
+        write::{AtomicFile, check_new_output, check_no_input, remove_stale},
+    },
+    limits::files::MOST_COMPANION,
     weights::ternary::{packed::PackedTernary, scales::Scales},
-    written::{at, written, written_after},
 };
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Seek, SeekFrom, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
+
+const WEIGHTS: &str = "model.safetensors";
+const CONFIG: &str = "config.json";
 
 /// Progress of [`write_packed`] and [`write_gguf`](super::write_gguf): one tensor that has been written.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,23 +44,6 @@ pub struct WrittenTensor {
     /// For a matrix that was quantised, the relative error ‖W - βWq‖ / ‖W‖.
     pub error: Option<f64>,
 }
-
-/// Files that are copied to the output unchanged.
-const COMPANIONS: [&str; 13] = [
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-];
 
 /// Writes `checkpoint` to the directory `output` with the linear layers of its blocks packed: `uint8` weights and a `weight_scale` that
 /// multiplies (`linear_class` `autobitlinear`, `quantization_mode` `offline`). Float weights are quantised by their absmean; other tensors
@@ -72,20 +66,27 @@ pub fn write_packed(
                        Checkpoint::with_quantized_activations does (--activations int8 on the command line)";
         return Err(Error::Unsupported { path: checkpoint.path().to_owned(), message: message.into() });
     }
-    check_output(checkpoint.path(), output, force)?;
+    let companions = companions(checkpoint.path())?;
+    let targets = [PathBuf::from(WEIGHTS), PathBuf::from(CONFIG)].into_iter().chain(companions.iter().cloned());
+    let targets: Vec<_> = targets.map(|name| output.join(name)).collect();
+    check_targets(checkpoint.path(), output, &targets, force)?;
     at(output, fs::create_dir_all(output))?;
-    let config_path = output.join("config.json");
+    targets.iter().for_each(|target| remove_stale(target));
+    let mut weights = AtomicFile::create(&output.join(WEIGHTS))?;
+    write_tensors(checkpoint, &mut weights, &mut progress)?;
+    weights.sync()?;
+    let config_path = output.join(CONFIG);
     // Without a config.json an unfinished model cannot be opened, so new weights are never read with an old config's scale rule.
-    let unfinished = || if config_path.exists() { at(&config_path, fs::remove_file(&config_path)) } else { Ok(()) };
-    written_after(&output.join("model.safetensors"), |partial| write_tensors(checkpoint, partial, &mut progress), unfinished)?;
-    let poolings = pooling_folders(checkpoint.path())?.into_iter().map(|folder| folder.join("config.json"));
-    for name in COMPANIONS.iter().map(PathBuf::from).chain(poolings).filter(|name| checkpoint.path().join(name).is_file()) {
-        let (source, target) = (checkpoint.path().join(&name), output.join(&name));
-        let bytes = at(&source, fs::read(&source))?;
+    if config_path.exists() {
+        at(&config_path, fs::remove_file(&config_path))?;
+    }
+    weights.commit()?;
+    for name in &companions {
+        let target = output.join(name);
         if let Some(folder) = target.parent() {
             at(folder, fs::create_dir_all(folder))?;
         }
-        written(&target, |partial| at(&target, fs::write(partial, &bytes)))?;
+        files::write(&target, &files::read(checkpoint.path().join(name), MOST_COMPANION)?)?;
     }
     let mut config = checkpoint.config_json().clone();
     config["quantization_config"] = json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"});
@@ -93,18 +94,24 @@ pub fn write_packed(
         config["quantization_config"]["use_rms_norm"] = true.into();
         config["quantization_config"]["rms_norm_eps"] = checkpoint.config().eps.into();
     }
-    written(&config_path, |partial| at(&config_path, fs::write(partial, format!("{config:#}\n"))))
+    files::write(&config_path, format!("{config:#}\n").as_bytes())
 }
 
-fn check_output(input: &Path, output: &Path, force: bool) -> Result<()> {
+/// Checks, before anything is read, that these files may be written to the directory `output`.
+fn check_targets(input: &Path, output: &Path, targets: &[PathBuf], force: bool) -> Result<()> {
     let refuse = |why: &str| at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, why)));
     if let (Ok(a), Ok(b)) = (input.canonicalize(), output.canonicalize())
         && a == b
     {
         return refuse("is the input");
     }
-    let names = ["config.json", "model.safetensors", "model.safetensors.index.json"];
-    if !force && names.iter().any(|name| output.join(name).exists()) { refuse("has a model already") } else { Ok(()) }
+    let names = [CONFIG, WEIGHTS, "model.safetensors.index.json"];
+    if !force && names.iter().any(|name| output.join(name).exists()) {
+        return refuse("has a model already");
+    }
+    let inputs = input_files(input)?;
+    targets.iter().try_for_each(|target| check_no_input(target, &inputs))?;
+    targets.iter().try_for_each(|target| check_new_output(target))
 }
 
 /// A tensor's entry in the output's header; offsets in bytes from the beginning of the data.
@@ -162,7 +169,7 @@ fn linears(checkpoint: &Checkpoint) -> Vec<(String, usize, usize)> {
     (0..checkpoint.config().layers).flat_map(layer).collect()
 }
 
-fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut(&WrittenTensor)) -> Result<()> {
+fn write_tensors(checkpoint: &Checkpoint, out: &mut AtomicFile, progress: &mut impl FnMut(&WrittenTensor)) -> Result<()> {
     let linears = linears(checkpoint);
     let packed = |name: &str| {
         let name = name.strip_suffix(".weight_scale").or(name.strip_suffix(".weight"));
@@ -182,13 +189,10 @@ fn write_tensors(checkpoint: &Checkpoint, path: &Path, progress: &mut impl FnMut
     for (name, rows, columns) in &linears {
         layout.add(format!("{name}.weight"), Dtype::U8, &[rows.div_ceil(4), *columns], rows.div_ceil(4) * columns);
     }
-    let mut file = at(path, File::create(path))?;
     let header = layout.header(json!({"format": "pt"}), 8);
-    at(path, file.write_all(&header))?;
-    let mut put = |name: &str, bytes: &[u8]| {
-        at(path, file.seek(SeekFrom::Start(header.len() as u64 + layout.start(name))))?;
-        at(path, file.write_all(bytes))
-    };
+    out.reserve((header.len() + layout.end) as u64)?;
+    out.write_at(0, &header)?;
+    let mut put = |name: &str, bytes: &[u8]| out.write_at(header.len() as u64 + layout.start(name), bytes);
     let total = kept.len() + linears.len();
     for (i, name) in kept.into_iter().enumerate() {
         let bytes = checkpoint.tensor(&name)?.bytes;

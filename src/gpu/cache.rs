@@ -4,9 +4,9 @@
 
 use super::scopes::guarded;
 use crate::{
-    error::Result,
+    error::{Result, at},
+    files::{self, display, read::read_regular},
     limits::cache::MOST_BYTES,
-    written::{at, written},
 };
 use std::{
     fs, io,
@@ -52,13 +52,13 @@ impl KernelCache {
         let key = hash([self.device.as_bytes(), kernel.as_bytes(), b"\n", text]);
         let path = self.folder.join(format!("{key:016x}.kernel"));
         let data = read(&path, KERNEL, key, MOST_BYTES).unwrap_or_else(|why| {
-            log::warn!("{}: {why}: the kernel is compiled anew", path.display());
+            log::warn!("{}: {why}: the kernel is compiled anew", display(&path));
             None
         });
         let known = data.and_then(|data| match create(device, kernel, Some(&data)) {
             Ok(raw) => Some((data.len(), raw)),
             Err(why) => {
-                log::warn!("{}: {why}: the kernel is compiled anew", path.display());
+                log::warn!("{}: {why}: the kernel is compiled anew", display(&path));
                 None
             }
         });
@@ -97,7 +97,7 @@ pub fn identity(info: &wgpu::AdapterInfo) -> String {
 pub fn write(path: &Path, kind: &Kind, key: u64, data: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     at(folder, make_folder(folder))?;
-    written(path, |partial| at(path, fs::write(partial, [&header(kind, key, data)[..], data].concat())))
+    files::write(path, &[&header(kind, key, data)[..], data].concat())
 }
 
 /// A folder that nobody else may write to, unless it is there: a driver runs what is in it.
@@ -118,13 +118,10 @@ fn create(device: &wgpu::Device, kernel: &'static str, data: Option<&[u8]>) -> R
 
 /// What was written to a file under this key; `None` where there is no file.
 pub fn read(path: &Path, kind: &Kind, key: u64, most_bytes: u64) -> Result<Option<Vec<u8>>, String> {
-    let text = |error: io::Error| error.to_string();
-    match fs::metadata(path) {
+    let mut bytes = match read_regular(path, most_bytes) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(found) if found.len() > most_bytes => return Err(format!("has {} bytes, more than {most_bytes}", found.len())),
-        found => found.map_err(text)?,
+        bytes => bytes.map_err(|error| error.to_string())?,
     };
-    let mut bytes = fs::read(path).map_err(text)?;
     match bytes.split_at_checked(HEADER) {
         Some((found, data)) if found == header(kind, key, data) => Ok(Some(bytes.split_off(HEADER))),
         _ => Err("is damaged, or of something else".into()),
@@ -144,6 +141,21 @@ pub fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It would wait for ever otherwise, or read until memory ends.
+    #[cfg(unix)]
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [fifo, long] = ["fifo", "long"].map(|name| folder.path().join(name));
+        files::read::make_fifo(&fifo);
+        for path in [&fifo, Path::new("/dev/zero"), folder.path()] {
+            assert_eq!(read(path, KERNEL, 0, MOST_BYTES).unwrap_err(), "is not a regular file", "{path:?}");
+        }
+        fs::write(&long, [0; 101]).unwrap();
+        assert!(read(&long, KERNEL, 0, 100).unwrap_err().contains("more than 100 bytes"));
+        assert_eq!(read(&folder.path().join("none"), KERNEL, 0, 100), Ok(None));
+    }
 
     #[test]
     fn files_are_of_one_adapter_and_driver() {

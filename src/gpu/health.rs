@@ -1,6 +1,7 @@
 //! How a GPU is: what the system says of its load, memory, temperature, power and energy. What it does not say is not made up.
 
 use super::{adapters::Adapter, context::Context};
+use crate::files::display;
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
@@ -189,7 +190,7 @@ fn read<T>(path: PathBuf, value: impl FnOnce(f64) -> Option<T>) -> Option<Readin
     // Drivers refuse to be read while a device sleeps; that is no error of ours, and no number.
     let text = fs::read_to_string(&path).ok()?;
     let number: i64 = text.trim().parse().ok()?;
-    Some(Reading { value: value(number as f64)?, source: path.display().to_string() })
+    Some(Reading { value: value(number as f64)?, source: display(&path).to_string() })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     choices::Tuning,
     error::{Error, Result},
+    files::display,
     limits::cache::MOST_TUNING,
 };
 use std::path::{Path, PathBuf};
@@ -42,11 +43,11 @@ impl Context {
         match kept {
             Ok(None) => self,
             Ok(Some(tuning)) => {
-                log::info!("{}: kernels are chosen by what was measured here: {tuning:?}", path.display());
+                log::info!("{}: kernels are chosen by what was measured here: {tuning:?}", display(&path));
                 self.restricted(|capabilities| capabilities.tuning = tuning)
             }
             Err(why) => {
-                log::warn!("{}: {why}: kernels are chosen as without it", path.display());
+                log::warn!("{}: {why}: kernels are chosen as without it", display(&path));
                 self
             }
         }

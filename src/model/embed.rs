@@ -156,7 +156,7 @@ fn seen(ids: &[u32], pooling: Pooling) -> &[u32] {
 }
 
 /// Room for as many of `count` texts as a limited memory has, and how many these are.
-fn room(sessions: &impl Fn(SessionOptions) -> Result<Session>, mut count: usize, capacity: usize) -> Result<(Session, usize)> {
+pub(super) fn room(sessions: &impl Fn(SessionOptions) -> Result<Session>, mut count: usize, capacity: usize) -> Result<(Session, usize)> {
     loop {
         match sessions(SessionOptions::new(count, capacity).cache(Element::F32)) {
             Err(Error::MemoryLimit { .. }) if count > 1 => count /= 2,

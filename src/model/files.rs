@@ -12,7 +12,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    formats::{self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY, native::Native},
+    formats::{
+        self, Checkpoint, Gguf, I2sLayout, ModelConfig, ModelFile, gguf::write::NO_VOCABULARY, input_files::input_files, native::Native,
+    },
     gpu::context::Context,
     memory::Footprint,
 };
@@ -257,6 +259,24 @@ impl ModelFiles {
                 Self { file: Box::new(file), tokenizer: usable(tokenizer), origin }
             }
         })
+    }
+
+    /// Returns the files that the model is read from: none of them is an output of a tool that reads it.
+    ///
+    /// ```
+    /// use bitnet_wgpu::model::{LoadOptions, ModelFiles};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// let files = ModelFiles::open("assets/tales-22m", &LoadOptions::default())?;
+    /// assert!(files.paths()?.iter().any(|path| path.ends_with("model.safetensors")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ModelFiles::open`].
+    pub fn paths(&self) -> Result<Vec<PathBuf>> {
+        input_files(&self.origin.path)
     }
 
     /// The configuration.

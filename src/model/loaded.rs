@@ -25,7 +25,6 @@ use crate::{
     memory::Footprint,
     spans::span,
 };
-use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
 
 /// A loaded model. Clones share it. What it computes runs on threads of its own, so that its futures never block an executor; the last clone, when it
@@ -298,27 +297,6 @@ impl Model {
         self.workers.run(work).await
     }
 
-    /// The negative log-likelihood, in nats, of every token of `ids` but the first, given those before it. Keys and values are in 32
-    /// bits.
-    ///
-    /// # Errors
-    /// As [`Model::logits`].
-    pub async fn score(&self, ids: &[u32]) -> Result<Vec<f64>> {
-        let (mut session, ids, vocab) = (self.session_of(ids.len())?, ids.to_vec(), self.config().vocab);
-        let threads = self.threads.clone();
-        let work = async move {
-            let mut scores = Vec::new();
-            let score = |rows: Vec<f32>| {
-                let targets = ids[scores.len() + 1..].par_iter();
-                let likelihoods = rows.par_chunks(vocab).zip(targets).map(|(row, &target)| negative_log_likelihood(row, target));
-                threads.run(|| scores.par_extend(likelihoods));
-            };
-            session.prefill_all(0, &ids, score).await?;
-            Ok(scores)
-        };
-        self.workers.run(work).await
-    }
-
     /// Room for one sequence of so many tokens, to be exact about: with keys and values in 32 bits.
     fn session_of(&self, tokens: usize) -> Result<Session> {
         self.session(SessionOptions::new(1, tokens.max(1)).cache(Element::F32))
@@ -448,6 +426,11 @@ impl Model {
         check_tokens(prompt, self.config().vocab, capacity)
     }
 
+    /// The threads that its loops run on.
+    pub(super) fn threads(&self) -> Threads {
+        self.threads.clone()
+    }
+
     /// Where what it computes runs.
     pub(super) fn workers(&self) -> &Arc<Workers> {
         &self.workers
@@ -496,11 +479,4 @@ impl std::fmt::Debug for Model {
         let devices = if devices.is_empty() { "CPU".into() } else { devices.join(", ") };
         write!(f, "Model({}, {} layers × {}, on {devices})", c.architecture, c.layers, c.hidden)
     }
-}
-
-/// In `f64`: sums over a vocabulary.
-fn negative_log_likelihood(logits: &[f32], target: u32) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    sum.ln() - f64::from(logits[target as usize] - largest)
 }

@@ -40,6 +40,7 @@ mod options;
 mod reasoning;
 mod sampling;
 mod saved;
+mod score;
 mod sequence;
 mod session;
 mod slots;

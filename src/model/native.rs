@@ -6,7 +6,8 @@ use super::{
     tokenizer::text::Tokenizer,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, at},
+    files::write::{AtomicFile, check_new_output, check_no_input},
     formats::{
         ModelConfig, ModelFile, Problem,
         native::{ALIGNMENT, FORMAT, Native, PADDING, TOKENIZER, VERSION, dtype, stack_name},
@@ -14,15 +15,10 @@ use crate::{
         write::Layout,
     },
     weights::{dense::PackedDense, ternary::packed::PackedTernary},
-    written::{at, written},
 };
 use safetensors::Dtype;
 use serde_json::{Map, Value};
-use std::{
-    fs::{self, File},
-    io::{self, Seek, SeekFrom, Write},
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 /// A tensor of the file, and what the metadata say of it.
 struct Part<'a> {
@@ -65,6 +61,8 @@ pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, m
     if !force && output.exists() {
         return at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists already")));
     }
+    check_no_input(output, &files.paths()?)?;
+    check_new_output(output)?;
     let config = files::config(&*files.file)?;
     if !options.ignore_unused {
         files.file.check_unused()?;
@@ -102,25 +100,22 @@ pub fn write_native(files: &ModelFiles, output: impl AsRef<Path>, force: bool, m
     if let Some(folder) = output.parent() {
         at(folder, fs::create_dir_all(folder))?;
     }
-    written(output, |partial| {
-        let mut file = at(partial, File::create(partial))?;
-        at(partial, file.write_all(&header))?;
-        parts(&*files.file, &config, options.int8_head, json, &mut |done| progress(config.layers + done), &mut |part| {
-            let changed = || Problem::from(format!("became another while it was read: `{}`", part.name)).at(&files.origin.path);
-            let start = layout.find(&part.name, part.dtype, &part.shape).ok_or_else(changed)?;
-            at(partial, file.seek(SeekFrom::Start((header.len() + start) as u64)))?;
-            at(partial, file.write_all(part.bytes))
-        })?;
-        drop(file);
-        let made = Native::open(partial)?;
-        if let Some((json, settings)) = made.tokenizer()? {
-            Tokenizer::from_stored(&json, settings)?;
-        }
-        match made.config() == &stored {
-            true => Ok(()),
-            false => Err(Error::Invalid { op: "write_native", what: format!("a configuration that the file cannot say: {config:?}") }),
-        }
-    })
+    let mut out = AtomicFile::create(output)?;
+    out.reserve((header.len() + layout.end) as u64)?;
+    out.write_at(0, &header)?;
+    parts(&*files.file, &config, options.int8_head, json, &mut |done| progress(config.layers + done), &mut |part| {
+        let changed = || Problem::from(format!("became another while it was read: `{}`", part.name)).at(&files.origin.path);
+        let start = layout.find(&part.name, part.dtype, &part.shape).ok_or_else(changed)?;
+        out.write_at((header.len() + start) as u64, part.bytes)
+    })?;
+    let made = Native::open(out.partial())?;
+    if let Some((json, settings)) = made.tokenizer()? {
+        Tokenizer::from_stored(&json, settings)?;
+    }
+    match made.config() == &stored {
+        true => out.commit(),
+        false => Err(Error::Invalid { op: "write_native", what: format!("a configuration that the file cannot say: {config:?}") }),
+    }
 }
 
 /// Gives all tensors of a model to `take`, in the order in which they are loaded.

@@ -3,10 +3,10 @@
 
 use super::layers::{HostEnds, HostLayer};
 use crate::{
-    error::Result,
+    error::{Result, at},
+    files::write::AtomicFile,
     formats::{ModelConfig, Problem, SafeTensors, tensors::finite},
     ops::transformer::{AttentionShape, HostKvCache},
-    written::{at, written},
 };
 use half::f16;
 use safetensors::{Dtype, tensor::TensorView};
@@ -110,7 +110,9 @@ impl Saved {
         let views = parts.iter().map(|part| Ok((&part.name, TensorView::new(part.kind, part.shape.clone(), &part.bytes)?)));
         let views = views.collect::<Result<Vec<_>, _>>();
         let write = |partial: &Path| views.and_then(|views| safetensors::serialize_to_file(views, Some(metadata), partial));
-        written(path, |partial| at(path, write(partial).map_err(io::Error::other)))
+        let file = AtomicFile::create(path)?;
+        at(path, write(file.partial()).map_err(io::Error::other))?;
+        file.commit()
     }
 
     /// Reads the file of a session of this model.

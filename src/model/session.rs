@@ -8,6 +8,7 @@ use super::{
 use crate::{
     element::Element,
     error::{Error, Result},
+    files::display,
     gpu::{recording::Recording, tensor::Tensor},
     limits::sessions::MOST_SEQUENCES,
     memory::Footprint,
@@ -88,7 +89,7 @@ impl Session {
         let Saved { tokens, layers } = Saved::read(path, print, engine.config())?;
         let mut session = Self::new(engine, print, options)?;
         if tokens.len() != options.sequences {
-            let what = format!("{} sequences for {} in {}", options.sequences, tokens.len(), path.display());
+            let what = format!("{} sequences for {} in {}", options.sequences, tokens.len(), display(path));
             return Err(Error::Invalid { op: "session", what });
         }
         let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);

@@ -1,8 +1,18 @@
 //! `bitnet chat`
 
-use crate::{Directory, TALES, answers, fails};
+use crate::{Directory, TALES, answers, errors, fails, output_of};
 use serde_json::Value;
 use std::fs;
+
+#[test]
+fn chat_goes_on_after_invalid_utf8() {
+    let arguments = ["chat", TALES, "--max-tokens", "3", "--cpu", "--json"];
+    let output = output_of(&arguments, b"Tell me \xff a tale.\nAnother\n");
+    assert!(output.status.success() && output.stdout.split(|&byte| byte == b'\n').count() == 3, "{}", errors(&output));
+    assert!(errors(&output).contains("the line is not UTF-8"), "{}", errors(&output));
+    let repaired = output_of(&arguments, "Tell me \u{fffd} a tale.\nAnother\n".as_bytes());
+    assert_eq!(output.stdout, repaired.stdout);
+}
 
 #[test]
 fn chat_talks() {

@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod doctor;
 mod embed;
+mod files;
 mod info;
 mod options;
 mod perplexity;
@@ -53,11 +54,16 @@ fn fails(arguments: &[&str], wanted: &str) {
 
 /// With its input.
 fn answers(arguments: &[&str], input: &str) -> String {
-    let mut child = bitnet(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = output_of(arguments, input.as_bytes());
     assert!(output.status.success(), "{}", errors(&output));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// With its input, of any bytes.
+fn output_of(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = bitnet(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
 }
 
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {

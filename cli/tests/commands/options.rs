@@ -72,11 +72,11 @@ fn odd_surroundings_are_errors() {
         let pipes = directory.0.join("pipes");
         fs::create_dir_all(&pipes).unwrap();
         assert!(Command::new("mkfifo").arg(pipes.join("config.json")).status().unwrap().success());
-        fails(&["run", &pipes.display().to_string(), "x", "--cpu"], "is not a file");
+        fails(&["run", &pipes.display().to_string(), "x", "--cpu"], "is not a regular file");
         let broken = directory.model("", <[u8]>::to_vec);
         fs::remove_file(directory.path("tokenizer.json")).unwrap();
         assert!(Command::new("mkfifo").arg(directory.path("tokenizer.json")).status().unwrap().success());
-        fails(&["run", &broken, "x", "--cpu"], "is not a file");
+        fails(&["run", &broken, "x", "--cpu"], "is not a regular file");
         fs::remove_file(directory.path("tokenizer.json")).unwrap();
     }
     // JSON has the escape character as \u001b; 27 bytes either way.

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    files::display,
     formats::{file::InputFile, masters::Masters, problem::Problem},
     limits::files::MOST_GGUF_HEADER,
     weights::{
@@ -282,6 +283,6 @@ impl GgufTensor<'_> {
 
 impl std::fmt::Debug for GgufFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "GgufFile({})", self.path().display())
+        write!(f, "GgufFile({})", display(self.path()))
     }
 }

@@ -8,11 +8,13 @@ use super::{
     vocabulary::{ENDS, GgufVocabulary},
 };
 use crate::{
-    error::Result,
+    error::{Result, at},
+    files::write::{AtomicFile, check_new_output, check_no_input},
     formats::{
         checkpoint::Checkpoint,
         config::{Activation, ModelConfig, RopeScaling, yarn_attention},
         embedding::Pooling,
+        input_files::input_files,
         model_file::ModelFile,
         problem::{Problem, unsupported},
         tensors::{Gains, Matrix, end_tensors, layer_tensors},
@@ -26,13 +28,12 @@ use crate::{
             scales::Scales,
         },
     },
-    written::{at, written},
 };
 use half::f16;
 use rayon::prelude::*;
 use std::{
     collections::HashSet,
-    fs::{self, File},
+    fs,
     io::{self, BufWriter, Write},
     path::Path,
 };
@@ -65,26 +66,31 @@ pub fn write_gguf(
     if !force && output.exists() {
         return at(output, Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists already")));
     }
+    check_no_input(output, &input_files(checkpoint.path())?)?;
     checkpoint.check_unused()?;
     let (architecture, rotary) = architecture(checkpoint.config()).map_err(refused)?;
     let metadata = metadata(checkpoint, architecture, vocabulary, kind).map_err(refused)?;
+    check_new_output(output)?;
     let tensors = tensors(checkpoint, kind)?;
     if let Some(folder) = output.parent() {
         at(folder, fs::create_dir_all(folder))?;
     }
-    written(output, |partial| {
-        let mut file = BufWriter::new(at(partial, File::create(partial))?);
-        at(partial, file.write_all(&header(&metadata, &tensors)))?;
-        for (i, tensor) in tensors.iter().enumerate() {
-            let (bytes, error) = tensor.read(checkpoint, rotary)?;
-            at(partial, file.write_all(&bytes))?;
-            at(partial, file.write_all(&vec![0; bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()]))?;
-            let (name, bytes_after) = (tensor.name.clone(), bytes.len() as u64);
-            progress(&WrittenTensor { name, done: i + 1, total: tensors.len(), bytes_before: tensor.before, bytes_after, error });
-        }
-        at(partial, file.into_inner().map_err(io::IntoInnerError::into_error))?;
-        same_model(&Gguf::open(partial)?, checkpoint.config()).map_err(refused)
-    })
+    let mut out = AtomicFile::create(output)?;
+    let header = header(&metadata, &tensors);
+    out.reserve((header.len() + tensors.iter().map(Tensor::aligned).sum::<usize>()) as u64)?;
+    let mut file = BufWriter::new(out.file());
+    at(output, file.write_all(&header))?;
+    for (i, tensor) in tensors.iter().enumerate() {
+        let (bytes, error) = tensor.read(checkpoint, rotary)?;
+        at(output, file.write_all(&bytes))?;
+        at(output, file.write_all(&vec![0; bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()]))?;
+        let (name, bytes_after) = (tensor.name.clone(), bytes.len() as u64);
+        progress(&WrittenTensor { name, done: i + 1, total: tensors.len(), bytes_before: tensor.before, bytes_after, error });
+    }
+    at(output, file.flush())?;
+    drop(file);
+    same_model(&Gguf::open(out.partial())?, checkpoint.config()).map_err(refused)?;
+    out.commit()
 }
 
 /// Is the file of the same model, but for what other tokens and names it has?
@@ -283,6 +289,11 @@ fn check_groups(kind: GgufType, matrix: &PackedTernary) -> Result<(), String> {
 }
 
 impl Tensor {
+    /// Its bytes in the file, with what aligns the next.
+    fn aligned(&self) -> usize {
+        self.bytes.next_multiple_of(ALIGNMENT)
+    }
+
     /// Its bytes, and what quantising has changed.
     fn read(&self, checkpoint: &Checkpoint, rotary: RotaryOrder) -> Result<(Vec<u8>, Option<f64>)> {
         let floats = |floats: &[f32]| floats.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -545,7 +556,7 @@ fn header(metadata: &Metadata, tensors: &[Tensor]) -> Vec<u8> {
         tensor.shape.iter().rev().for_each(|&size| bytes.extend((size as u64).to_le_bytes()));
         bytes.extend(tensor.kind.id().to_le_bytes());
         bytes.extend((offset as u64).to_le_bytes());
-        offset += tensor.bytes.next_multiple_of(ALIGNMENT);
+        offset += tensor.aligned();
     }
     bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
     bytes

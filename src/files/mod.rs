@@ -1,0 +1,10 @@
+//! Files as the crate and its tools read, write and name them: reads are bounded and never wait for a FIFO, writes are atomic, and names are printed without
+//! control characters.
+
+pub(crate) mod display;
+pub(crate) mod read;
+pub(crate) mod write;
+
+pub use display::display;
+pub use read::{read, read_stream};
+pub use write::{check_output, write};
