@@ -153,6 +153,10 @@ pub enum Error {
     /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it does not have.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
+    /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of what, `most` how much is allowed. It was not encoded.
+    #[cfg(feature = "models")]
+    #[error("a text of {bytes} bytes takes more than {most} {what}")]
+    TextWork { bytes: usize, what: &'static str, most: usize },
     /// There is no chat template, or it is wrong or refuses the messages.
     #[error("chat template: {}", printable(message))]
     ChatTemplate { message: String },
@@ -239,6 +243,8 @@ impl Error {
             Self::Io { .. } => ErrorKind::Io,
             Self::Format { .. } => ErrorKind::Damaged,
             Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,
+            #[cfg(feature = "models")]
+            Self::TextWork { .. } => ErrorKind::Text,
         }
     }
 }

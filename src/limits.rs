@@ -46,10 +46,28 @@ pub mod tokenizer {
     pub const MOST_JSON: usize = 256 << 20;
     /// How many times as long as the text that goes in the text may be that comes out of normalizers, or of decoders.
     pub const MOST_GROWTH: usize = 256;
+    /// Bytes that a text may have once it is normalized, where that is more than four times its own bytes: each takes up to 200 bytes of memory until it is
+    /// encoded.
+    pub const MOST_GROWN: usize = 8 << 20;
+    /// How many times as many bytes a character can become by a normalizer that has no smaller number: the longest replacement of a table.
+    pub const GROWTH_OF_ANY: usize = MOST_GROWTH;
     /// The longest pattern, in bytes.
     pub const MOST_PATTERN: usize = 4096;
-    /// The longest replacement or added token, and the longest token of a GGUF vocabulary, in bytes.
+    /// Instructions of a compiled pattern. Those of published tokenizers have at most 90.
+    pub const MOST_INSTRUCTIONS: usize = 8192;
+    /// Places to go on from that a search remembers, of 24 bytes each.
+    pub const MOST_BRANCHES: usize = 1 << 20;
+    /// Steps of all patterns of a tokenizer for each byte of a text. Those of published tokenizers take at most 32 each; a step takes some 4 ns.
+    pub const MOST_STEPS_PER_BYTE: u64 = 256;
+    /// Steps for a text of any length: a run of 5000 digits takes as many by patterns that group digits from the right.
+    pub const MOST_STEPS_OF_ANY: u64 = 16 << 20;
+    /// The longest replacement, and the longest token of a GGUF vocabulary, in bytes.
     pub const MOST_CONTENT: usize = 1024;
+    /// The longest added token, in bytes. A text is looked through for the longest one from each of its bytes. Known ones have at most 100.
+    pub const MOST_ADDED: usize = 256;
+    /// The longest token of a Unigram model, in bytes. A text is looked through for all of them from each of its characters. SentencePiece's have at most 16
+    /// characters unless it is told otherwise.
+    pub const MOST_PIECE: usize = 128;
     /// Sequences within sequences.
     pub const MOST_DEPTH: usize = 4;
     /// Steps of a sequence.

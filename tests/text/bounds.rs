@@ -86,3 +86,92 @@ fn models_refuse_prompts_beyond_their_context() {
     assert_eq!(too_long(model.chat(&messages, &Default::default()).map(|_| ())).1, most);
     assert_eq!(too_long(pollster::block_on(model.embed(&[&long], &Default::default()))).1, most);
 }
+
+#[test]
+fn work_beyond_the_bound_is_an_error() {
+    let mut json = tales("tokenizer.json");
+    json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "b ".repeat(125) });
+    let grows = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    json["normalizer"] = json!({ "type": "Replace", "pattern": { "Regex": "(?=(a+a+)+b)a" }, "content": "b" });
+    let backtracks = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    let text = "a".repeat(200_000);
+    for (tokenizer, expected) in [
+        (grows, "a text of 200000 bytes takes more than 8388608 bytes once it is normalized"),
+        (backtracks, "a text of 200000 bytes takes more than 67977216 steps of the tokenizer's patterns"),
+    ] {
+        let error = tokenizer.encode(&text).unwrap_err();
+        assert!(matches!(error, Error::TextWork { bytes: 200_000, .. }), "{error:?}");
+        assert_eq!((error.to_string().as_str(), error.kind()), (expected, bitnet_wgpu::ErrorKind::Text));
+        assert!(tokenizer.encode("aaa").is_ok());
+    }
+}
+
+/// What would take more than its share for each character of a text is refused with the file.
+#[test]
+fn superlinear_tokenizers_are_refused() {
+    let error = |key: &str, value: Value| {
+        let mut json = tales("tokenizer.json");
+        json[key] = value;
+        message(Directory::new().with("tokenizer.json", &json).open())
+    };
+    let added = |content: &str, lstrip: bool, rstrip: bool, normalized: bool| json!([{ "id": 0, "content": content, "special": true, "single_word": false, "lstrip": lstrip, "rstrip": rstrip, "normalized": normalized }]);
+    for value in [added(" ", true, false, false), added("\n\n", false, true, false)] {
+        assert!(error("added_tokens", value).contains("cannot have lstrip or rstrip"));
+    }
+    let mut json = tales("tokenizer.json");
+    json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": " " });
+    json["added_tokens"] = added("a", true, false, true);
+    assert!(message(Directory::new().with("tokenizer.json", &json).open()).contains("cannot have lstrip or rstrip"));
+    assert!(error("added_tokens", added(&"a".repeat(257), false, false, false)).contains("1 to 256 bytes"));
+    let unigram = json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(129), 0.0]] });
+    assert!(error("model", unigram).contains("129 bytes; 128 are supported"));
+    let decoder = json!({ "type": "Replace", "pattern": { "Regex": "a*b|a" }, "content": "" });
+    assert!(error("decoder", decoder).contains("not supported in a decoder"));
+    for pattern in [r"(a)\1", "(?:a*)*", "(?:(?:ab){1000}){1000}"] {
+        let split = json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+        assert!(error("pre_tokenizer", split).contains("the pattern"), "{pattern}");
+        assert!(error("normalizer", json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": "" })).contains("the pattern"));
+    }
+    // A table that makes 300 bytes of a character: a trie of one word, and the replacement.
+    let table = [&4u32.to_le_bytes()[..], &[0; 4], &[b'a'; 300]].concat();
+    let table = json!({ "type": "Precompiled", "precompiled_charsmap": base64(&table) });
+    assert!(error("normalizer", table).contains("300 bytes; 256 are supported"));
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let letters = |part: &[u8]| {
+        let word = part.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
+        (0..4).map(|n| if n > part.len() { '=' } else { LETTERS[(word >> (18 - 6 * n)) as usize & 63] as char }).collect::<String>()
+    };
+    bytes.chunks(3).map(letters).collect()
+}
+
+/// Everything that a template can make long counts before it is allocated: what is refused here would take gigabytes.
+#[test]
+fn templates_ask_before_they_allocate() {
+    for (template, reason) in [
+        ("{{ range(10 ** 9) | length }}", "100000 are supported"),
+        ("{{ ('a' * 1000) * 1000000000 }}", "take more than"),
+        ("{{ 'ab'.replace('a', 'c' * 1000000).replace('c', 'd' * 1000000) }}", "take more than"),
+        ("{{ (('a' * 1000000) | list | join('b' * 1000000)) | length }}", "take more than"),
+        ("{{ range(100000) | join('b' * 1000000) }}", "take more than"),
+        ("{{ 'b'.join(range(100000)) * 1000 }}", "take more than"),
+        ("{{ ('\\n' * 1000000) | indent(100, true, true) }}", "take more than"),
+        ("{{ [1] | batch(4000000000, 'a') | list }}", "take more than"),
+        ("{{ ('&' * 5000000) | e }}", "take more than"),
+        ("{{ ('\\n' * 5000000) | tojson }}", "take more than"),
+        ("{{ 'a' | center(4000000000) }}", "is no filter"),
+        ("{{ '%4000000000d' | format(1) }}", "is no filter"),
+        ("{{ '%4000000000d' % 1 }}", "`%` of a string"),
+        ("{{ 'a'.ljust(4000000000) }}", "is no function"),
+        ("{{ 'a' | indent(101) }}", "100 are supported"),
+        ("{{ [1] * 4000000000 }}", "`*` of a list"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "8 times"),
+    ] {
+        let error = message(with_template(template).within(64).chat_text(&[], true));
+        assert!(error.contains(reason), "{template}: {error}");
+    }
+    let nested = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
+    assert!(message(with_template(&nested).chat_text(&[], true)).contains("60"));
+}

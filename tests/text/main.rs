@@ -2,6 +2,7 @@
 
 mod bounds;
 mod chat;
+mod contents;
 mod gguf;
 mod stream;
 mod templates;

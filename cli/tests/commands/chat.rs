@@ -40,6 +40,9 @@ fn chat_talks() {
     let without: Value = serde_json::from_str(&answers(&[&with[..], &["--thinking", "off"]].concat(), "Once upon a time\n")).unwrap();
     assert_eq!(without, answer);
     fails(&["chat", TALES, "--thinking", "on"], "does not know `enable_thinking`");
-    fails(&["run", TALES, "Hi", "--thinking", "off"], "--chat-template and --thinking are for --chat");
-    fails(&["run", TALES, "--ids", "1,2", "--thinking", "off"], "--chat-template and --thinking are for --chat");
+    fails(&["run", TALES, "Hi", "--thinking", "off"], "--chat-template, --thinking and --special-tokens-in-content are for --chat");
+    fails(
+        &["run", TALES, "--ids", "1,2", "--thinking", "off"],
+        "--chat-template, --thinking and --special-tokens-in-content are for --chat",
+    );
 }
