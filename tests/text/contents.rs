@@ -13,7 +13,7 @@ fn with_names(template: &str, normalizer: Value) -> Tokenizer {
     let mut json = tales("tokenizer.json");
     for (n, name) in NAMES.into_iter().enumerate() {
         json["added_tokens"].as_array_mut().unwrap().push(json!({
-            "id": 2048 + n, "content": name, "special": true, "normalized": n == 3, "single_word": false, "lstrip": n == 1, "rstrip": n == 4
+            "id": 2048 + n, "content": name, "special": true, "normalized": n == 3, "single_word": false, "lstrip": n == 2, "rstrip": n == 4
         }));
     }
     json["normalizer"] = normalizer;

@@ -103,14 +103,13 @@ fn growth_of_characters_is_measured() {
 fn patterns_share_steps_of_a_text() {
     let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
     let steps = Some("steps of the tokenizer's patterns");
-    for pattern in ["(?=(a+a+)+b)a", "a*b|a", "(?=a*$)a"] {
+    for pattern in ["a*b|a", "(?=a*$)a", "(?=(a+a+)+b)a"] {
         let text = "a".repeat(20_000);
         assert_eq!(excess(&tokenizer(&[("pre_tokenizer", split(pattern))]), &text), steps, "{pattern}");
         assert_eq!(excess(&tokenizer(&[("normalizer", replace(json!({ "Regex": pattern }), "b"))]), &text), steps, "{pattern}");
     }
-    // Each alone is within them.
-    let several = json!({ "type": "Sequence", "pretokenizers": vec![split(r"a{1,1000}(?=b)|\p{L}+"); 40] });
-    let text = "a".repeat(400_000);
-    let one = tokenizer(&[("pre_tokenizer", split(r"a{1,1000}(?=b)|\p{L}+"))]);
-    assert_eq!((excess(&one, &text), excess(&tokenizer(&[("pre_tokenizer", several)]), &text)), (None, None));
+    // Of pieces between added tokens, each alone is within them.
+    let piece = "a".repeat(2000) + "<|end_of_text|>";
+    let parsed = tokenizer(&[("pre_tokenizer", split("a*b|a"))]);
+    assert_eq!((excess(&parsed, &piece), excess(&parsed, &piece.repeat(20))), (None, steps));
 }
