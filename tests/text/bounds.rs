@@ -96,7 +96,7 @@ fn work_beyond_the_bound_is_an_error() {
     let backtracks = Directory::new().with("tokenizer.json", &json).open().unwrap();
     let text = "a".repeat(200_000);
     for (tokenizer, expected) in [
-        (grows, "a text of 200000 bytes takes more than 8388608 bytes once it is normalized"),
+        (grows, "a text of 200000 bytes takes more than 2097152 bytes once it is normalized"),
         (backtracks, "a text of 200000 bytes takes more than 67977216 steps of the tokenizer's patterns"),
     ] {
         let error = tokenizer.encode(&text).unwrap_err();
@@ -147,6 +147,36 @@ fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).map(letters).collect()
 }
 
+/// The largest size that each limit allows is accepted, and one more is refused.
+#[test]
+fn limits_of_tokenizers_are_exact() {
+    let open = |key: &str, value: Value| {
+        let mut json = tales("tokenizer.json");
+        json[key] = value;
+        Directory::new().with("tokenizer.json", &json).open()
+    };
+    let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+    let strip = json!({ "type": "Strip", "strip_left": true, "strip_right": true });
+    let sequence = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
+    let nested = |depth: usize| (0..depth).fold(strip.clone(), |inner, _| sequence(vec![inner]));
+    let token = |length: usize| json!([{ "id": 0, "content": "b".repeat(length), "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]);
+    let unigram = |length: usize| json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(length), 0.0]] });
+    for (key, fits, beyond) in [
+        ("normalizer", replace("a", &"b".repeat(256)), replace("a", &"b".repeat(257))),
+        ("normalizer", replace("aaaaaaaa", &"b".repeat(1024)), replace("aaaaaaaa", &"b".repeat(1025))),
+        ("normalizer", replace(&"a".repeat(4096), "b"), replace(&"a".repeat(4097), "b")),
+        ("normalizer", sequence(vec![strip.clone(); 64]), sequence(vec![strip.clone(); 65])),
+        ("normalizer", nested(4), nested(5)),
+        ("added_tokens", token(256), token(257)),
+        ("model", unigram(128), unigram(129)),
+    ] {
+        if let Err(error) = open(key, fits) {
+            assert!(key == "model" && !error.to_string().contains("supported"), "{error}");
+        }
+        assert!(open(key, beyond).is_err(), "{key}");
+    }
+}
+
 /// Everything that a template can make long counts before it is allocated: what is refused here would take gigabytes.
 #[test]
 fn templates_ask_before_they_allocate() {
@@ -174,6 +204,10 @@ fn templates_ask_before_they_allocate() {
         let reason = if error.contains("too many steps") && reason == "take more than" { "steps" } else { reason };
         assert!(error.contains(reason), "{template}: {error}");
     }
+    // Eight macros within each other, each of which evaluates 50 things within each other.
+    let deep =
+        "{% macro f() %}".to_owned() + &"{% if 1 %}".repeat(50) + "{{ f() }}" + &"{% endif %}".repeat(50) + "{% endmacro %}{{ f() }}";
+    assert!(message(with_template(&deep).chat_text(&[], true)).contains("deeper than 200 times"));
     let nested = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
     assert!(message(with_template(&nested).chat_text(&[], true)).contains("60"));
 }
