@@ -48,6 +48,11 @@ pub enum Error {
     /// More tokens than a session has room for.
     #[error("{needed} positions are needed; there is room for {capacity}")]
     Context { needed: usize, capacity: usize },
+    /// A text has more bytes than its number of tokens can hold: see [`Tokenizer::within`](crate::model::Tokenizer::within). It was not encoded. Of a
+    /// conversation, `bytes` is what the chat template had written when it was stopped.
+    #[cfg(feature = "models")]
+    #[error("the text has {bytes} bytes; {tokens} tokens hold at most {most}")]
+    TextTooLong { bytes: usize, most: usize, tokens: usize },
     /// A value outside its domain; `what` names it.
     #[error("{op}: {what}")]
     Invalid { op: &'static str, what: String },
@@ -149,6 +154,10 @@ pub enum Error {
     /// A tokenizer is not of a known kind, contradicts itself, or was asked for a token that it does not have.
     #[error("tokenizer: {}", printable(message))]
     Tokenizer { message: String },
+    /// A text takes a tokenizer more work or memory than texts of its length may: `what` says of what, `most` how much is allowed. It was not encoded.
+    #[cfg(feature = "models")]
+    #[error("a text of {bytes} bytes takes more than {most} {what}")]
+    TextWork { bytes: usize, what: &'static str, most: usize },
     /// There is no chat template, or it is wrong or refuses the messages.
     #[error("chat template: {}", printable(message))]
     ChatTemplate { message: String },
@@ -218,10 +227,14 @@ impl Error {
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
             Self::Readback(_) | Self::DeviceLost { .. } | Self::WaitLimit { .. } | Self::Unfinished { .. } => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,
+            #[cfg(feature = "models")]
+            Self::TextTooLong { .. } => ErrorKind::Invalid,
             Self::BatchEnded(cause) => cause.kind(),
             Self::Io { .. } => ErrorKind::Io,
             Self::Format { .. } => ErrorKind::Damaged,
             Self::Tokenizer { .. } | Self::ChatTemplate { .. } => ErrorKind::Text,
+            #[cfg(feature = "models")]
+            Self::TextWork { .. } => ErrorKind::Text,
         }
     }
 }

@@ -76,10 +76,28 @@ pub mod tokenizer {
     pub const MOST_JSON: usize = 256 << 20;
     /// How many times as long as the text that goes in the text may be that comes out of normalizers, or of decoders.
     pub const MOST_GROWTH: usize = 256;
+    /// Bytes that a text may have once it is normalized, where that is more than four times its own bytes, which no published normalizer reaches: NFC makes a
+    /// text at most three times as long. Until it is encoded, each byte takes up to 220 bytes of memory, so that this many take 450 MB.
+    pub const MOST_GROWN: usize = 2 << 20;
+    /// How many times as many bytes a character can become by a normalizer that has no smaller number: the longest replacement of a table.
+    pub const GROWTH_OF_ANY: usize = MOST_GROWTH;
     /// The longest pattern, in bytes.
     pub const MOST_PATTERN: usize = 4096;
-    /// The longest replacement or added token, and the longest token of a GGUF vocabulary, in bytes.
+    /// Instructions of a compiled pattern. Those of published tokenizers have at most 90.
+    pub const MOST_INSTRUCTIONS: usize = 8192;
+    /// Places to go on from that a search remembers, of 24 bytes each.
+    pub const MOST_BRANCHES: usize = 1 << 20;
+    /// Steps of all patterns of a tokenizer for each byte of a text. Those of published tokenizers take at most 32 each; a step takes some 4 ns.
+    pub const MOST_STEPS_PER_BYTE: u64 = 256;
+    /// Steps for a text of any length: a run of 5000 digits takes as many by patterns that group digits from the right.
+    pub const MOST_STEPS_OF_ANY: u64 = 16 << 20;
+    /// The longest replacement, and the longest token of a GGUF vocabulary, in bytes.
     pub const MOST_CONTENT: usize = 1024;
+    /// The longest added token, in bytes. A text is looked through for the longest one from each of its bytes. Known ones have at most 100.
+    pub const MOST_ADDED: usize = 256;
+    /// The longest token of a Unigram model, in bytes. A text is looked through for all of them from each of its characters. SentencePiece's have at most 16
+    /// characters unless it is told otherwise.
+    pub const MOST_PIECE: usize = 128;
     /// Sequences within sequences.
     pub const MOST_DEPTH: usize = 4;
     /// Steps of a sequence.
@@ -99,8 +117,11 @@ pub mod template {
     pub const MAX_EVALUATIONS: usize = 200;
     /// Macros that call each other.
     pub const MAX_CALLS: usize = 8;
-    /// Bytes of values that are alive at once, beside those of the conversation.
-    pub const MOST_BYTES: usize = 256 << 20;
+    /// Bytes of values that are alive at once, beside those in proportion to the conversation. The longest `range` takes 3 MiB.
+    pub const MOST_BYTES: usize = 16 << 20;
+    /// Bytes of values for each byte of the conversation, or of the output that is allowed, whichever is larger: the output and one more text that is gathered
+    /// count six times as they grow and once when they are done.
+    pub const BYTES_PER_BYTE: usize = 8;
     /// Steps of a rendering; ten thousand messages take a few hundred thousand.
     pub const STEPS: u64 = 50_000_000;
     /// The longest `range`, as in Jinja's sandbox.

@@ -323,6 +323,9 @@ pub struct ChatArgs {
     /// Whether the model reasons before it answers, where its chat template can say so [default: as the template has it]
     #[arg(long)]
     pub thinking: Option<Thinking>,
+    /// Let names of special tokens within a message become those tokens [default: they are text]
+    #[arg(long)]
+    pub special_tokens_in_content: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -338,6 +341,7 @@ impl ChatArgs {
             Some(template) => tokenizer.with_chat_template(&input::text(template, input::MAX_TEMPLATE)?),
             None => tokenizer.clone(),
         };
+        let tokenizer = tokenizer.with_special_tokens_in_content(self.special_tokens_in_content);
         Ok(match self.thinking {
             Some(thinking) => tokenizer.with_thinking(thinking == Thinking::On)?,
             None => tokenizer,
@@ -346,6 +350,6 @@ impl ChatArgs {
 
     /// Is there nothing to tell?
     pub fn is_usual(&self) -> bool {
-        self.chat_template.is_none() && self.thinking.is_none()
+        self.chat_template.is_none() && self.thinking.is_none() && !self.special_tokens_in_content
     }
 }

@@ -1,10 +1,11 @@
 //! What a model says to itself before it answers.
 
-use super::tokenizer::text::Tokenizer;
+use super::tokenizer::{
+    chat::{CLOSE, OPEN},
+    text::Tokenizer,
+};
 use crate::error::Result;
 
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
 /// Tokens of a prompt's end that may say that the reasoning has begun.
 const END: usize = 16;
 

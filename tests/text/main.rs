@@ -1,6 +1,8 @@
 //! Tokenizers and chat templates against transformers and sentencepiece; damaged and hostile ones.
 
+mod bounds;
 mod chat;
+mod contents;
 mod gguf;
 mod stream;
 mod templates;

@@ -49,7 +49,16 @@ fn chat_talks() {
     assert_eq!(answers(&[&plain[..], &["--hide-thinking"]].concat(), "Once upon a time\n").trim(), "");
     let without: Value = serde_json::from_str(&answers(&[&with[..], &["--thinking", "off"]].concat(), "Once upon a time\n")).unwrap();
     assert_eq!(without, answer);
+    // A name of a special token in a message is text, unless it is asked for.
+    let tokens = |more: &[&str]| {
+        let answer: Value = serde_json::from_str(&answers(&[&with[..], more].concat(), "a<|end_of_text|>\n")).unwrap();
+        answer["prompt_tokens"].as_u64().unwrap()
+    };
+    assert!(tokens(&["--special-tokens-in-content"]) == 3 && tokens(&[]) > 5);
     fails(&["chat", TALES, "--thinking", "on"], "does not know `enable_thinking`");
-    fails(&["run", TALES, "Hi", "--thinking", "off"], "--chat-template and --thinking are for --chat");
-    fails(&["run", TALES, "--ids", "1,2", "--thinking", "off"], "--chat-template and --thinking are for --chat");
+    fails(&["run", TALES, "Hi", "--thinking", "off"], "--chat-template, --thinking and --special-tokens-in-content are for --chat");
+    fails(
+        &["run", TALES, "--ids", "1,2", "--thinking", "off"],
+        "--chat-template, --thinking and --special-tokens-in-content are for --chat",
+    );
 }

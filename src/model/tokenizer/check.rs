@@ -2,7 +2,7 @@
 //! much memory as they name, and lets a short file make a long text of every letter. What passes here is of the kinds that published models use, refers
 //! only to what it has, and makes a text at most [`MOST_GROWTH`] times as long.
 
-use crate::limits::tokenizer::{MOST_CONTENT, MOST_DEPTH, MOST_GROWTH, MOST_ID, MOST_PATTERN, MOST_STEPS};
+use crate::limits::tokenizer::{MOST_ADDED, MOST_CONTENT, MOST_DEPTH, MOST_GROWTH, MOST_ID, MOST_PATTERN, MOST_PIECE, MOST_STEPS};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
@@ -36,8 +36,8 @@ fn added_tokens(json: &Object) -> Result<HashSet<String>, String> {
     let Some(all) = json.get("added_tokens").filter(|all| !all.is_null()) else { return Ok(HashSet::new()) };
     let mut names = HashSet::new();
     for token in all.as_array().ok_or("added_tokens is no list")? {
-        let content = token["content"].as_str().filter(|content| !content.is_empty() && content.len() <= MOST_CONTENT);
-        let content = content.ok_or_else(|| format!("an added token has no name of 1 to {MOST_CONTENT} bytes"))?;
+        let content = token["content"].as_str().filter(|content| !content.is_empty() && content.len() <= MOST_ADDED);
+        let content = content.ok_or_else(|| format!("an added token has no name of 1 to {MOST_ADDED} bytes"))?;
         id(&token["id"]).map_err(|e| format!("the added token {content:?}: {e}"))?;
         names.insert(content.to_owned());
     }
@@ -65,6 +65,10 @@ fn check_model(model: &mut Object, added: &HashSet<String>) -> Result<(), String
             let sound = |entry: &Value| matches!(entry.as_array().map(Vec::as_slice), Some([Value::String(_), Value::Number(score)]) if score.as_f64().is_some_and(f64::is_finite));
             if let Some(entry) = vocab.iter().find(|entry| !sound(entry)) {
                 return Err(format!("{entry} is no token with a score"));
+            }
+            let text = |entry: &Value| entry[0].as_str().map_or(0, str::len);
+            if let Some(entry) = vocab.iter().find(|entry| text(entry) > MOST_PIECE) {
+                return Err(format!("a token has {} bytes; {MOST_PIECE} are supported in a Unigram model", text(entry)));
             }
             match model.get("unk_id").filter(|id| !id.is_null()) {
                 Some(unknown) if unknown.as_u64().is_none_or(|id| id >= vocab.len() as u64) => {
@@ -163,6 +167,10 @@ fn decoder(kind: &str, object: &Object) -> Result<usize, String> {
     match kind {
         "ByteLevel" | "ByteFallback" | "Fuse" => Ok(1),
         "Metaspace" => one_character(object, "replacement").map(|()| 1),
+        // Of a fused text, a regular expression would be looked for in all of it.
+        "Replace" if object.get("pattern").is_some_and(|pattern| pattern["Regex"].is_string()) => {
+            Err("a regular expression is not supported in a decoder; a string is".into())
+        }
         "Replace" => replace(object),
         "Strip" => {
             one_character(object, "content")?;
@@ -251,6 +259,10 @@ fn precompiled(object: &Object) -> Result<usize, String> {
     // After the size come the trie, in words, and the replacements.
     if !size.is_multiple_of(4) || size == 0 || size > rest.len() {
         return Err(format!("its table claims {size} bytes of the {} that there are", rest.len()));
+    }
+    // A replacement ends with a zero.
+    if let Some(long) = rest[size..].split(|byte| *byte == 0).map(<[u8]>::len).find(|&len| len > MOST_GROWTH) {
+        return Err(format!("a replacement of its table has {long} bytes; {MOST_GROWTH} are supported"));
     }
     Ok(11)
 }

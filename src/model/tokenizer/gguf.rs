@@ -59,7 +59,7 @@ impl Tokenizer {
     /// contradicts itself.
     pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self> {
         let (json, add_bos) = vocabulary.to_json().map_err(error)?;
-        let inner = parse(json).map_err(error)?;
+        let parsed = parse(json).map_err(error)?;
         let add_bos = vocabulary.add_bos.unwrap_or(add_bos && vocabulary.bos.is_some());
         if add_bos && vocabulary.bos.is_none() {
             return Err(error("BOS is wanted by add_bos_token, but the file names none".into()));
@@ -69,9 +69,9 @@ impl Tokenizer {
             return Err(error("EOS is wanted by add_eos_token, but the file names none".into()));
         }
         let mut eos: Vec<u32> = vocabulary.eos.into_iter().collect();
-        eos.extend(ENDS.iter().filter_map(|name| inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
+        eos.extend(ENDS.iter().filter_map(|name| parsed.inner.token_to_id(name)).filter(|id| Some(*id) != vocabulary.eos));
         let template = vocabulary.chat_template.clone();
-        Self::new(inner, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, add_eos, template })
+        Self::new(parsed, Settings { bos: vocabulary.bos, eos, eos_token: vocabulary.eos, add_bos, add_eos, template })
     }
 }
 

@@ -1,6 +1,10 @@
 //! Text to tokens and back.
 
-use super::check::check;
+use super::{
+    check::check,
+    names::Names,
+    pipeline::{Excess, Pipeline},
+};
 use crate::{
     error::{Error, Result},
     formats::{Problem, file::read},
@@ -13,6 +17,7 @@ use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use tokenizers::{NormalizedString, Normalizer, PreTokenizerWrapper};
 
 /// A model's tokenizer, special tokens and chat template. Cloning is cheap: clones share the data.
 ///
@@ -34,17 +39,26 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Chat);
 
-/// How conversations become texts.
+/// How conversations become texts, and how long a text may be.
 #[derive(Clone, Default)]
 pub(super) struct Chat {
     pub template: Option<Arc<str>>,
     /// Is the model to reason before it answers? None where the template decides.
     pub thinking: Option<bool>,
+    /// Number of tokens for which a text has room: see [`Tokenizer::within`].
+    pub within: Option<usize>,
+    /// Do names of special tokens in a message become these tokens?
+    pub special_in_content: bool,
 }
 
 pub(super) struct Parts {
     pub inner: tokenizers::Tokenizer,
+    pub pipeline: Pipeline,
+    /// Bytes of text that the longest token stands for, at most.
+    pub longest: usize,
     pub special: HashSet<u32>,
+    /// Names that are text in a message.
+    pub names: Names,
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
     /// The EOS that the tokenizer's configuration names, for templates; `eos` also has those of other files.
@@ -79,15 +93,15 @@ impl Tokenizer {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
         let json = serde_json::from_slice(&read(&path, MOST_JSON)?).map_err(|e| e.to_string());
-        let inner = json.and_then(parse).map_err(|message| Problem::from(message).at(&path))?;
-        let settings = Settings::read(directory, &inner)?;
-        Self::new(inner, settings)
+        let parsed = json.and_then(parse).map_err(|message| Problem::from(message).at(&path))?;
+        let settings = Settings::read(directory, &parsed.inner)?;
+        Self::new(parsed, settings)
     }
 
     /// The tokenizer of a `tokenizer.json` and its settings, as [`Tokenizer::stored`] gives them.
     pub(in crate::model) fn from_stored(json: &[u8], settings: Settings) -> Result<Self> {
-        let inner = serde_json::from_slice(json).map_err(|error| error.to_string()).and_then(parse);
-        Self::new(inner.map_err(|message| Error::Tokenizer { message })?, settings)
+        let parsed = serde_json::from_slice(json).map_err(|error| error.to_string()).and_then(parse);
+        Self::new(parsed.map_err(|message| Error::Tokenizer { message })?, settings)
     }
 
     /// It as a `tokenizer.json` and settings. A thinking that was chosen is not among them.
@@ -99,26 +113,67 @@ impl Tokenizer {
         Ok((json, Settings { bos: *bos, eos: eos.clone(), eos_token: *eos_token, add_bos, add_eos, template }))
     }
 
-    pub(super) fn new(inner: tokenizers::Tokenizer, settings: Settings) -> Result<Self> {
+    pub(super) fn new(Parsed { inner, pipeline }: Parsed, settings: Settings) -> Result<Self> {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
-        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended: None };
+        let controls = added.iter().filter(|(id, token)| token.special || bos == Some(**id) || eos.contains(id));
+        let names = Names::new(controls.map(|(_, token)| token.content.as_str())).map_err(|message| Error::Tokenizer { message })?;
+        let longest = longest_token(&inner);
+        let mut parts = Parts { inner, pipeline, longest, special, names, bos, eos, eos_token, prepended: None, appended: None };
         // A text, since what is put before one is what is put behind one where BOS and EOS are the same.
         let both = |text| Ok((parts.encode(text, true)?, parts.encode(text, false)?));
         let (around, plain) = both("a").or_else(|_: Error| both(""))?;
         parts.prepended = bos.filter(|bos| add_bos && around.first() != Some(bos));
         // Where the post-processor puts a token of its own there, two would end a text.
         parts.appended = eos_token.filter(|eos| add_eos && around.ends_with(&plain) && around.last() != Some(eos));
-        Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), thinking: None }))
+        Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), ..Chat::default() }))
+    }
+
+    /// Returns this tokenizer with a bound: it refuses a text that has more bytes than `tokens` tokens can hold, before any other work. Cloning is cheap.
+    ///
+    /// A token holds at most as many bytes as the longest of the vocabulary and of the added tokens. So a text of at most `tokens` tokens passes, with
+    /// these exceptions: a normalizer that shortens texts (white space that is stripped or collapsed, characters that are composed), added tokens that take
+    /// the white space beside them, and unknown characters that are fused into one token. Such a text may be refused although its tokens would fit.
+    /// [`Tokenizer::chat`] stops the chat template as soon as its output is longer. [`Model`](crate::model::Model) encodes prompts with its context as the
+    /// bound.
+    ///
+    /// ```
+    /// use bitnet_wgpu::{Error, model::Tokenizer};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// let tokenizer = Tokenizer::from_directory("assets/tales-22m")?.within(512);
+    /// assert!(tokenizer.encode("Once upon a time").is_ok());
+    /// assert!(matches!(tokenizer.encode(&"a".repeat(1 << 20)), Err(Error::TextTooLong { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn within(&self, tokens: usize) -> Self {
+        Self(self.0.clone(), Chat { within: Some(tokens), ..self.1.clone() })
+    }
+
+    /// Number of bytes that a text may have at most.
+    pub(super) fn most_bytes(&self) -> Option<usize> {
+        Some(self.1.within?.saturating_mul(self.0.longest))
+    }
+
+    /// Returns the error for a text of `bytes` bytes, if that is too long.
+    pub(super) fn check_length(&self, bytes: usize) -> Result<()> {
+        match (self.1.within, self.most_bytes()) {
+            (Some(tokens), Some(most)) if bytes > most => Err(Error::TextTooLong { bytes, most, tokens }),
+            _ => Ok(()),
+        }
     }
 
     /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks
-    /// for it. Names of special tokens within the text become those tokens.
+    /// for it. Names of special tokens within the text become those tokens, as completion APIs have it; [`Tokenizer::chat`] is for what people write.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`]; [`Error::TextWork`] for one that takes the tokenizer's normalizers
+    /// or patterns too much work.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.check_length(text.len())?;
         let ids = self.0.encode(text, true)?;
         Ok(self.0.prepended.into_iter().chain(ids).collect())
     }
@@ -127,7 +182,7 @@ impl Tokenizer {
     /// tokenizer_config.json has `add_eos_token`, and the post-processor of a `tokenizer.json` adds no token there.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// As [`Tokenizer::encode`].
     pub fn encode_for_embedding(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_ended(text, None)
     }
@@ -152,8 +207,9 @@ impl Tokenizer {
     /// The tokens of a text, without any added special tokens.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// As [`Tokenizer::encode`].
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        self.check_length(text.len())?;
         self.0.encode(text, false)
     }
 
@@ -207,8 +263,18 @@ impl std::fmt::Debug for Tokenizer {
 
 impl Parts {
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        let encoding = guarded(|| self.inner.encode_fast(text, special));
-        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|message| Error::Tokenizer { message })
+        self.encode_marked(text, special, None)
+    }
+
+    /// Encodes a text in which a mark keeps names of added tokens from being recognized.
+    pub fn encode_marked(&self, text: &str, special: bool, mark: Option<char>) -> Result<Vec<u32>> {
+        match catch_unwind(AssertUnwindSafe(|| self.pipeline.encode(&self.inner, text, special, mark))) {
+            Ok(ids) => ids.map_err(|error| match error.downcast::<Excess>() {
+                Ok(excess) => excess.of(text.len()),
+                Err(error) => Error::Tokenizer { message: error.to_string() },
+            }),
+            Err(_) => Err(Error::Tokenizer { message: CONTRADICTION.into() }),
+        }
     }
 
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
@@ -220,17 +286,62 @@ impl Parts {
     }
 }
 
-/// Makes the tokenizer of a tokenizer.json.
-pub(super) fn parse(mut json: Value) -> Result<tokenizers::Tokenizer, String> {
-    check(&mut json)?;
-    guarded(|| Ok(serde_json::from_value(json)?))
+/// Returns the number of bytes of text that the longest token stands for, at most.
+fn longest_token(tokenizer: &tokenizers::Tokenizer) -> usize {
+    // In a byte-level vocabulary each character stands for a byte, and takes one or two in UTF-8. In others a text may contain a token as it is written.
+    let byte_level = is_byte_level(tokenizer);
+    let bytes = |token: &str| if byte_level { token.chars().count() } else { token.len() };
+    let vocabulary = tokenizer.get_vocab(false).keys().map(|token| bytes(token)).max();
+    let added = tokenizer.get_added_tokens_decoder().values().map(|token| token.content.len()).max();
+    vocabulary.max(added).unwrap_or(0).max(1)
 }
+
+/// Are the bytes of all texts written as the characters of GPT-2's alphabet before they are looked for in the vocabulary?
+fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
+    let step = |step: &PreTokenizerWrapper| matches!(step, PreTokenizerWrapper::ByteLevel(_));
+    match tokenizer.get_pre_tokenizer() {
+        Some(PreTokenizerWrapper::Sequence(steps)) => steps.as_ref().iter().any(step),
+        Some(other) => step(other),
+        None => false,
+    }
+}
+
+/// The tokenizer of a tokenizer.json, and its steps within bounds.
+pub(super) struct Parsed {
+    pub inner: tokenizers::Tokenizer,
+    pub pipeline: Pipeline,
+}
+
+/// Makes the tokenizer of a tokenizer.json.
+pub(super) fn parse(mut json: Value) -> Result<Parsed, String> {
+    check(&mut json)?;
+    let inner = guarded(|| Ok(serde_json::from_value(json)?))?;
+    check_stripping(&inner)?;
+    Ok(Parsed { pipeline: Pipeline::new(&inner)?, inner })
+}
+
+/// Refuses added tokens that are white space and take the white space beside them: each of them in a run would take the rest of it.
+fn check_stripping(tokenizer: &tokenizers::Tokenizer) -> Result<(), String> {
+    for token in tokenizer.get_added_tokens_decoder().values().filter(|token| token.lstrip || token.rstrip) {
+        let mut content = NormalizedString::from(token.content.as_str());
+        if let (true, Some(normalizer)) = (token.normalized, tokenizer.get_normalizer()) {
+            guarded(|| normalizer.normalize(&mut content))?;
+        }
+        if content.get().trim().is_empty() {
+            return Err(format!("the added token {:?} is white space; such a token cannot have lstrip or rstrip", token.content));
+        }
+    }
+    Ok(())
+}
+
+/// What a panic of the `tokenizers` crate means.
+const CONTRADICTION: &str = "the tokenizer contradicts itself";
 
 /// Turns panics of the `tokenizers` crate into errors, as a last resort: what is known to make it panic is refused by [`check`].
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("the tokenizer contradicts itself".into()),
+        Err(_) => Err(CONTRADICTION.into()),
     }
 }
 

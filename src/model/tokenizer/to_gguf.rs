@@ -121,7 +121,7 @@ fn byte_level(mut vocabulary: GgufVocabulary, mut json: Value, merges: Vec<(Stri
     // The name says whether a piece that is a token is taken as it is. It does not matter if merging makes every token from its pieces.
     if json["model"]["ignore_merges"].as_bool().unwrap_or(false) != split.ignore_merges {
         json["model"]["ignore_merges"] = false.into();
-        let merged = parse(json).map_err(refuse)?;
+        let merged = parse(json).map_err(refuse)?.inner;
         let normal = vocabulary.tokens.iter().zip(&vocabulary.token_types).filter(|(_, kind)| **kind == NORMAL);
         use tokenizers::Model;
         for (token, _) in normal {

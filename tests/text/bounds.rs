@@ -1,0 +1,213 @@
+//! Texts and templates that would take too much work or memory.
+
+use super::*;
+
+/// Number of bytes that were found, and of those that are allowed.
+fn too_long<T: std::fmt::Debug>(result: Result<T>) -> (usize, usize) {
+    match result {
+        Err(Error::TextTooLong { bytes, most, .. }) => (bytes, most),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Bytes of text that the longest token of the shipped vocabulary stands for.
+fn longest() -> usize {
+    let json = tales("tokenizer.json");
+    let vocabulary = json["model"]["vocab"].as_object().unwrap().keys().map(|token| token.chars().count());
+    vocabulary.chain(["<|begin_of_text|>".len()]).max().unwrap()
+}
+
+#[test]
+fn texts_beyond_the_bound_are_refused() {
+    let most = 8 * longest();
+    let tokenizer = TOKENIZER.within(8);
+    let (fits, long) = ("a".repeat(most), "a".repeat(most + 1));
+    for encode in [Tokenizer::encode, Tokenizer::encode_plain, Tokenizer::encode_for_embedding] {
+        assert_eq!(encode(&tokenizer, &fits).unwrap(), encode(&TOKENIZER, &fits).unwrap());
+        assert_eq!(too_long(encode(&tokenizer, &long)), (most + 1, most));
+        assert!(encode(&TOKENIZER, &long).is_ok());
+    }
+    let error = tokenizer.encode(&long).unwrap_err();
+    assert_eq!(error.kind(), bitnet_wgpu::ErrorKind::Invalid);
+    assert_eq!(error.to_string(), format!("the text has {} bytes; 8 tokens hold at most {most}", most + 1));
+}
+
+/// The longest tokens, one after the other, have the bytes that their number allows.
+#[test]
+fn texts_of_the_longest_tokens_pass() {
+    for tokenizer in [&*TOKENIZER, &SENTENCE_PIECE] {
+        for id in 0..tokenizer.vocab_size() as u32 {
+            let text = tokenizer.decode_with_special(&[id; 3]).unwrap();
+            let ids = tokenizer.encode_plain(&text).unwrap();
+            assert_eq!(tokenizer.within(ids.len()).encode_plain(&text).unwrap(), ids, "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn output_of_templates_stops_at_the_bound() {
+    for template in [
+        "{{ 'a ' * 1000000 }}",
+        "{% for i in range(100000) %}aaaaaaaaaa{% endfor %}",
+        "{% for m in messages %}{{ m.content * 100 }}{% endfor %}",
+    ] {
+        let tokenizer = with_template(template).within(64);
+        let messages = user(&"Hello ".repeat(200));
+        let (bytes, most) = too_long(tokenizer.chat(&messages));
+        assert_eq!(most, 64 * longest());
+        // Stopped at the piece that goes beyond it.
+        assert!(bytes > most && bytes <= most + 2_000_000, "{bytes}");
+        assert!(too_long(tokenizer.chat_text(&messages, true)).0 == bytes);
+    }
+    let (bytes, most) = too_long(with_template("{% for i in range(100000) %}aaaaaaaaaa{% endfor %}").within(64).chat(&[]));
+    assert!(bytes <= most + 10);
+}
+
+/// Of a short conversation and a small context, a template's values are small, too.
+#[test]
+fn values_of_templates_are_in_proportion() {
+    let gathered = |count: usize| format!("{{% set x = 'a' * {count} %}}{{{{ x | length }}}}");
+    let tokenizer = |count| with_template(&gathered(count)).within(64);
+    assert_eq!(tokenizer(1 << 20).chat_text(&[], true).unwrap(), "1048576");
+    let error = message(tokenizer(20 << 20).chat_text(&[], true));
+    assert!(error.contains("take more than 16 MiB"), "{error}");
+    // In proportion to the conversation.
+    assert!(tokenizer(20 << 20).within(1 << 20).chat_text(&user(&"a".repeat(1 << 20)), true).is_ok());
+}
+
+#[test]
+fn models_refuse_prompts_beyond_their_context() {
+    let model = bitnet_wgpu::model::Model::open(TALES).unwrap();
+    let most = model.config().context * longest();
+    let long = "a".repeat(most + 1);
+    assert_eq!(too_long(model.encode_prompt(&long)), (most + 1, most));
+    assert_eq!(too_long(model.generate(&long, &Default::default()).map(|_| ())), (most + 1, most));
+    let messages = [Message::new("user", long.clone())];
+    assert_eq!(too_long(model.chat(&messages, &Default::default()).map(|_| ())).1, most);
+    assert_eq!(too_long(pollster::block_on(model.embed(&[&long], &Default::default()))).1, most);
+}
+
+#[test]
+fn work_beyond_the_bound_is_an_error() {
+    let mut json = tales("tokenizer.json");
+    json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "b ".repeat(125) });
+    let grows = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    json["normalizer"] = json!({ "type": "Replace", "pattern": { "Regex": "(?=(a+a+)+b)a" }, "content": "b" });
+    let backtracks = Directory::new().with("tokenizer.json", &json).open().unwrap();
+    let text = "a".repeat(200_000);
+    for (tokenizer, expected) in [
+        (grows, "a text of 200000 bytes takes more than 2097152 bytes once it is normalized"),
+        (backtracks, "a text of 200000 bytes takes more than 67977216 steps of the tokenizer's patterns"),
+    ] {
+        let error = tokenizer.encode(&text).unwrap_err();
+        assert!(matches!(error, Error::TextWork { bytes: 200_000, .. }), "{error:?}");
+        assert_eq!((error.to_string().as_str(), error.kind()), (expected, bitnet_wgpu::ErrorKind::Text));
+        assert!(tokenizer.encode("aaa").is_ok());
+    }
+}
+
+/// What would take more than its share for each character of a text is refused with the file.
+#[test]
+fn superlinear_tokenizers_are_refused() {
+    let error = |key: &str, value: Value| {
+        let mut json = tales("tokenizer.json");
+        json[key] = value;
+        message(Directory::new().with("tokenizer.json", &json).open())
+    };
+    let added = |content: &str, lstrip: bool, rstrip: bool, normalized: bool| json!([{ "id": 0, "content": content, "special": true, "single_word": false, "lstrip": lstrip, "rstrip": rstrip, "normalized": normalized }]);
+    for value in [added(" ", true, false, false), added("\n\n", false, true, false)] {
+        assert!(error("added_tokens", value).contains("cannot have lstrip or rstrip"));
+    }
+    let mut json = tales("tokenizer.json");
+    json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": " " });
+    json["added_tokens"] = added("a", true, false, true);
+    assert!(message(Directory::new().with("tokenizer.json", &json).open()).contains("cannot have lstrip or rstrip"));
+    assert!(error("added_tokens", added(&"a".repeat(257), false, false, false)).contains("1 to 256 bytes"));
+    let unigram = json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(129), 0.0]] });
+    assert!(error("model", unigram).contains("129 bytes; 128 are supported"));
+    let decoder = json!({ "type": "Replace", "pattern": { "Regex": "a*b|a" }, "content": "" });
+    assert!(error("decoder", decoder).contains("not supported in a decoder"));
+    for pattern in [r"(a)\1", "(?:a*)*"] {
+        let split = json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+        assert!(error("pre_tokenizer", split).contains("the pattern"), "{pattern}");
+        assert!(error("normalizer", json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": "" })).contains("the pattern"));
+    }
+    // A table that makes 300 bytes of a character: a trie of one word, and the replacement.
+    let table = [&4u32.to_le_bytes()[..], &[0; 4], &[b'a'; 300]].concat();
+    let table = json!({ "type": "Precompiled", "precompiled_charsmap": base64(&table) });
+    assert!(error("normalizer", table).contains("300 bytes; 256 are supported"));
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let letters = |part: &[u8]| {
+        let word = part.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
+        (0..4).map(|n| if n > part.len() { '=' } else { LETTERS[(word >> (18 - 6 * n)) as usize & 63] as char }).collect::<String>()
+    };
+    bytes.chunks(3).map(letters).collect()
+}
+
+/// The largest size that each limit allows is accepted, and one more is refused.
+#[test]
+fn limits_of_tokenizers_are_exact() {
+    let open = |key: &str, value: Value| {
+        let mut json = tales("tokenizer.json");
+        json[key] = value;
+        Directory::new().with("tokenizer.json", &json).open()
+    };
+    let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+    let strip = json!({ "type": "Strip", "strip_left": true, "strip_right": true });
+    let sequence = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
+    let nested = |depth: usize| (0..depth).fold(strip.clone(), |inner, _| sequence(vec![inner]));
+    let token = |length: usize| json!([{ "id": 0, "content": "b".repeat(length), "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]);
+    let unigram = |length: usize| json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(length), 0.0]] });
+    for (key, fits, beyond) in [
+        ("normalizer", replace("a", &"b".repeat(256)), replace("a", &"b".repeat(257))),
+        ("normalizer", replace("aaaaaaaa", &"b".repeat(1024)), replace("aaaaaaaa", &"b".repeat(1025))),
+        ("normalizer", replace(&"a".repeat(4096), "b"), replace(&"a".repeat(4097), "b")),
+        ("normalizer", sequence(vec![strip.clone(); 64]), sequence(vec![strip.clone(); 65])),
+        ("normalizer", nested(4), nested(5)),
+        ("added_tokens", token(256), token(257)),
+        ("model", unigram(128), unigram(129)),
+    ] {
+        if let Err(error) = open(key, fits) {
+            assert!(key == "model" && !error.to_string().contains("supported"), "{error}");
+        }
+        assert!(open(key, beyond).is_err(), "{key}");
+    }
+}
+
+/// Everything that a template can make long counts before it is allocated: what is refused here would take gigabytes.
+#[test]
+fn templates_ask_before_they_allocate() {
+    for (template, reason) in [
+        ("{{ range(10 ** 9) | length }}", "100000 are supported"),
+        ("{{ ('a' * 1000) * 1000000000 }}", "take more than"),
+        ("{{ 'ab'.replace('a', 'c' * 1000000).replace('c', 'd' * 1000000) }}", "take more than"),
+        ("{{ (('a' * 1000000) | list | join('b' * 1000000)) | length }}", "take more than"),
+        ("{{ range(100000) | join('b' * 1000000) }}", "take more than"),
+        ("{{ 'b'.join(range(100000)) * 1000 }}", "take more than"),
+        ("{{ ('\\n' * 1000000) | indent(100, true, true) }}", "take more than"),
+        ("{{ [1] | batch(4000000000, 'a') | list }}", "take more than"),
+        ("{{ ('&' * 5000000) | e }}", "take more than"),
+        ("{{ ('\\n' * 5000000) | tojson }}", "take more than"),
+        ("{{ 'a' | center(4000000000) }}", "is no filter"),
+        ("{{ '%4000000000d' | format(1) }}", "is no filter"),
+        ("{{ '%4000000000d' % 1 }}", "`%` of a string"),
+        ("{{ 'a'.ljust(4000000000) }}", "is no function"),
+        ("{{ 'a' | indent(101) }}", "100 are supported"),
+        ("{{ [1] * 4000000000 }}", "`*` of a list"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "8 times"),
+    ] {
+        let error = message(with_template(template).within(64).chat_text(&[], true));
+        // Steps count what is written, so that they may end before the memory does.
+        let reason = if error.contains("too many steps") && reason == "take more than" { "steps" } else { reason };
+        assert!(error.contains(reason), "{template}: {error}");
+    }
+    // Eight macros within each other, each of which evaluates 50 things within each other.
+    let deep =
+        "{% macro f() %}".to_owned() + &"{% if 1 %}".repeat(50) + "{{ f() }}" + &"{% endif %}".repeat(50) + "{% endmacro %}{{ f() }}";
+    assert!(message(with_template(&deep).chat_text(&[], true)).contains("deeper than 200 times"));
+    let nested = format!("{{{{ {}1{} }}}}", "(".repeat(5000), ")".repeat(5000));
+    assert!(message(with_template(&nested).chat_text(&[], true)).contains("60"));
+}
