@@ -33,6 +33,16 @@ pub mod sessions {
 }
 
 #[cfg(feature = "models")]
+pub mod generation {
+    /// The longest stop string, in bytes. Published models have stop strings of some 20 bytes.
+    pub const LONGEST_STOP: usize = 4096;
+    /// All stop strings of a request together, in bytes: each of its choices takes twice as much.
+    pub const MOST_STOP_BYTES: usize = 16 << 10;
+    /// The longest cache salt, in bytes; every slot keeps one.
+    pub const LONGEST_SALT: usize = 1024;
+}
+
+#[cfg(feature = "models")]
 pub mod speculation {
     /// Tokens of a draft: with the one before them, as many as an engine keeps a recorded step for.
     pub const MOST_DRAFTED: usize = 15;

@@ -422,6 +422,43 @@ fn the_end_of_the_thread_is_told_to_all() {
 }
 
 #[test]
+fn prefixes_are_reused_within_a_salt() {
+    for (engine, model) in models() {
+        let prompt = ids(&model, 1, 60);
+        let salts = [None, Some("a"), Some("b"), Some("")];
+        for first in salts {
+            for second in salts {
+                let batch = batch(&model, 1, 8);
+                let run = |salt: Option<&str>| {
+                    let options = greedy(5).cache_salt(salt);
+                    let mut stream = batch.generate_ids(&prompt, &options).unwrap();
+                    let tokens: Vec<u32> = take(&mut stream, 5).into_iter().map(|token| token.id).collect();
+                    assert_eq!(tokens, alone(&model, &prompt, &options).0, "{engine}");
+                    stream.cached_tokens()
+                };
+                assert_eq!(run(first), 0);
+                let expected = if first == second { prompt.len() - 1 } else { 0 };
+                assert_eq!(run(second), expected, "{engine}: {first:?}, then {second:?}");
+            }
+        }
+        let error = batch(&model, 1, 8).generate_ids(&prompt, &greedy(5).cache_salt(Some("x".repeat(1025)))).map(drop).unwrap_err();
+        assert!(error.to_string().contains("cache salt of 1025 bytes"), "{engine}: {error}");
+    }
+}
+
+#[test]
+fn long_stop_strings_are_refused() {
+    for (engine, model) in models() {
+        let prompt = ids(&model, 1, 6);
+        for (stop, allowed) in [(vec!["x".repeat(4096)], true), (vec!["x".repeat(4097)], false), (vec!["x".repeat(4096); 5], false)] {
+            let result = batch(&model, 1, 8).generate_ids(&prompt, &greedy(2).stop(stop)).map(drop);
+            assert_eq!(result.is_ok(), allowed, "{engine}: {result:?}");
+            assert!(allowed || result.unwrap_err().to_string().contains("stop strings of up to"), "{engine}");
+        }
+    }
+}
+
+#[test]
 fn a_slot_keeps_what_a_following_prompt_begins_with() {
     for (engine, model) in models() {
         let batch = batch(&model, 3, 8);

@@ -342,7 +342,7 @@ fn a_model_has_its_authors_options() {
     let (options, ignored) = whole(json);
     assert_eq!((options.max_tokens, options.max_length, options.min_tokens), (usize::MAX, Some(9), 2));
     assert_eq!((options.no_repeat_ngram, options.bad_words), (3, vec![vec![1], vec![2, 3]]));
-    assert_eq!((options.logit_bias, options.stop), (vec![(4, f32::NEG_INFINITY)], vec!["x".to_owned()]));
+    assert_eq!((options.logit_bias, options.stop), (vec![(4, f32::NEG_INFINITY)], Arc::from(["x".to_owned()])));
     assert_eq!(ignored, ["num_beams"]);
     let (options, _) = whole(r#"{"max_length": 9, "max_new_tokens": 7, "stop_strings": ["x", "y"]}"#);
     assert_eq!((options.max_tokens, options.max_length, options.stop.len()), (7, None, 2));

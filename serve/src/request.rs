@@ -15,6 +15,10 @@ const MOST_CHOICES: usize = 64;
 const MOST_MESSAGES: usize = 4096;
 /// The most stop strings.
 const MOST_STOPS: usize = 16;
+/// The longest stop string, in bytes.
+const LONGEST_STOP: usize = 1024;
+/// All stop strings together, in bytes.
+const MOST_STOP_BYTES: usize = 4096;
 /// The most biases of tokens.
 const MOST_BIASES: usize = 1024;
 /// Tokens of a completion where neither its request nor the server says how many, as in OpenAI's API.
@@ -178,6 +182,11 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
     };
     if stops.iter().any(String::is_empty) {
         return Err(fields.wrong("stop", "a stop string is empty"));
+    }
+    let (longest, all) = (stops.iter().map(String::len).max().unwrap_or(0), stops.iter().map(String::len).sum::<usize>());
+    if longest > LONGEST_STOP || all > MOST_STOP_BYTES {
+        let what = format!("strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted");
+        return Err(fields.wrong("stop", what));
     }
     Ok(stops)
 }

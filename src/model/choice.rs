@@ -9,7 +9,10 @@ use crate::{
     error::{Error, Result},
     ops::transformer::{Penalties, TopK},
 };
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 /// Chooses the tokens of one sequence, and knows those so far.
 pub(super) struct Chooser {
@@ -24,6 +27,8 @@ pub(super) struct Chooser {
     given: usize,
     /// Tokens that end the text.
     ends: Vec<u32>,
+    /// How often each token occurred, as [`count()`] counts; empty unless there are penalties.
+    counts: HashMap<u32, u32>,
 }
 
 impl Chooser {
@@ -33,15 +38,31 @@ impl Chooser {
         let sampler = Sampler::new(sampling.seed(sampling.seed.wrapping_add(n)))?;
         let mut bias = BTreeMap::new();
         options.logit_bias.iter().for_each(|&(id, more)| *bias.entry(id).or_default() += more);
-        Ok(Self {
+        let mut chooser = Self {
             options: options.clone(),
             bias,
             sampler,
-            tokens: prompt.to_vec(),
+            tokens: Vec::new(),
             prompt: prompt.len(),
             given: prompt.len(),
             ends: ends.to_vec(),
-        })
+            counts: HashMap::new(),
+        };
+        prompt.iter().for_each(|&id| chooser.append(id));
+        Ok(chooser)
+    }
+
+    /// The salt of the prompt's cached prefix.
+    pub fn salt(&self) -> Option<Arc<str>> {
+        self.options.cache_salt.clone()
+    }
+
+    fn append(&mut self, id: u32) {
+        if self.penalises() {
+            let is_prompt = self.tokens.len() < self.prompt;
+            count(is_prompt, self.counts.entry(id).or_default());
+        }
+        self.tokens.push(id);
     }
 
     /// The prompt's tokens, then those that were chosen.
@@ -62,7 +83,7 @@ impl Chooser {
     /// Takes a token that was chosen before.
     pub fn resume(&mut self, id: u32) {
         self.given += 1;
-        self.tokens.push(id);
+        self.append(id);
     }
 
     /// Does this token end the text?
@@ -109,18 +130,13 @@ impl Chooser {
         let mut counts = vec![0; vocab];
         let Some((&last, before)) = self.tokens.split_last() else { return counts };
         for (i, &id) in before.iter().enumerate() {
-            self.count(i, &mut counts[id as usize]);
+            count(i < self.prompt, &mut counts[id as usize]);
         }
         // The prompt's is counted too, and is not to be one that was generated.
         if before.len() < self.prompt {
             counts[last as usize] = Penalties::SEEN - 1;
         }
         counts
-    }
-
-    /// Counts token `i` of the text.
-    fn count(&self, i: usize, count: &mut u32) {
-        if i < self.prompt { *count |= Penalties::SEEN } else { *count += 1 }
     }
 
     /// Are there too few tokens yet for an end?
@@ -154,7 +170,7 @@ impl Chooser {
     }
 
     fn chosen(&mut self, id: u32) -> u32 {
-        self.tokens.push(id);
+        self.append(id);
         id
     }
 
@@ -180,17 +196,16 @@ impl Chooser {
     }
 
     fn penalise(&self, logits: &mut [f32]) {
-        if !self.penalises() {
-            return;
-        }
-        let (penalties, mut counts) = (self.options.sampling.penalties, HashMap::new());
-        for (i, &id) in self.tokens.iter().enumerate() {
-            self.count(i, counts.entry(id).or_default());
-        }
-        for (id, count) in counts {
+        let penalties = self.options.sampling.penalties;
+        for (&id, &count) in &self.counts {
             logits[id as usize] = penalties.apply(logits[id as usize], count);
         }
     }
+}
+
+/// Counts a token of the prompt, or one that was generated.
+fn count(is_prompt: bool, count: &mut u32) {
+    if is_prompt { *count |= Penalties::SEEN } else { *count += 1 }
 }
 
 fn not_finite() -> Error {
@@ -286,7 +301,7 @@ mod tests {
         let begun = |options: GenerateOptions| {
             let mut chooser = chooser(options);
             assert!(chooser.is_for_engine());
-            [1, 2, 2, 3].into_iter().for_each(|id| chooser.tokens.push(id));
+            [1, 2, 2, 3].into_iter().for_each(|id| chooser.append(id));
             chooser
         };
         let of =

@@ -5,6 +5,7 @@ use crate::{
     element::Element,
     error::{Error, Result},
     formats::ModelConfig,
+    limits::generation::{LONGEST_SALT, LONGEST_STOP, MOST_STOP_BYTES},
 };
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub struct GenerateOptions {
     /// Go on after an end-of-text token.
     pub ignore_eos: bool,
     /// Strings at which the text ends; the first that occurs, and what follows it, is left out of [`Token::text`](super::Token::text).
-    pub stop: Vec<String>,
+    /// At most 4096 bytes each, and 16 KiB together. Clones of the options share them.
+    pub stop: Arc<[String]>,
     /// The tokens of prompt and continuation together, at most; unless it is set, only the model's context limits them.
     pub max_length: Option<usize>,
     /// No end-of-text token before so many tokens.
@@ -45,6 +47,10 @@ pub struct GenerateOptions {
     pub cache: Option<Element>,
     /// Guess tokens ahead: the same text in less time, where guesses are good. A batch refuses it.
     pub speculate: Option<Speculation>,
+    /// Limits the reuse of cached prompt prefixes in a [`Batch`](super::Batch) to requests of an equal salt; requests without one share theirs. Whether a prefix
+    /// was cached shows in the time to the first token and in [`TokenStream::cached_tokens`](super::TokenStream::cached_tokens), so that a user could
+    /// otherwise learn how prompts of others begin. At most 1024 bytes.
+    pub cache_salt: Option<Arc<str>>,
 }
 
 /// What a caller does with the logits of the next token: given the tokens so far, the prompt's among them, it changes `[vocab]` logits in place. It
@@ -72,7 +78,7 @@ impl Default for GenerateOptions {
             max_tokens: 256,
             sampling: Sampling::GREEDY,
             ignore_eos: false,
-            stop: Vec::new(),
+            stop: Arc::default(),
             max_length: None,
             min_tokens: 0,
             resumed: 0,
@@ -82,6 +88,7 @@ impl Default for GenerateOptions {
             logits: None,
             cache: None,
             speculate: None,
+            cache_salt: None,
         }
     }
 }
@@ -115,6 +122,12 @@ impl GenerateOptions {
     #[must_use]
     pub fn speculate(self, speculate: impl Into<Option<Speculation>>) -> Self {
         Self { speculate: speculate.into(), ..self }
+    }
+
+    /// Sets [`GenerateOptions::cache_salt`].
+    #[must_use]
+    pub fn cache_salt(self, cache_salt: Option<impl Into<Arc<str>>>) -> Self {
+        Self { cache_salt: cache_salt.map(Into::into), ..self }
     }
 
     /// Sets [`GenerateOptions::stop`].
@@ -208,22 +221,32 @@ impl GenerateOptions {
     /// Checks that the numbers are in range for a vocabulary.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one that is not, an empty stop string, or a draft model of another vocabulary.
+    /// [`Error::Invalid`] for one that is not, a stop string that is empty or too long, or a draft model of another vocabulary.
     pub fn check(&self, vocab: usize) -> Result<()> {
         if let Some((id, bias)) = self.logit_bias.iter().find(|(id, bias)| *id as usize >= vocab || bias.is_nan() || *bias == f32::INFINITY)
         {
             let what = format!("a logit bias of {bias} for token {id}; the vocabulary has {vocab}, a bias is finite or -inf");
             return Err(Error::Invalid { op: "generate", what });
         }
-        let empty = |what: &str| Error::Invalid { op: "generate", what: format!("{what} is empty") };
+        let invalid = |what: String| Error::Invalid { op: "generate", what };
+        let empty = |what: &str| invalid(format!("{what} is empty"));
         if self.stop.iter().any(String::is_empty) {
             return Err(empty("a stop string"));
+        }
+        let (longest, all) = (self.stop.iter().map(String::len).max().unwrap_or(0), self.stop.iter().map(String::len).sum::<usize>());
+        if longest > LONGEST_STOP || all > MOST_STOP_BYTES {
+            let what =
+                format!("stop strings of up to {longest} bytes, {all} together; at most {LONGEST_STOP} and {MOST_STOP_BYTES} are accepted");
+            return Err(invalid(what));
+        }
+        if let Some(length) = self.cache_salt.as_ref().map(|salt| salt.len()).filter(|&length| length > LONGEST_SALT) {
+            return Err(invalid(format!("a cache salt of {length} bytes; at most {LONGEST_SALT} are accepted")));
         }
         if self.bad_words.iter().any(Vec::is_empty) {
             return Err(empty("a bad word"));
         }
         if let Some(id) = self.bad_words.iter().flatten().find(|&&id| id as usize >= vocab) {
-            return Err(Error::Invalid { op: "generate", what: format!("token {id} in a bad word; the vocabulary has {vocab}") });
+            return Err(invalid(format!("token {id} in a bad word; the vocabulary has {vocab}")));
         }
         if let Some(speculation) = &self.speculate {
             speculation.check(vocab)?;

@@ -142,6 +142,8 @@ struct Slot {
     request: Option<Request>,
     /// The number of the request that had it last.
     last: u64,
+    /// That request's [`GenerateOptions::cache_salt`](super::options::GenerateOptions::cache_salt).
+    salt: Option<Arc<str>>,
     /// Does the engine know how it chooses, and has it counted its tokens since?
     told: bool,
 }
@@ -214,15 +216,17 @@ impl Slots {
         self.slots.iter().filter(|slot| slot.request.is_some()).count()
     }
 
-    /// Gives a request the free slot that has most of its prompt already; else that which was free for longest.
+    /// Gives a request the free slot of its salt that has most of its prompt already; else that which was free for longest.
     fn place(&mut self, request: Request) {
-        let prompt = request.sequence.chooser.tokens();
-        let common = |slot: usize| Some(self.session.common(slot, prompt)).filter(|&common| common >= WORTH_KEEPING).unwrap_or(0);
+        let (prompt, salt) = (request.sequence.chooser.tokens(), request.sequence.chooser.salt());
+        let reusable = |slot: usize| if self.slots[slot].salt == salt { prompt } else { &[] };
+        let common = |slot: usize| Some(self.session.common(slot, reusable(slot))).filter(|&common| common >= WORTH_KEEPING).unwrap_or(0);
         let free = (0..self.slots.len()).filter(|&slot| self.slots[slot].request.is_none());
         let Some(slot) = free.max_by_key(|&slot| (common(slot), Reverse(self.slots[slot].last))) else { return };
-        request.cached.store(self.session.keep_common(slot, prompt), Ordering::Relaxed);
+        let kept = self.session.keep_common(slot, reusable(slot));
+        request.cached.store(kept, Ordering::Relaxed);
         self.count += 1;
-        self.slots[slot] = Slot { request: Some(request), last: self.count, told: false };
+        self.slots[slot] = Slot { request: Some(request), last: self.count, salt, told: false };
     }
 
     /// Computes a piece of the prompts that are not computed yet: as many tokens of each, those that came first before others.

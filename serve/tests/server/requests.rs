@@ -105,6 +105,8 @@ fn what_is_wrong_is_named() {
         (text(json!({ "stop": [7] })), "stop", "7"),
         (text(json!({ "stop": 7 })), "stop", "a string"),
         (text(json!({ "stop": vec!["x"; 17] })), "stop", "16"),
+        (text(json!({ "stop": "x".repeat(1025) })), "stop", "1024"),
+        (text(json!({ "stop": vec!["x".repeat(1000); 5] })), "stop", "4096"),
         (text(json!({ "logit_bias": [] })), "logit_bias", "an object"),
         (text(json!({ "logit_bias": { "x": 1 } })), "logit_bias", "\"x\""),
         (text(json!({ "logit_bias": { "7": 101 } })), "logit_bias", "token 7"),
