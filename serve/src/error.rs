@@ -13,7 +13,7 @@ const SHOWN: usize = 100;
 /// What a client is told when something is wrong.
 #[derive(Debug)]
 pub struct ApiError {
-    pub(crate) status: StatusCode,
+    status: StatusCode,
     kind: &'static str,
     code: Option<&'static str>,
     /// The field of the request.
@@ -48,6 +48,15 @@ impl ApiError {
     pub fn key() -> Self {
         let message = "the API key is wrong, or there is none: it is sent as `Authorization: Bearer KEY`";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", Some("invalid_api_key"), message)
+    }
+
+    /// A request that may come from another site's page.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("forbidden"), message)
+    }
+
+    pub fn not_implemented(message: impl Into<String>) -> Self {
+        Self::with_status(StatusCode::NOT_IMPLEMENTED, message)
     }
 
     pub fn model(asked: &str, there: &str) -> Self {

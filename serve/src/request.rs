@@ -3,7 +3,7 @@
 use crate::{
     error::{ApiError, Result},
     fields::{Fields, kind},
-    server::Options,
+    options::Options,
 };
 use bitnet_wgpu::model::{GenerateOptions, Message};
 use serde_json::Value;
