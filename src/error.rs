@@ -47,6 +47,11 @@ pub enum Error {
     /// More tokens than a session has room for.
     #[error("{needed} positions are needed; there is room for {capacity}")]
     Context { needed: usize, capacity: usize },
+    /// A text has more bytes than its number of tokens can hold: see [`Tokenizer::within`](crate::model::Tokenizer::within). It was not encoded. Of a
+    /// conversation, `bytes` is what the chat template had written when it was stopped.
+    #[cfg(feature = "models")]
+    #[error("the text has {bytes} bytes; {tokens} tokens hold at most {most}")]
+    TextTooLong { bytes: usize, most: usize, tokens: usize },
     /// A value outside its domain; `what` names it.
     #[error("{op}: {what}")]
     Invalid { op: &'static str, what: String },
@@ -228,6 +233,8 @@ impl Error {
             Self::Shader { .. } | Self::Gpu { .. } => ErrorKind::Internal,
             Self::Readback(_) | Self::DeviceLost { .. } | Self::WaitLimit { .. } | Self::Unfinished { .. } => ErrorKind::Lost,
             Self::Busy { .. } => ErrorKind::Busy,
+            #[cfg(feature = "models")]
+            Self::TextTooLong { .. } => ErrorKind::Invalid,
             Self::BatchEnded(cause) => cause.kind(),
             Self::Io { .. } => ErrorKind::Io,
             Self::Format { .. } => ErrorKind::Damaged,

@@ -79,8 +79,11 @@ pub mod template {
     pub const MAX_EVALUATIONS: usize = 200;
     /// Macros that call each other.
     pub const MAX_CALLS: usize = 8;
-    /// Bytes of values that are alive at once, beside those of the conversation.
-    pub const MOST_BYTES: usize = 256 << 20;
+    /// Bytes of values that are alive at once, beside those in proportion to the conversation. The longest `range` takes 3 MiB.
+    pub const MOST_BYTES: usize = 16 << 20;
+    /// Bytes of values for each byte of the conversation, or of the output that is allowed, whichever is larger: the output and one more text that is gathered
+    /// count six times as they grow and once when they are done.
+    pub const BYTES_PER_BYTE: usize = 8;
     /// Steps of a rendering; ten thousand messages take a few hundred thousand.
     pub const STEPS: u64 = 50_000_000;
     /// The longest `range`, as in Jinja's sandbox.

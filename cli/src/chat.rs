@@ -6,7 +6,7 @@ use crate::{
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
-use bitnet_wgpu::model::{Message, Reasoning, Said, SessionOptions, Stop};
+use bitnet_wgpu::model::{Message, Reasoning, Said, SessionOptions, Stop, Tokenizer};
 use clap::Args;
 use serde_json::json;
 use std::io::IsTerminal;
@@ -39,6 +39,17 @@ pub struct Chat {
     json: bool,
 }
 
+/// Returns the tokens of the conversation, or why there is no room for it.
+fn prompt(tokenizer: &Tokenizer, messages: &[Message], room: usize) -> Result<Result<Vec<u32>, String>> {
+    let what = match tokenizer.chat(messages) {
+        Ok(prompt) if prompt.len() <= room => return Ok(Ok(prompt)),
+        Ok(prompt) => format!("the conversation would have {} tokens", prompt.len()),
+        Err(error @ bitnet_wgpu::Error::TextTooLong { .. }) => error.to_string(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Err(format!("{what}, there is room for {room} (--context): /clear begins anew")))
+}
+
 impl Chat {
     pub fn run(self) -> Result<()> {
         let files = self.device.open(&self.model)?;
@@ -64,6 +75,7 @@ impl Chat {
             let (adapter, language) = model::device(&model)?;
             note(format!("{adapter}, kernels in {language}; /bye or the end of the input ends it, /clear begins anew"));
         }
+        let tokenizer = tokenizer.within(room);
         let mut session = model.session(SessionOptions::new(1, room))?;
         let (mut messages, ask) = (first.clone(), std::io::stdin().is_terminal() && !self.json);
         loop {
@@ -83,19 +95,17 @@ impl Chat {
                 }
                 text => messages.push(Message::new("user", text)),
             }
-            let prompt = tokenizer.chat(&messages)?;
-            if prompt.len() > room {
-                let what = format!(
-                    "the conversation would have {} tokens, there is room for {room} (--context): /clear begins anew",
-                    prompt.len()
-                );
-                if self.json {
-                    say(format!("{}\n", json!({ "error": what })))?;
+            let prompt = match prompt(&tokenizer, &messages, room)? {
+                Ok(prompt) => prompt,
+                Err(what) => {
+                    if self.json {
+                        say(format!("{}\n", json!({ "error": what })))?;
+                    }
+                    note(what);
+                    messages.pop();
+                    continue;
                 }
-                note(what);
-                messages.pop();
-                continue;
-            }
+            };
             let mut answer = model.generate_in(session, &prompt, &options)?;
             let (mut parts, mut said, mut ids) = (Reasoning::after(&tokenizer, &prompt)?, Said::default(), Vec::new());
             for token in &mut answer {

@@ -170,7 +170,9 @@ fn tokens(files: &ModelFiles, prompt: &str, args: &RunArgs) -> Result<Vec<u32>> 
     Ok(match &args.ids {
         _ if !args.chat && !args.template.is_usual() => bail!("--chat-template and --thinking are for --chat"),
         Some(ids) => ids.clone(),
-        None if args.chat => args.template.tokenizer(files.tokenizer()?)?.chat(&[Message::new("user", prompt)])?,
+        None if args.chat => {
+            args.template.tokenizer(files.tokenizer()?)?.within(files.config().context).chat(&[Message::new("user", prompt)])?
+        }
         None => files.encode_prompt(prompt)?,
     })
 }

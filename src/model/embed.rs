@@ -91,16 +91,21 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an empty text; [`Error::Overflow`] for states that are not finite; [`Error::Context`] for a text of more tokens than the model's context, or than its files
-    /// allow ([`EmbeddingDefaults::max_tokens`](crate::formats::EmbeddingDefaults::max_tokens)): none is cut; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
+    /// allow ([`EmbeddingDefaults::max_tokens`](crate::formats::EmbeddingDefaults::max_tokens)): none is cut; [`Error::TextTooLong`] for one whose bytes alone say so; [`Error::Unsupported`] where the files ask for what is not supported ([`EmbeddingDefaults::unsupported`](crate::formats::EmbeddingDefaults::unsupported)), and the options name no pooling; [`Error::Tokenizer`] if the model has
     /// none, or if it has no EOS where the options want one; what the device reports.
     pub async fn embed(&self, texts: &[impl AsRef<str> + Sync], options: &EmbedOptions) -> Result<Vec<Embedding>> {
-        let tokenizer = self.tokenizer()?;
+        let tokenizer = self.tokenizer()?.within(self.longest_text());
         let encode = |(n, text): (usize, &_)| match AsRef::<str>::as_ref(text) {
             "" => Err(invalid(format!("text {n} is empty"))),
             text => tokenizer.encode_ended(text, options.add_eos),
         };
         let ids = texts.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()?;
         self.embed_ids(&ids, options).await
+    }
+
+    /// Number of tokens that a text may have to become a vector.
+    fn longest_text(&self) -> usize {
+        self.config().embedding.max_tokens.unwrap_or(usize::MAX).min(self.config().context)
     }
 
     /// [`Model::embed`] of texts of token ids, which are taken as they are.
@@ -119,7 +124,7 @@ impl Model {
         if let Some(n) = texts.iter().position(Vec::is_empty) {
             return Err(invalid(format!("text {n} has no tokens")));
         }
-        let longest = defaults.max_tokens.unwrap_or(usize::MAX).min(self.config().context);
+        let longest = self.longest_text();
         texts.iter().try_for_each(|ids| self.check_prompt(ids, longest))?;
         let normalize = options.normalize.or(defaults.normalize).unwrap_or(true);
         let (sessions, texts, hidden) = (self.sessions(), texts.to_vec(), self.config().hidden);

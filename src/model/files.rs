@@ -275,7 +275,7 @@ impl ModelFiles {
     /// As [`Model::encode_prompt`](super::Model::encode_prompt).
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's context.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         encode_prompt(self.tokenizer()?, self.config(), prompt)
     }
@@ -349,9 +349,9 @@ pub(super) fn tokenizer(tokenizer: &MaybeTokenizer) -> Result<&Tokenizer> {
     tokenizer.as_ref().map_err(|message| Error::Tokenizer { message: message.clone() })
 }
 
-/// The tokens of a text that is to be continued. An empty text is BOS, whatever the tokenizer adds.
+/// The tokens of a text that is to be continued, and fits the context. An empty text is BOS, whatever the tokenizer adds.
 pub(super) fn encode_prompt(tokenizer: &Tokenizer, config: &ModelConfig, prompt: &str) -> Result<Vec<u32>> {
-    let mut ids = tokenizer.encode(prompt)?;
+    let mut ids = tokenizer.within(config.context).encode(prompt)?;
     if ids.is_empty() {
         ids.extend(config.bos);
     }

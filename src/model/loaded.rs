@@ -370,7 +370,7 @@ impl Model {
     /// The tokens of a text as [`Model::generate`] takes it. An empty text is BOS, whatever the tokenizer adds.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text that cannot fit into the model's context.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         files::encode_prompt(self.tokenizer()?, self.config(), prompt)
     }
@@ -380,7 +380,7 @@ impl Model {
     /// # Errors
     /// [`Error::ChatTemplate`] if it has none, or if it refuses the messages; else as [`Model::generate`].
     pub fn chat(&self, messages: &[Message], options: &GenerateOptions) -> Result<Generation> {
-        self.generate_ids(&self.tokenizer()?.chat(messages)?, options)
+        self.generate_ids(&self.tokenizer()?.within(self.config().context).chat(messages)?, options)
     }
 
     /// Continues a prompt of token ids, which are taken as they are.

@@ -1,5 +1,6 @@
 //! Tokenizers and chat templates against transformers and sentencepiece; damaged and hostile ones.
 
+mod bounds;
 mod chat;
 mod gguf;
 mod stream;

@@ -51,14 +51,14 @@ fn hostile_templates_do_no_harm() {
             + &"{% endif %}".repeat(50)
             + "{% endmacro %}{{ f() }}",
         "{% for i in [1] %}{{ loop.cycle() }}{% endfor %}".into(),
-        "{{ messages|batch(1000000000000, 1)|list }}".into(),
+        "{{ messages|batch(100000000000, 1)|list }}".into(),
         "{{ '%4000000000d'|format(1) }}".into(),
         "{{ 'a' * 4000000000 }}".into(),
-        "{{ range(1000000000) }}".into(),
-        "{{ [1] * 1000000000 }}".into(),
+        "{{ range(100000000) }}".into(),
+        "{{ [1] * 100000000 }}".into(),
         "{{ 9223372036854775807 + 1 }}".into(),
         "{{ -9223372036854775807 - 2 }}".into(),
-        "{{ 2 ** 100000000 }}".into(),
+        "{{ 2 ** 10000000 }}".into(),
         "{{ 1.5 | round(999999999999) | tojson(indent=999999999) }}".into(),
         "{{ 'a' | indent(4000000000) }}".into(),
         "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}".into(),
@@ -74,8 +74,8 @@ fn hostile_templates_do_no_harm() {
         "{% set n = namespace(x=[]) %}{% for i in range(100000) %}{% set n.x = n.x + ['a' * 100000] %}{% endfor %}".into(),
         "{% for i in range(100000) %}{{ 'a' * 10000 }}{% endfor %}".into(),
         "{% for i in range(100000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}".into(),
-        "{% set x = 'a' * 10000000 %}{% for i in range(100000) %}{% if 'b' in x %}{% endif %}{% endfor %}".into(),
-        "{% set x = 'a' * 10000000 %}{% for i in range(100000) %}{% if x | list | length %}{% endif %}{% endfor %}".into(),
+        "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% if 'b' in x %}{% endif %}{% endfor %}".into(),
+        "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% if x | list | length %}{% endif %}{% endfor %}".into(),
         "{{ ['a', 1] | sort }}".into(),
         "{% break %}".into(),
         "{% if true %}{% continue %}{% endif %}a".into(),
@@ -92,13 +92,13 @@ fn hostile_templates_do_no_harm() {
         "{{ 1.5 | round(0, 'down') }}".into(),
         "{{ f(".to_owned() + &"1,".repeat(300) + ") }}",
         // What takes long for what it says.
-        "{% set x = 'a' * 10000000 %}{% set y = 'b' * 10000000 ~ 'a' %}{{ x.strip(y) }}".into(),
+        "{% set x = 'a' * 1000000 %}{% set y = 'b' * 1000000 ~ 'a' %}{{ x.strip(y) }}".into(),
         "{% set n = namespace(x=[1]) %}{% for i in range(20) %}{% set n.x = n.x + n.x %}{% endfor %}{% for i in range(100000) %}{{ n.x | sum }}{% endfor %}"
             .into(),
         "{% set x = ('b',) * 1 %}".into(),
         "{% set n = namespace(x=('b',)) %}{% for i in range(20) %}{% set n.x = n.x + n.x %}{% endfor %}{% for i in range(100000) %}{{ 'a'.startswith(n.x) }}{% endfor %}"
             .into(),
-        "{% set x = ' ' * 10000000 ~ '1' %}{% for i in range(100000) %}{% set y = x | int %}{% endfor %}".into(),
+        "{% set x = ' ' * 1000000 ~ '1' %}{% for i in range(100000) %}{% set y = x | int %}{% endfor %}".into(),
         "{% set d = namespace(x='{') %}{% for i in range(100) %}{% for j in range(100000) %}{% set k = namespace(d=d.x) %}{% set d.x = d.x %}{% endfor %}{% endfor %}"
             .into(),
         "{{ {".to_owned() + &(0..4000).map(|i| format!("'k{i}': 1,")).collect::<String>() + "}|length }}{% for i in range(10000) %}{% set d = {"
@@ -120,8 +120,8 @@ fn hostile_templates_do_no_harm() {
         let result = with_template(&template).chat_text(&user("Hello"), true);
         assert!(matches!(result, Err(Error::ChatTemplate { .. })), "{shown}: {:?}", result.map(|text| text.len()));
         if template.contains("['a' * 100000]") {
-            // Not for its steps: 256 MiB are had long before.
-            assert!(result.as_ref().unwrap_err().to_string().contains("256 MiB"), "{result:?}");
+            // Not for its steps: 16 MiB are had long before.
+            assert!(result.as_ref().unwrap_err().to_string().contains("16 MiB"), "{result:?}");
         }
         println!("{:6.2} s  {shown}", started.elapsed().as_secs_f64());
     }

@@ -1,7 +1,7 @@
 //! Chat templates: a conversation as the text that a model expects.
 
 use super::{
-    jinja::{self, Variable},
+    jinja::{self, Refusal, Variable},
     text::{Chat, Tokenizer},
 };
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ impl Tokenizer {
     /// The same tokenizer with another chat template, in Jinja, which is asked anew whether it knows [`Self::with_thinking`].
     #[must_use]
     pub fn with_chat_template(&self, template: &str) -> Self {
-        Self(self.0.clone(), Chat { template: Some(template.into()), thinking: None })
+        Self(self.0.clone(), Chat { template: Some(template.into()), thinking: None, ..self.1.clone() })
     }
 
     /// The same tokenizer, whose chat template is told whether the model is to reason before it answers: by the variable `enable_thinking`, as Qwen's
@@ -61,7 +61,7 @@ impl Tokenizer {
     /// of special tokens within a message become those tokens.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`], [`Error::Tokenizer`].
+    /// [`Error::ChatTemplate`], [`Error::Tokenizer`]; [`Error::TextTooLong`] where the template writes more than [`Tokenizer::within`] allows.
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
         self.encode_plain(&self.chat_text(messages, true)?)
     }
@@ -70,7 +70,8 @@ impl Tokenizer {
     /// variables of transformers except the date, tools and documents.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages.
+    /// [`Error::ChatTemplate`] if there is no template, or if it is faulty or refuses the messages; [`Error::TextTooLong`] where it writes more than
+    /// [`Tokenizer::within`] allows.
     pub fn chat_text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let template = self.1.template.as_deref().ok_or_else(|| Error::ChatTemplate { message: "the tokenizer has none".into() })?;
         let name = |id: Option<u32>| id.and_then(|id| self.0.inner.id_to_token(id)).unwrap_or_default();
@@ -86,6 +87,12 @@ impl Tokenizer {
             ("eos_token", Variable::Str(&eos_token)),
         ];
         variables.extend(self.1.thinking.map(|thinking| ("enable_thinking", Variable::Bool(thinking))));
-        jinja::render(template, &variables).map_err(|message| Error::ChatTemplate { message })
+        jinja::render(template, &variables, self.most_bytes()).map_err(|refusal| match refusal {
+            Refusal::TooLong { bytes } => match self.check_length(bytes) {
+                Err(error) => error,
+                Ok(()) => Error::ChatTemplate { message: format!("it writes {bytes} bytes") },
+            },
+            Refusal::Faulty(message) => Error::ChatTemplate { message },
+        })
     }
 }

@@ -13,6 +13,7 @@ use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use tokenizers::PreTokenizerWrapper;
 
 /// A model's tokenizer, special tokens and chat template. Cloning is cheap: clones share the data.
 ///
@@ -34,16 +35,20 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Tokenizer(pub(super) Arc<Parts>, pub(super) Chat);
 
-/// How conversations become texts.
+/// How conversations become texts, and how long a text may be.
 #[derive(Clone, Default)]
 pub(super) struct Chat {
     pub template: Option<Arc<str>>,
     /// Is the model to reason before it answers? None where the template decides.
     pub thinking: Option<bool>,
+    /// Number of tokens for which a text has room: see [`Tokenizer::within`].
+    pub within: Option<usize>,
 }
 
 pub(super) struct Parts {
     pub inner: tokenizers::Tokenizer,
+    /// Bytes of text that the longest token stands for, at most.
+    pub longest: usize,
     pub special: HashSet<u32>,
     pub bos: Option<u32>,
     pub eos: Vec<u32>,
@@ -103,22 +108,60 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         let Settings { bos, eos, eos_token, add_bos, add_eos, template } = settings;
-        let mut parts = Parts { inner, special, bos, eos, eos_token, prepended: None, appended: None };
+        let longest = longest_token(&inner);
+        let mut parts = Parts { inner, longest, special, bos, eos, eos_token, prepended: None, appended: None };
         // A text, since what is put before one is what is put behind one where BOS and EOS are the same.
         let both = |text| Ok((parts.encode(text, true)?, parts.encode(text, false)?));
         let (around, plain) = both("a").or_else(|_: Error| both(""))?;
         parts.prepended = bos.filter(|bos| add_bos && around.first() != Some(bos));
         // Where the post-processor puts a token of its own there, two would end a text.
         parts.appended = eos_token.filter(|eos| add_eos && around.ends_with(&plain) && around.last() != Some(eos));
-        Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), thinking: None }))
+        Ok(Self(Arc::new(parts), Chat { template: template.map(Into::into), ..Chat::default() }))
+    }
+
+    /// Returns this tokenizer with a bound: it refuses a text that has more bytes than `tokens` tokens can hold, before any other work. Cloning is cheap.
+    ///
+    /// A token holds at most as many bytes as the longest of the vocabulary and of the added tokens. So a text of at most `tokens` tokens passes, with
+    /// these exceptions: a normalizer that shortens texts (white space that is stripped or collapsed, characters that are composed), added tokens that take
+    /// the white space beside them, and unknown characters that are fused into one token. Such a text may be refused although its tokens would fit.
+    /// [`Tokenizer::chat`] stops the chat template as soon as its output is longer. [`Model`](crate::model::Model) encodes prompts with its context as the
+    /// bound.
+    ///
+    /// ```
+    /// use bitnet_wgpu::{Error, model::Tokenizer};
+    ///
+    /// # fn main() -> bitnet_wgpu::Result<()> {
+    /// let tokenizer = Tokenizer::from_directory("assets/tales-22m")?.within(512);
+    /// assert!(tokenizer.encode("Once upon a time").is_ok());
+    /// assert!(matches!(tokenizer.encode(&"a".repeat(1 << 20)), Err(Error::TextTooLong { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn within(&self, tokens: usize) -> Self {
+        Self(self.0.clone(), Chat { within: Some(tokens), ..self.1.clone() })
+    }
+
+    /// Number of bytes that a text may have at most.
+    pub(super) fn most_bytes(&self) -> Option<usize> {
+        Some(self.1.within?.saturating_mul(self.0.longest))
+    }
+
+    /// Returns the error for a text of `bytes` bytes, if that is too long.
+    pub(super) fn check_length(&self, bytes: usize) -> Result<()> {
+        match (self.1.within, self.most_bytes()) {
+            (Some(tokens), Some(most)) if bytes > most => Err(Error::TextTooLong { bytes, most, tokens }),
+            _ => Ok(()),
+        }
     }
 
     /// The tokens of a text, with the special tokens that the tokenizer's post-processor adds, and with BOS first if the configuration asks
     /// for it. Names of special tokens within the text become those tokens.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// [`Error::Tokenizer`]; [`Error::TextTooLong`] for a text beyond [`Tokenizer::within`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.check_length(text.len())?;
         let ids = self.0.encode(text, true)?;
         Ok(self.0.prepended.into_iter().chain(ids).collect())
     }
@@ -127,7 +170,7 @@ impl Tokenizer {
     /// tokenizer_config.json has `add_eos_token`, and the post-processor of a `tokenizer.json` adds no token there.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// As [`Tokenizer::encode`].
     pub fn encode_for_embedding(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_ended(text, None)
     }
@@ -152,8 +195,9 @@ impl Tokenizer {
     /// The tokens of a text, without any added special tokens.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// As [`Tokenizer::encode`].
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        self.check_length(text.len())?;
         self.0.encode(text, false)
     }
 
@@ -217,6 +261,26 @@ impl Parts {
             return Err(Error::Tokenizer { message: format!("there is no token {id}") });
         }
         guarded(|| self.inner.decode(ids, skip_special)).map_err(|message| Error::Tokenizer { message })
+    }
+}
+
+/// Returns the number of bytes of text that the longest token stands for, at most.
+fn longest_token(tokenizer: &tokenizers::Tokenizer) -> usize {
+    // In a byte-level vocabulary each character stands for a byte, and takes one or two in UTF-8. In others a text may contain a token as it is written.
+    let byte_level = is_byte_level(tokenizer);
+    let bytes = |token: &str| if byte_level { token.chars().count() } else { token.len() };
+    let vocabulary = tokenizer.get_vocab(false).keys().map(|token| bytes(token)).max();
+    let added = tokenizer.get_added_tokens_decoder().values().map(|token| token.content.len()).max();
+    vocabulary.max(added).unwrap_or(0).max(1)
+}
+
+/// Are the bytes of all texts written as the characters of GPT-2's alphabet before they are looked for in the vocabulary?
+fn is_byte_level(tokenizer: &tokenizers::Tokenizer) -> bool {
+    let step = |step: &PreTokenizerWrapper| matches!(step, PreTokenizerWrapper::ByteLevel(_));
+    match tokenizer.get_pre_tokenizer() {
+        Some(PreTokenizerWrapper::Sequence(steps)) => steps.as_ref().iter().any(step),
+        Some(other) => step(other),
+        None => false,
     }
 }
 

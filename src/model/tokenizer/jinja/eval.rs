@@ -40,7 +40,7 @@ impl Interpreter {
 
     /// Runs a whole template; gives its text.
     pub fn run(&mut self, template: &[Stmt]) -> Result<String> {
-        let mut out = Output::new(&self.ops.budget);
+        let mut out = Output::of_template(&self.ops.budget);
         self.statements(template, &mut out)?;
         Ok(out.into_text())
     }

@@ -21,7 +21,7 @@ mod strings;
 mod tests_and_functions;
 mod value;
 
-use crate::limits::template::{MOST_BYTES, MOST_TEMPLATE, STEPS};
+use crate::limits::template::{BYTES_PER_BYTE, MOST_BYTES, MOST_TEMPLATE, STEPS};
 use eval::Interpreter;
 use std::{collections::HashMap, rc::Rc};
 use value::{Budget, Value};
@@ -34,15 +34,31 @@ pub enum Variable<'a> {
     Messages(Vec<Vec<(&'static str, &'a str)>>),
 }
 
-/// Renders a template.
-///
-/// # Errors
-/// A message that names the line: a template that is faulty, refuses its input, or is beyond the limits.
-pub fn render(template: &str, variables: &[(&str, Variable<'_>)]) -> Result<String, String> {
+/// Why a template has no result.
+pub enum Refusal {
+    /// Its output is longer than what is allowed; it was stopped at so many bytes.
+    TooLong { bytes: usize },
+    /// It is faulty, refuses its input, or is beyond the limits. The message names the line.
+    Faulty(String),
+}
+
+/// Renders a template, whose output has at most `most_output` bytes.
+pub fn render(template: &str, variables: &[(&str, Variable<'_>)], most_output: Option<usize>) -> Result<String, Refusal> {
+    let statements = parsed(template).map_err(Refusal::Faulty)?;
+    let budget = budget(variables, most_output);
+    let rendered = run(&budget, variables, &statements);
+    rendered.map_err(|message| budget.too_long().map_or(Refusal::Faulty(message), |bytes| Refusal::TooLong { bytes }))
+}
+
+fn parsed(template: &str) -> Result<Vec<ast::Stmt>, String> {
     if template.len() > MOST_TEMPLATE {
         return Err(format!("has {} bytes; {MOST_TEMPLATE} are supported", template.len()));
     }
-    let statements = statements::parse(&template.replace("\r\n", "\n").replace('\r', "\n"))?;
+    statements::parse(&template.replace("\r\n", "\n").replace('\r', "\n"))
+}
+
+/// What the template may use, in proportion to the conversation and to the output that is allowed.
+fn budget(variables: &[(&str, Variable<'_>)], most_output: Option<usize>) -> Rc<Budget> {
     // The conversation is the caller's, however long it is.
     let size = |(_, variable): &(&str, Variable<'_>)| match variable {
         Variable::Messages(messages) => {
@@ -52,12 +68,17 @@ pub fn render(template: &str, variables: &[(&str, Variable<'_>)]) -> Result<Stri
         Variable::Bool(_) => 0,
     };
     let given: usize = variables.iter().map(size).sum();
-    let budget = Budget::new(MOST_BYTES.saturating_add(given.saturating_mul(8)), STEPS.saturating_add(given as u64));
+    let size = given.max(most_output.unwrap_or(0));
+    let bytes = MOST_BYTES.saturating_add(size.saturating_mul(BYTES_PER_BYTE));
+    Budget::new(bytes, STEPS.saturating_add(given as u64), most_output)
+}
+
+fn run(budget: &Rc<Budget>, variables: &[(&str, Variable<'_>)], statements: &[ast::Stmt]) -> Result<String, String> {
     let mut values = HashMap::new();
     for (name, variable) in variables {
-        values.insert((*name).to_owned(), value(&budget, variable)?);
+        values.insert((*name).to_owned(), value(budget, variable)?);
     }
-    Interpreter::new(budget, values).run(&statements)
+    Interpreter::new(budget.clone(), values).run(statements)
 }
 
 fn value(budget: &Rc<Budget>, variable: &Variable<'_>) -> Result<Value, String> {

@@ -18,11 +18,21 @@ pub struct Budget {
     most_bytes: usize,
     /// Steps that are left.
     steps: Cell<u64>,
+    /// Bytes that the template may write.
+    most_output: usize,
+    /// How many it would have written, if that is more.
+    too_long: Cell<Option<usize>>,
 }
 
 impl Budget {
-    pub fn new(most_bytes: usize, steps: u64) -> Rc<Self> {
-        Rc::new(Self { bytes: Cell::new(0), most_bytes, steps: Cell::new(steps) })
+    pub fn new(most_bytes: usize, steps: u64, most_output: Option<usize>) -> Rc<Self> {
+        let most_output = most_output.unwrap_or(usize::MAX);
+        Rc::new(Self { bytes: Cell::new(0), most_bytes, steps: Cell::new(steps), most_output, too_long: Cell::new(None) })
+    }
+
+    /// Length of the output at which the template was stopped.
+    pub fn too_long(&self) -> Option<usize> {
+        self.too_long.get()
     }
 
     /// Takes steps: one for everything that is evaluated, and one for every 16 bytes that are read or written.
@@ -71,16 +81,31 @@ pub struct Output {
     text: String,
     budget: Rc<Budget>,
     counted: usize,
+    most: usize,
 }
 
 impl Output {
     pub fn new(budget: &Rc<Budget>) -> Self {
-        Self { text: String::new(), budget: budget.clone(), counted: 0 }
+        Self::within(budget, usize::MAX)
+    }
+
+    /// What the whole template writes, which has a length of its own.
+    pub fn of_template(budget: &Rc<Budget>) -> Self {
+        Self::within(budget, budget.most_output)
+    }
+
+    fn within(budget: &Rc<Budget>, most: usize) -> Self {
+        Self { text: String::new(), budget: budget.clone(), counted: 0, most }
     }
 
     pub fn push(&mut self, text: &str) -> Result<(), String> {
+        let bytes = self.text.len() + text.len();
+        if bytes > self.most {
+            self.budget.too_long.set(Some(bytes));
+            return Err(format!("the template writes more than {} bytes", self.most));
+        }
         // A string that grows doubles, and for a moment there are both.
-        let needed = 3 * (self.text.len() + text.len());
+        let needed = 3 * bytes;
         self.budget.step(text.len() / 16)?;
         if needed > self.counted {
             let more = 2 * needed - self.counted;
