@@ -88,6 +88,7 @@ impl ApiError {
                 let what = format!("the prompt has {needed} tokens; there is room for {capacity}");
                 Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
+            Error::TextTooLong { .. } => Self { code: Some("context_length_exceeded"), ..Self::field(name, message) },
             Error::BatchEnded(_) => Self::server(message),
             _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => Self::field(name, message),
             _ => Self::server(message),

@@ -29,12 +29,23 @@ pub async fn begin(shared: &Shared, client: Client, body: Body, read: fn(Value, 
     let prepared = shared.prepare(client, body, move |shared, bytes| {
         let mut request = read(json::read(bytes)?, &shared.options)?;
         let prompts = std::mem::take(&mut request.prompts);
+        if let Some(salt) = salt(client, request.cache_salt.as_deref()) {
+            request.options = request.options.cache_salt(Some(salt));
+        }
         let choices = choices(shared, &request, prompts)?;
         Ok((request, choices))
     });
     let (request, choices) = prepared.await?;
     let choices = Choices::begin(shared, client, choices, request.n, request.reasoning, alive)?;
     Ok((Shape { stream: request.stream, usage: request.usage }, choices))
+}
+
+/// The salt of a request's cached prefix: its own, and its key where there are several. Different ones make different salts.
+fn salt(client: Client, own: Option<&str>) -> Option<String> {
+    match client {
+        Client::Key(key) => Some(format!("{key}:{}", own.unwrap_or(""))),
+        Client::Peer(_) => own.map(|own| format!(":{own}")),
+    }
 }
 
 /// The choices of all prompts, checked as the batch checks them.
@@ -72,12 +83,16 @@ fn encode(
     options: &GenerateOptions,
 ) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<Reasoning>)> {
     let (ids, parts) = match prompt {
-        Prompt::Text(text) => (shared.batch.model().encode_prompt(&text)?, None),
+        Prompt::Text(text) => match shared.text_tokenizer()?.encode(&text)? {
+            // The model knows what begins an empty text.
+            ids if ids.is_empty() => (shared.batch.model().encode_prompt(&text)?, None),
+            ids => (ids, None),
+        },
         Prompt::Ids(ids) => (ids, None),
         Prompt::Chat(messages) => {
-            let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), Ok)?;
+            let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
             let ids = tokenizer.chat(&messages)?;
-            let parts = Reasoning::after(tokenizer, &ids)?;
+            let parts = Reasoning::after(&tokenizer, &ids)?;
             (ids, Some(parts))
         }
     };

@@ -101,7 +101,14 @@ impl Shared {
         }
     }
 
-    pub fn tokenizer(&self) -> bitnet_wgpu::Result<&Tokenizer> {
-        self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)
+    /// The tokenizer of conversations. It refuses texts that cannot fit before it works on them.
+    pub fn tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
+        let tokenizer = self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)?;
+        Ok(tokenizer.within(self.batch.options().capacity))
+    }
+
+    /// The tokenizer of texts, which refuses such too.
+    pub fn text_tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
+        Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity))
     }
 }

@@ -73,7 +73,7 @@ fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
     let ids = match text {
         Prompt::Ids(ids) => ids,
         Prompt::Text(text) if text.is_empty() => Vec::new(),
-        Prompt::Text(text) => shared.batch.model().tokenizer()?.encode_for_embedding(&text)?,
+        Prompt::Text(text) => shared.text_tokenizer()?.encode_for_embedding(&text)?,
         Prompt::Chat(_) => return Err(Error::Invalid { op: "embed", what: "a conversation is no text".into() }),
     };
     check_length(shared, ids.len())?;

@@ -18,7 +18,7 @@ use std::{
 #[test]
 fn a_full_queue_is_429_and_who_leaves_makes_room() {
     for (engine, model) in models() {
-        let server = Served::endless(&model, 1, 1);
+        let server = Served::endless(&model, 1, 1, |options| options.half_closed(Duration::from_millis(200)));
         let mut first = post(&server.address, "/v1/completions", &long());
         assert!(first.event().is_some());
         let second =
