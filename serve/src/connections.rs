@@ -93,7 +93,7 @@ impl Connections {
         let (access, routes, life, counter) = (self.access, self.routes, self.life, answers.clone());
         let service = service_fn(move |request| answer(&access, &routes, peer, request, counter.begin()));
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.options.idle).max_buf_size(BUFFER);
+        builder.timer(TokioTimer::new()).header_read_timeout(self.options.idle).max_header_size(BUFFER).max_buf_size(BUFFER);
         let mut connection = pin!(builder.serve_connection(socket, service));
         let mut is_cut = false;
         loop {

@@ -19,8 +19,9 @@ pub const HALF_CLOSED: Duration = Duration::from_secs(10);
 pub const GRACE: Duration = Duration::from_secs(10);
 /// Connections at a time. With [`BUFFER`], unfinished heads take at most 64 MiB.
 pub const CONNECTIONS: usize = 1024;
-/// Bytes that are buffered of one connection's input: heads are shorter, and bodies are copied out of it.
-pub const BUFFER: usize = 64 << 10;
+/// Longest head of a request, in bytes: four times what nginx accepts of one header. hyper buffers up to twice as much input of a connection; bodies are
+/// copied out of it.
+pub const BUFFER: usize = 32 << 10;
 /// Files that the process keeps open beside connections: the model's, the runtime's and the device driver's.
 pub const OTHER_FILES: usize = 64;
 /// Time that a connection's input is read and dropped after the last answer. A client that still sends its body would otherwise lose the answer.

@@ -31,8 +31,8 @@ fn idle_connections_and_unfinished_heads_end() {
 fn heads_are_bounded_in_bytes() {
     let server = Served::new(&cpu(), 1, 1, |options| options);
     let head = |bytes: usize| request("GET /health", &format!("{HOST}X-Long: {}\r\n", "x".repeat(bytes)), "");
-    assert_eq!(exchange(&server.address, &head(60_000)).0, 200);
-    assert_eq!(exchange(&server.address, &head(70_000)).0, 431);
+    assert_eq!(exchange(&server.address, &head(30_000)).0, 200);
+    assert_eq!(exchange(&server.address, &head(33_000)).0, 431);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn requests_for_vectors_wait_in_a_queue_that_ends() {
 #[test]
 fn vectors_do_not_depend_on_parts() {
     let (server, model) = (Served::new(&cpu(), 1, 1, |options| options), cpu());
-    let texts: Vec<Vec<u32>> = (0..50).map(|n| (0..1 + n * 37 % 300).map(|token| 20 + token as u32).collect()).collect();
+    let texts: Vec<Vec<u32>> = (0..40).map(|n| (0..1 + n * 37 % 50).map(|token| 20 + token as u32).collect()).collect();
     let alone =
         |ids: &Vec<u32>| pollster::block_on(model.embed_ids(std::slice::from_ref(ids), &EmbedOptions::default())).unwrap().remove(0);
     let answer = post(&server.address, "/v1/embeddings", &json!({ "input": texts })).json();
