@@ -2,6 +2,7 @@
 //! too, and `tune` takes their options.
 
 pub mod adapters;
+mod allocator;
 pub mod bench;
 pub mod chat;
 pub mod doctor;

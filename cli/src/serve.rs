@@ -1,6 +1,7 @@
 //! `bitnet serve`: a server that many clients share.
 
 use crate::{
+    allocator,
     generation::GenerationArgs,
     model::{self, ChatArgs, ModelArgs},
     note, say,
@@ -91,6 +92,7 @@ impl Serve {
         if context == 0 || context > files.config().context {
             bail!("--context {context}: the model's context is {}", files.config().context);
         }
+        allocator::keep_large_blocks_apart();
         let runtime = tokio::runtime::Runtime::new().context("starting the server's threads")?;
         // An address that is taken is better known before the weights are read.
         let address = (self.host.as_str(), self.port);
@@ -108,6 +110,7 @@ impl Serve {
         } else {
             say(format!("serving {} at {url}\n", options.name))?;
         }
+        runtime.spawn(allocator::return_freed_memory());
         runtime.block_on(server.run(listener, interrupted()))?;
         note("ended");
         Ok(())

@@ -98,9 +98,12 @@ impl Connections {
         let mut is_cut = false;
         loop {
             // hyper panics where it cannot write the time.
-            let while_writable = poll_fn(|cx| match is_writable(SystemTime::now()) {
-                true => connection.as_mut().poll(cx),
-                false => Poll::Ready(Ok(())),
+            let while_writable = poll_fn(|cx| {
+                if is_writable(SystemTime::now()) {
+                    return connection.as_mut().poll(cx);
+                }
+                log::warn!("a connection ends, as the clock says a year before 1970 or after 9999");
+                Poll::Ready(Ok(()))
             });
             select! {
                 ended = while_writable => {

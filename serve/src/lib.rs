@@ -22,6 +22,8 @@
 //! | `GET /health` | whether it runs, ends or has failed, and how busy it is; needs no key |
 //!
 //! A request that asks for what is not done here is refused by the name of the field.
+//!
+//! Clients take turns, and what they send is bounded in bytes, tokens and time: see [`Options`].
 
 #![warn(missing_docs)]
 

@@ -116,6 +116,53 @@ fn serve_names_the_limit_of_open_files() {
     ended(child);
 }
 
+/// Sizes of a process's memory in KiB: now, and at most until now.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn resident(child: &Child) -> [u64; 2] {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    ["VmRSS:", "VmHWM:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_end_matches("kB").trim().parse().unwrap()
+    })
+}
+
+/// 64 bodies of 4 MiB at once, of three kinds; they took 1.3 GB and more, of which most stayed.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn serve_returns_the_memory_of_a_burst() {
+    let (child, address) = started(&mut bitnet(&["serve", TALES, "--cpu", "--port", "0", "--json"]));
+    let text = |count: usize| "a ".repeat(count);
+    let message = format!(r#"{{"role":"user","content":"{}"}}"#, text(500));
+    let bodies = [
+        format!(r#"{{"prompt":"{}"}}"#, text(2_097_000)),
+        format!(r#"{{"messages":[{}]}}"#, vec![message; 4000].join(",")),
+        format!(r#"{{"prompt":[{}1]}}"#, "1,".repeat(2_097_000)),
+    ];
+    let ask = |path: &str, body: &str| {
+        let mut connection = TcpStream::connect(&address).unwrap();
+        let head = format!("POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+        // It may be refused before all of it is sent.
+        let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body.as_bytes()));
+        let mut answer = String::new();
+        let _ = connection.read_to_string(&mut answer);
+    };
+    ask("/v1/completions", r#"{"prompt":"Once","max_tokens":8}"#);
+    let [before, _] = resident(&child);
+    for body in &bodies {
+        let path = if body.contains("messages") { "/v1/chat/completions" } else { "/v1/completions" };
+        std::thread::scope(|scope| (0..64).for_each(|_| drop(scope.spawn(|| ask(path, body)))));
+    }
+    let [_, most] = resident(&child);
+    assert!(most < 10 * before && most < 320 << 10, "{most} KiB at most, {before} before");
+    let after = (0..60).map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        resident(&child)[0]
+    });
+    let after = after.into_iter().find(|after| 5 * after <= 6 * before);
+    assert!(after.is_some(), "{} KiB stay, {before} were there before", resident(&child)[0]);
+    ended(child);
+}
+
 #[test]
 fn serve_refuses_what_cannot_be_served() {
     let file = std::env::temp_dir().join(format!("bitnet-keys-{}", std::process::id()));
