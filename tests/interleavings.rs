@@ -21,6 +21,10 @@ use std::{
 mod error;
 #[path = "../src/memory.rs"]
 mod memory;
+#[path = "../src/files"]
+mod files {
+    pub mod display;
+}
 mod element {
     pub use bitnet_wgpu::Element;
 }

@@ -2,6 +2,7 @@
 //! too, and `tune` takes their options.
 
 pub mod adapters;
+mod allocator;
 pub mod bench;
 pub mod chat;
 pub mod doctor;
@@ -28,7 +29,7 @@ use std::{
 
 /// Runs a command. Rust prints an error that leaves `main` as data; people want its text. Who reads the output may stop reading.
 pub fn main(command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn")).init();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error,bitnet_wgpu=warn,bitnet_serve=warn")).init();
     let Err(error) = command() else { return ExitCode::SUCCESS };
     let closed = error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
     if closed {

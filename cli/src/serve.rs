@@ -1,6 +1,7 @@
 //! `bitnet serve`: a server that many clients share.
 
 use crate::{
+    allocator,
     generation::GenerationArgs,
     model::{self, ChatArgs, ModelArgs},
     note, say,
@@ -10,7 +11,7 @@ use bitnet_serve::{Options, Server};
 use bitnet_wgpu::model::{BatchOptions, SessionOptions};
 use clap::Args;
 use serde_json::json;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 use tokio::net::TcpListener;
 
 /// What a sequence may take unless it is said: a large model's whole context takes gigabytes.
@@ -38,9 +39,22 @@ pub struct Serve {
     /// Requests that may wait for a slot; more are refused
     #[arg(long, default_value_t = 64)]
     queue: usize,
-    /// What clients must send as `Authorization: Bearer KEY`. Better in the environment variable BITNET_API_KEY, since others see command lines
+    /// A key that clients must send as `Authorization: Bearer KEY`; may be repeated. Better in a file, or in the environment variable BITNET_API_KEY (several with commas), since others see command lines
+    ///
+    /// The variable is read if there is neither --api-key nor --api-key-file. With several keys, each is a client: clients take turns, and do not share cached prefixes. Else each IP address is a client.
     #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
+    api_key: Vec<String>,
+    /// A file of keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// A name by which the server may be reached, or a site whose pages may use it; may be repeated
+    ///
+    /// On a loopback address, the headers Host and Origin must say localhost, a loopback address or one of these, against DNS rebinding. On another address they are checked only with this option.
+    #[arg(long, value_name = "HOST")]
+    allowed_host: Vec<String>,
+    /// Tokens of all texts of one request for embeddings; more are refused
+    #[arg(long, default_value_t = 300_000)]
+    embedding_tokens: usize,
     /// The model's name for clients [default: that of its file or directory]
     #[arg(long)]
     name: Option<String>,
@@ -60,10 +74,10 @@ pub struct Serve {
 
 impl Serve {
     pub fn run(self) -> Result<()> {
-        let key = self.api_key.clone().or_else(|| std::env::var("BITNET_API_KEY").ok());
-        if key.as_ref().is_some_and(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-            bail!("the API key is empty, or has characters that a header cannot have");
-        }
+        bitnet_serve::check_open_files()?;
+        let options = Options::new(self.name.clone().unwrap_or_else(|| name(&self.model)));
+        let options = options.keys(self.keys()?).allowed_hosts(self.allowed_host.clone()).embedding_tokens(self.embedding_tokens);
+        options.check()?;
         if self.generation.speculate.is_some() {
             bail!("--speculate: requests that are computed side by side do not speculate");
         }
@@ -78,6 +92,7 @@ impl Serve {
         if context == 0 || context > files.config().context {
             bail!("--context {context}: the model's context is {}", files.config().context);
         }
+        allocator::keep_large_blocks_apart();
         let runtime = tokio::runtime::Runtime::new().context("starting the server's threads")?;
         // An address that is taken is better known before the weights are read.
         let address = (self.host.as_str(), self.port);
@@ -86,18 +101,38 @@ impl Serve {
         let (adapter, language) = model::device(&model)?;
         note(format!("{adapter}, kernels in {language}"));
         let batch = model.batch(BatchOptions::new(self.slots, context).queue(self.queue))?;
-        let options = Options::new(self.name.unwrap_or_else(|| name(&self.model))).key(key).defaults(defaults).tokenizer(tokenizer);
-        let options = options.max_tokens(self.generation.max_tokens).seed(self.generation.seed);
-        let server = Server::new(batch, options.clone().grace(Duration::from_secs(self.grace)))?;
+        let options = options.defaults(defaults).tokenizer(tokenizer).max_tokens(self.generation.max_tokens).seed(self.generation.seed);
+        let options = options.grace(Duration::from_secs(self.grace));
+        let server = Server::new(batch, options.clone())?;
         let url = format!("http://{}", listener.local_addr()?);
         if self.json {
             say(format!("{}\n", json!({ "address": url, "model": options.name, "slots": self.slots, "context": context })))?;
         } else {
             say(format!("serving {} at {url}\n", options.name))?;
         }
+        runtime.spawn(allocator::return_freed_memory());
         runtime.block_on(server.run(listener, interrupted()))?;
         note("ended");
         Ok(())
+    }
+
+    /// The keys of the command line and the file; without either, those of the environment.
+    fn keys(&self) -> Result<Vec<String>> {
+        let mut keys = self.api_key.clone();
+        if let Some(file) = &self.api_key_file {
+            let text = std::fs::read_to_string(file).with_context(|| format!("--api-key-file {}", file.display()))?;
+            let lines: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+            if lines.is_empty() {
+                bail!("--api-key-file {}: there is no key in it; one a line is expected", file.display());
+            }
+            keys.extend(lines);
+        }
+        if keys.is_empty()
+            && let Ok(text) = std::env::var("BITNET_API_KEY")
+        {
+            keys = text.trim_end_matches('\n').split([',', '\n']).map(|key| key.trim().to_owned()).collect();
+        }
+        Ok(keys)
     }
 }
 

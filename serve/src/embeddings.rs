@@ -1,23 +1,31 @@
-//! Texts as vectors: `/v1/embeddings`.
+//! Requests for embeddings and their answers: `/v1/embeddings`.
 
 use crate::{
+    bytes::Held,
     error::{ApiError, Result},
     fields::Fields,
     request::{Prompt, prompts},
 };
+use axum::{
+    body::Body,
+    http::header,
+    response::{IntoResponse, Response},
+};
 use bitnet_wgpu::model::Embedding;
+use futures_util::stream::iter;
 use serde_json::{Value, json};
+use std::{convert::Infallible, iter::once};
 
-/// The most texts of a request, as in OpenAI's API.
+/// Most texts of a request, as in OpenAI's API.
 const MOST_TEXTS: usize = 2048;
 
 /// What a body asks for, checked as far as it can be without a model.
 pub struct Request {
     pub model: Option<String>,
     pub texts: Vec<Prompt>,
-    /// Are vectors to be little-endian floats in base64? OpenAI's own client asks for it.
+    /// Whether vectors are little-endian floats in base64: OpenAI's own client asks for it.
     base64: bool,
-    /// How long vectors are to be; only as they are will do.
+    /// Length of the vectors; only their own will do.
     dimensions: Option<usize>,
 }
 
@@ -36,27 +44,52 @@ impl Request {
         Ok(Self { model, texts, base64, dimensions })
     }
 
-    /// Are vectors of so many numbers what is asked for?
+    /// Checks that vectors of so many numbers are what is asked for.
     pub fn check(&self, hidden: usize) -> Result<()> {
         match self.dimensions {
             Some(asked) if asked != hidden => Err(ApiError::field("dimensions", format!("vectors have {hidden} numbers, and are not cut"))),
             _ => Ok(()),
         }
     }
+}
 
-    /// The body of the answer.
-    pub fn answer(&self, model: &str, found: &[Embedding]) -> Value {
-        let embedding = |(index, found): (usize, &Embedding)| {
-            let vector = if self.base64 {
-                let bytes: Vec<u8> = found.vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                json!(base64::encode(bytes))
-            } else {
-                json!(found.vector)
-            };
-            json!({ "object": "embedding", "index": index, "embedding": vector })
-        };
-        let (data, tokens) =
-            (found.iter().enumerate().map(embedding).collect::<Value>(), found.iter().map(|found| found.tokens).sum::<usize>());
-        json!({ "object": "list", "data": data, "model": model, "usage": { "prompt_tokens": tokens, "total_tokens": tokens } })
+/// An answer, written as it is read: its text is several times as long as its numbers.
+pub struct Answer {
+    base64: bool,
+    model: String,
+    found: Vec<Embedding>,
+    held: Held,
+}
+
+impl Answer {
+    pub fn new(request: &Request, model: String, found: Vec<Embedding>, held: Held) -> Self {
+        Self { base64: request.base64, model, found, held }
     }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        let Self { base64, model, found, held } = self;
+        let tokens = found.iter().map(|found| found.tokens).sum::<usize>();
+        let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+        let end = format!("],\"model\":{},\"object\":\"list\",\"usage\":{usage}}}", Value::from(model));
+        let vectors = found.into_iter().enumerate().map(move |(n, found)| {
+            let _held = &held;
+            let comma = if n == 0 { "" } else { "," };
+            format!("{comma}{{\"embedding\":{},\"index\":{n},\"object\":\"embedding\"}}", vector(&found.vector, base64))
+        });
+        let texts = once("{\"data\":[".to_owned()).chain(vectors).chain(once(end));
+        let body = Body::from_stream(iter(texts.map(Ok::<_, Infallible>)));
+        ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+    }
+}
+
+/// A vector in JSON.
+fn vector(vector: &[f32], base64: bool) -> String {
+    if base64 {
+        let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+        return format!("\"{}\"", base64::encode(bytes));
+    }
+    let numbers: Vec<String> = vector.iter().map(|x| Value::from(*x).to_string()).collect();
+    format!("[{}]", numbers.join(","))
 }

@@ -13,7 +13,7 @@ const SHOWN: usize = 100;
 /// What a client is told when something is wrong.
 #[derive(Debug)]
 pub struct ApiError {
-    pub(crate) status: StatusCode,
+    status: StatusCode,
     kind: &'static str,
     code: Option<&'static str>,
     /// The field of the request.
@@ -50,6 +50,15 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", Some("invalid_api_key"), message)
     }
 
+    /// A request that may come from another site's page.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("forbidden"), message)
+    }
+
+    pub fn not_implemented(message: impl Into<String>) -> Self {
+        Self::with_status(StatusCode::NOT_IMPLEMENTED, message)
+    }
+
     pub fn model(asked: &str, there: &str) -> Self {
         let message = format!("there is no model {:?}; the one that is served is {there:?}", shown(asked));
         let error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"), message);
@@ -79,6 +88,7 @@ impl ApiError {
                 let what = format!("the prompt has {needed} tokens; there is room for {capacity}");
                 Self { code: Some("context_length_exceeded"), ..Self::field(name, what) }
             }
+            Error::TextTooLong { .. } => Self { code: Some("context_length_exceeded"), ..Self::field(name, message) },
             Error::BatchEnded(_) => Self::server(message),
             _ if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Text) => Self::field(name, message),
             _ => Self::server(message),

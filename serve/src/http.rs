@@ -1,26 +1,34 @@
 //! Paths, headers and bodies.
 
 use crate::{
-    answer::{self, Kind},
-    embeddings,
-    error::{ApiError, Result, json_response},
+    access::HEALTH,
+    answer::{Answer, Kind},
+    bytes::Full,
+    client::Client,
+    error::{ApiError, Result, json_response, shown},
+    life::Phase,
+    options::Options,
+    prepare,
     request::Request,
-    server::{Options, Phase, Server},
+    shared::{Body as Prepared, Shared},
+    turns::Counts,
+    vectors,
 };
 use axum::{
-    Router,
-    body::{Body, to_bytes},
-    extract::{Path, State},
+    Extension, Router,
+    body::{Body, HttpBody as _},
+    extract::{Path, State, rejection::PathRejection},
     http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-pub fn router(server: Server) -> Router {
+pub fn router(shared: Shared) -> Router {
     Router::new()
-        .route("/health", get(health))
+        .route(HEALTH, get(health))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/chat/completions", post(chat))
@@ -28,82 +36,78 @@ pub fn router(server: Server) -> Router {
         .route("/v1/embeddings", post(embeddings))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
-        .with_state(server)
+        .with_state(shared)
 }
 
 async fn unknown(uri: Uri) -> ApiError {
-    let path = crate::error::shown(uri.path());
+    let path = shown(uri.path());
     ApiError::with_status(StatusCode::NOT_FOUND, format!("there is no {path} here"))
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> ApiError {
-    let path = crate::error::shown(uri.path());
+    let path = shown(uri.path());
     ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
 }
 
-async fn health(State(server): State<Server>) -> Response {
-    let (load, room) = (server.batch.load(), server.batch.options());
-    let (status, word) = match *server.phase.borrow() {
-        _ if server.failure().is_some() => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
+async fn health(State(shared): State<Shared>) -> Response {
+    let (Counts { running, waiting }, room) = (shared.load(), shared.batch.options());
+    let (status, word) = match shared.life.phase() {
+        _ if shared.failure().is_some() => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
         Phase::Runs => (StatusCode::OK, "ok"),
         Phase::Ends | Phase::Cut => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
     };
-    let body = json!({ "status": word, "running": load.running, "waiting": load.waiting, "slots": room.slots, "queue": room.queue });
+    let body = json!({ "status": word, "running": running, "waiting": waiting, "slots": room.slots, "queue": room.queue });
     json_response(status, &body)
 }
 
-fn card(server: &Server) -> Value {
-    json!({ "id": server.options.name, "object": "model", "created": server.started, "owned_by": "bitnet-wgpu" })
+fn card(shared: &Shared) -> Value {
+    json!({ "id": shared.options.name, "object": "model", "created": shared.started, "owned_by": "bitnet-wgpu" })
 }
 
-async fn models(State(server): State<Server>, headers: HeaderMap) -> Result<Response> {
-    check_key(&server, &headers)?;
-    Ok(json_response(StatusCode::OK, &json!({ "object": "list", "data": [card(&server)] })))
+async fn models(State(shared): State<Shared>) -> Response {
+    json_response(StatusCode::OK, &json!({ "object": "list", "data": [card(&shared)] }))
 }
 
-async fn model(State(server): State<Server>, Path(name): Path<String>, headers: HeaderMap) -> Result<Response> {
-    check_key(&server, &headers)?;
-    if name != server.options.name {
-        return Err(ApiError::model(&name, &server.options.name));
-    }
-    Ok(json_response(StatusCode::OK, &card(&server)))
+async fn model(State(shared): State<Shared>, uri: Uri, name: Result<Path<String>, PathRejection>) -> Result<Response> {
+    // A name that is not UTF-8 is shown as it was sent.
+    let name = name.map_or_else(|_| uri.path().trim_start_matches("/v1/models/").to_owned(), |Path(name)| name);
+    shared.check_model(Some(&name))?;
+    Ok(json_response(StatusCode::OK, &card(&shared)))
 }
 
-async fn chat(State(server): State<Server>, headers: HeaderMap, body: Body) -> Result<Response> {
-    answer(server, headers, body, Kind::Chat, Request::chat).await
+async fn chat(shared: State<Shared>, client: Extension<Client>, headers: HeaderMap, body: Body) -> Result<Response> {
+    answer(shared, client, headers, body, Kind::Chat, Request::chat).await
 }
 
-async fn completion(State(server): State<Server>, headers: HeaderMap, body: Body) -> Result<Response> {
-    answer(server, headers, body, Kind::Completion, Request::completion).await
+async fn completion(shared: State<Shared>, client: Extension<Client>, headers: HeaderMap, body: Body) -> Result<Response> {
+    answer(shared, client, headers, body, Kind::Completion, Request::completion).await
 }
 
-async fn embeddings(State(server): State<Server>, headers: HeaderMap, body: Body) -> Result<Response> {
-    check_key(&server, &headers)?;
+async fn embeddings(
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response> {
     check_type(&headers)?;
-    let body = bytes(&server, body).await?;
-    let read = move || embeddings::Request::read(json_of(&body)?);
-    Ok(json_response(StatusCode::OK, &server.embed(read).await?))
-}
-
-fn json_of(body: &[u8]) -> Result<Value> {
-    serde_json::from_slice(body).map_err(|error| ApiError::request(format!("the body is no JSON: {error}")))
+    let body = receive(&shared, client, body).await?;
+    Ok(vectors::embed(&shared, client, body).await?.into_response())
 }
 
 async fn answer(
-    server: Server,
+    State(shared): State<Shared>,
+    Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Body,
     kind: Kind,
     read: fn(Value, &Options) -> Result<Request>,
 ) -> Result<Response> {
-    check_key(&server, &headers)?;
     check_type(&headers)?;
-    let body = bytes(&server, body).await?;
-    let parse = move |options: &Options| read(json_of(&body)?, options);
-    let (request, choices) = server.begin(parse).await?;
-    let answer = answer::Answer::new(kind, server.options.name.clone(), request.n);
-    if request.stream {
-        return Ok(answer.stream(choices, request.usage).into_response());
+    let body = receive(&shared, client, body).await?;
+    let (shape, choices) = prepare::begin(&shared, client, body, read).await?;
+    let answer = Answer::new(kind, shared.options.name.clone());
+    if shape.stream {
+        return Ok(answer.stream(choices, shape.usage).into_response());
     }
     Ok(json_response(StatusCode::OK, &answer.whole(choices).await?))
 }
@@ -117,37 +121,41 @@ fn check_type(headers: &HeaderMap) -> Result<()> {
     Err(ApiError::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the header `Content-Type: application/json` is needed"))
 }
 
-/// Compares all of the key, so that the time it takes says nothing about where it is wrong.
-fn check_key(server: &Server, headers: &HeaderMap) -> Result<()> {
-    let Some(key) = &server.options.key else { return Ok(()) };
-    let sent = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-    let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
-    let differs = sent.iter().zip(key.as_bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
-    if sent.len() == key.len() && differs == 0 { Ok(()) } else { Err(ApiError::key()) }
-}
-
-async fn bytes(server: &Server, body: Body) -> Result<Vec<u8>> {
-    let most = server.options.body;
+/// Receives a body within its time and size, and counts its bytes as they arrive.
+async fn receive(shared: &Shared, client: Client, body: Body) -> Result<Prepared> {
+    let Options { patience, body: most, .. } = *shared.options;
     let too_large = || ApiError::with_status(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {most} bytes"));
-    if axum::body::HttpBody::size_hint(&body).lower() > most as u64 {
+    if body.size_hint().lower() > most as u64 {
         return Err(too_large());
     }
-    match timeout(server.options.patience, to_bytes(body, most)).await {
-        Ok(Ok(bytes)) => Ok(bytes.into()),
-        Ok(Err(error)) if is_length(&error) => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::request(format!("the body: {error}"))),
-        Err(_) => Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")),
-    }
+    let receiving = async {
+        let (mut received, mut frames) = (Prepared { bytes: Vec::new(), held: shared.bytes.begin(client) }, body.into_data_stream());
+        while let Some(frame) = frames.next().await {
+            let frame = frame.map_err(|error| ApiError::request(format!("the body: {error}")))?;
+            if received.bytes.len() + frame.len() > most {
+                return Err(too_large());
+            }
+            reserve(&mut received, frame.len(), most).map_err(|_| no_room(shared.options.bytes))?;
+            received.bytes.extend_from_slice(&frame);
+        }
+        Ok(received)
+    };
+    timeout(patience, receiving)
+        .await
+        .unwrap_or_else(|_| Err(ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")))
 }
 
-/// Is it that a body was longer than it may be?
-fn is_length(error: &axum::Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.to_string().contains("length limit exceeded") {
-            return true;
-        }
-        cause = error.source();
+/// Makes room for more bytes, as a vector does for itself, but counted.
+fn reserve(body: &mut Prepared, more: usize, most: usize) -> Result<(), Full> {
+    let needed = body.bytes.len() + more;
+    if needed > body.bytes.capacity() {
+        let capacity = (2 * body.bytes.capacity()).min(most).max(needed);
+        body.held.grow(capacity)?;
+        body.bytes.reserve_exact(capacity - body.bytes.len());
     }
-    false
+    Ok(())
+}
+
+fn no_room(bytes: usize) -> ApiError {
+    ApiError::busy(format!("too many bytes of requests are on their way: of {bytes} in all, a client may have half of what others leave"))
 }

@@ -22,17 +22,37 @@
 //! | `GET /health` | whether it runs, ends or has failed, and how busy it is; needs no key |
 //!
 //! A request that asks for what is not done here is refused by the name of the field.
+//!
+//! Clients take turns, and what they send is bounded in bytes, tokens and time: see [`Options`].
 
 #![warn(missing_docs)]
 
+mod access;
 mod answer;
+mod bytes;
+mod choices;
+mod client;
+mod connections;
 mod embeddings;
 mod error;
 mod fields;
+mod files;
+mod hosts;
 mod http;
+mod json;
+mod life;
+mod limits;
+mod options;
+mod prepare;
 mod request;
 mod server;
+mod shared;
+mod socket;
+mod turns;
+mod vectors;
 
 #[doc(no_inline)]
 pub use bitnet_wgpu::model::Batch;
-pub use server::{Options, Server};
+pub use files::check_open_files;
+pub use options::Options;
+pub use server::Server;

@@ -3,7 +3,7 @@
 use crate::{
     error::{ApiError, Result},
     fields::{Fields, kind},
-    server::Options,
+    options::Options,
 };
 use bitnet_wgpu::model::{GenerateOptions, Message};
 use serde_json::Value;
@@ -19,6 +19,8 @@ const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 1024;
 /// All stop strings together, in bytes.
 const MOST_STOP_BYTES: usize = 4096;
+/// The longest salt of cached prefixes, in bytes.
+const LONGEST_SALT: usize = 256;
 /// The most biases of tokens.
 const MOST_BIASES: usize = 1024;
 /// Tokens of a completion where neither its request nor the server says how many, as in OpenAI's API.
@@ -63,6 +65,8 @@ pub struct Request {
     /// Choices of each.
     pub n: usize,
     pub options: GenerateOptions,
+    /// Requests share cached prefixes only with those of an equal salt; named as in vLLM.
+    pub cache_salt: Option<String>,
     pub stream: bool,
     /// Does a last chunk say how many tokens there were?
     pub usage: bool,
@@ -126,8 +130,12 @@ impl Request {
             None => false,
         };
         let options = options(&mut fields, server)?.max_tokens(most);
+        let cache_salt = fields.text("cache_salt")?;
+        if let Some(length) = cache_salt.as_ref().map(String::len).filter(|&length| length > LONGEST_SALT) {
+            return Err(fields.wrong("cache_salt", format!("{length} bytes; at most {LONGEST_SALT} are accepted")));
+        }
         fields.end()?;
-        Ok(Self { model, prompts, field, n, options, stream, usage, thinking: None, reasoning: false })
+        Ok(Self { model, prompts, field, n, options, cache_salt, stream, usage, thinking: None, reasoning: false })
     }
 }
 

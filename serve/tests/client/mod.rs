@@ -83,6 +83,11 @@ impl Answer {
         None
     }
 
+    /// The data of the last event.
+    pub fn last_event(mut self) -> String {
+        std::iter::from_fn(|| self.event()).last().unwrap_or_default()
+    }
+
     /// All chunks that are left; the last event is `[DONE]`.
     pub fn chunks(mut self) -> Vec<Value> {
         assert_eq!(self.header("content-type"), Some("text/event-stream"));

@@ -66,3 +66,17 @@ fn requests_for_vectors_wait_in_a_queue_that_ends() {
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
     assert_eq!(post(&server.address, "/v1/embeddings", &json!({ "input": "a" })).status, 200, "there is room again");
 }
+
+#[test]
+fn vectors_do_not_depend_on_parts() {
+    let (server, model) = (Served::new(&cpu(), 1, 1, |options| options), cpu());
+    let texts: Vec<Vec<u32>> = (0..40).map(|n| (0..1 + n * 37 % 50).map(|token| 20 + token as u32).collect()).collect();
+    let alone =
+        |ids: &Vec<u32>| pollster::block_on(model.embed_ids(std::slice::from_ref(ids), &EmbedOptions::default())).unwrap().remove(0);
+    let answer = post(&server.address, "/v1/embeddings", &json!({ "input": texts })).json();
+    for (n, ids) in texts.iter().enumerate() {
+        let found: Vec<f32> = answer["data"][n]["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
+        assert!(found == alone(ids).vector && answer["data"][n]["index"] == n, "text {n}, of {} tokens", ids.len());
+    }
+    assert_eq!(answer["usage"]["total_tokens"], texts.iter().map(Vec::len).sum::<usize>());
+}

@@ -18,7 +18,7 @@ use std::{
 #[test]
 fn a_full_queue_is_429_and_who_leaves_makes_room() {
     for (engine, model) in models() {
-        let server = Served::endless(&model, 1, 1);
+        let server = Served::endless(&model, 1, 1, |options| options.half_closed(Duration::from_millis(200)));
         let mut first = post(&server.address, "/v1/completions", &long());
         assert!(first.event().is_some());
         let second =
@@ -139,7 +139,7 @@ fn requests_that_wait_to_be_prepared_are_bounded() {
     for answer in refused {
         assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
         let error = answer.json()["error"].clone();
-        let told = error["message"].as_str().unwrap().contains("2 requests are being prepared");
+        let told = error["message"].as_str().unwrap().contains("requests are being prepared, and 2 wait");
         assert!(told && error["code"] == "rate_limit_exceeded", "{error}");
     }
     assert_eq!(ask().status, 200, "there is room again");

@@ -1,10 +1,16 @@
 //! The server on a socket, with the shipped model on both engines.
 
+mod access;
 mod answers;
+mod bounds;
 #[path = "../client/mod.rs"]
 mod client;
+mod connections;
 mod embeddings;
+mod fairness;
 mod life;
+#[path = "../client/raw.rs"]
+mod raw;
 mod requests;
 
 use bitnet_serve::{Options, Server};
@@ -45,18 +51,22 @@ struct Served {
 
 impl Served {
     fn new(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
+        Self::at("127.0.0.1:0", model, slots, queue, options)
+    }
+
+    fn at(listener: &str, model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
         let batch = model.batch(BatchOptions::new(slots, 500).queue(queue)).unwrap();
         let server = Server::new(batch, options(Options::new("tales"))).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let (address, (end, ended)) = (listener.local_addr().unwrap().to_string(), oneshot::channel());
+        let listener = runtime.block_on(TcpListener::bind(listener)).unwrap();
+        let (port, (end, ended)) = (listener.local_addr().unwrap().port(), oneshot::channel());
         let thread = spawn(move || runtime.block_on(server.run(listener, async { ended.await.unwrap_or(()) })));
-        Self { address, end: Some(end), thread: Some(thread) }
+        Self { address: format!("127.0.0.1:{port}"), end: Some(end), thread: Some(thread) }
     }
 
     /// Its texts do not end by themselves.
-    fn endless(model: &Model, slots: usize, queue: usize) -> Self {
-        Self::new(model, slots, queue, |options| options.defaults(GenerateOptions::default().ignore_eos(true)))
+    fn endless(model: &Model, slots: usize, queue: usize, options: impl FnOnce(Options) -> Options) -> Self {
+        Self::new(model, slots, queue, |defaults| options(defaults.defaults(GenerateOptions::default().ignore_eos(true))))
     }
 
     fn end(&mut self) {

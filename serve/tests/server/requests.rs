@@ -15,7 +15,7 @@ use std::{io::Write, path::Path, time::Duration};
 
 #[test]
 fn what_is_served_and_who_may_ask() {
-    let server = Served::new(&cpu(), 2, 3, |options| options.key(Some("sesame".into())));
+    let server = Served::new(&cpu(), 2, 3, |options| options.keys(["sesame"]));
     let key = |key: &str, head: &str, body: &[u8]| {
         let answer = send(&server.address, head, &[("Authorization", key)], body).unwrap();
         (answer.status, answer.header("www-authenticate").map(str::to_owned), answer.json())
@@ -163,7 +163,7 @@ fn bodies_have_a_type_a_length_and_a_time() {
     pieces.write_all(&[b' '; 100]).unwrap();
     assert_eq!(answer(pieces).unwrap().status, 408);
     let mut chunked = std::net::TcpStream::connect(&server.address).unwrap();
-    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     chunked.write_all(format!("{head}7d0\r\n{}\r\n0\r\n\r\n", " ".repeat(2000)).as_bytes()).unwrap();
     assert_eq!(answer(chunked).unwrap().status, 413);
 }

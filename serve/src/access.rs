@@ -1,0 +1,116 @@
+//! Who may ask: hosts, origins and keys.
+
+use crate::{
+    client::Client,
+    error::{ApiError, Result, shown},
+    hosts::{address, host_of, is_local, origin_host},
+    options::Options,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Version, header};
+use std::{net::IpAddr, sync::Arc};
+
+/// The only path that needs no key.
+pub const HEALTH: &str = "/health";
+
+/// Checks of requests that come before anything else.
+pub struct Access {
+    options: Arc<Options>,
+    /// The listener's address is one that only this machine reaches.
+    is_loopback: bool,
+}
+
+impl Access {
+    pub fn new(options: Arc<Options>, listener: IpAddr) -> Self {
+        Self { options, is_loopback: listener.to_canonical().is_loopback() }
+    }
+
+    /// Tests whether other machines may ask without a key.
+    pub fn is_open(&self) -> bool {
+        !self.is_loopback && self.options.keys.is_empty()
+    }
+
+    /// Returns the client that a request comes from, if it may ask.
+    pub fn client<B>(&self, request: &Request<B>, peer: IpAddr) -> Result<Client> {
+        if self.is_loopback || !self.options.allowed_hosts.is_empty() {
+            self.check_host(request)?;
+            self.check_origin(request.headers())?;
+        }
+        let keys = &self.options.keys;
+        if keys.is_empty() || request.uri().path() == HEALTH {
+            return Ok(Client::peer(peer));
+        }
+        let key = find(keys, bearer(request.headers())).ok_or_else(ApiError::key)?;
+        Ok(if keys.len() > 1 { Client::Key(key) } else { Client::peer(peer) })
+    }
+
+    fn check_host<B>(&self, request: &Request<B>) -> Result<()> {
+        let wrong = |host: &str| forbidden("Host", host);
+        // In the request line, as for a proxy, it is a host too.
+        if let Some(authority) = request.uri().authority()
+            && !self.is_host(authority.as_str())
+        {
+            return Err(wrong(authority.as_str()));
+        }
+        match single(request.headers(), header::HOST) {
+            Ok(Some(host)) if self.is_host(host) => Ok(()),
+            Ok(Some(host)) => Err(wrong(host)),
+            // Browsers send it; programs of HTTP/1.0 need not.
+            Ok(None) if request.version() < Version::HTTP_11 => Ok(()),
+            Ok(None) => Err(wrong("")),
+            Err(()) => Err(wrong("more than one, or one that is not text")),
+        }
+    }
+
+    fn check_origin(&self, headers: &HeaderMap) -> Result<()> {
+        let wrong = |origin: &str| Err(forbidden("Origin", origin));
+        match single(headers, header::ORIGIN) {
+            Ok(None) => Ok(()),
+            Ok(Some(origin)) if origin_host(origin).is_some_and(|host| self.is_name(&host)) => Ok(()),
+            Ok(Some(origin)) => wrong(origin),
+            Err(()) => wrong("more than one, or one that is not text"),
+        }
+    }
+
+    fn is_host(&self, host: &str) -> bool {
+        // An address is no name that somebody else could let point here; load balancers ask by it.
+        host_of(host).is_some_and(|host| self.is_name(&host) || (!self.is_loopback && address(&host).is_some()))
+    }
+
+    fn is_name(&self, host: &str) -> bool {
+        is_local(host) || self.options.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host))
+    }
+}
+
+fn forbidden(header: &str, found: &str) -> ApiError {
+    let found = shown(found);
+    ApiError::forbidden(format!(
+        "the header `{header}` ({found}) does not name this server; localhost, a loopback address, or a host of `--allowed-host` \
+         (`Options::allowed_hosts`) is accepted"
+    ))
+}
+
+/// Returns the value of a header that may come once.
+fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next().map(HeaderValue::to_str), values.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(value)), None) => Ok(Some(value)),
+        _ => Err(()),
+    }
+}
+
+/// Returns what follows the scheme `Bearer`, whose case does not matter (RFC 9110), and its spaces; empty if that is missing.
+fn bearer(headers: &HeaderMap) -> &str {
+    let credentials = single(headers, header::AUTHORIZATION).ok().flatten().unwrap_or("");
+    match credentials.split_once(' ') {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim_matches(' '),
+        _ => "",
+    }
+}
+
+/// Returns which of the keys was sent. All bytes of all keys of its length are compared: the time says nothing about where a key is wrong.
+fn find(keys: &[String], sent: &str) -> Option<usize> {
+    let differs = |key: &str| key.bytes().zip(sent.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+    let is_sent = |key: &str| (key.len() == sent.len()) & (differs(key) == 0);
+    keys.iter().enumerate().fold(None, |found, (n, key)| if is_sent(key) { Some(n) } else { found })
+}

@@ -1,0 +1,162 @@
+//! Choices of a request, which run in the batch when it is their turn.
+
+use crate::{
+    client::Client,
+    error::{ApiError, Result},
+    life::Alive,
+    shared::Shared,
+    turns::{Counts, Full, Place},
+};
+use bitnet_wgpu::{
+    Error,
+    model::{GenerateOptions, Reasoning, Said, Stop, Token},
+};
+use futures_util::{
+    Stream, StreamExt as _,
+    stream::{SelectAll, poll_fn},
+};
+use std::{pin::Pin, sync::Arc};
+use tokio::{
+    select,
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+};
+
+/// A choice before it runs.
+pub struct Choice {
+    pub ids: Arc<[u32]>,
+    pub options: GenerateOptions,
+    /// Separates the parts of its text; none where it has no parts.
+    pub parts: Option<Reasoning>,
+}
+
+/// The choices of a request. Dropped, as when the client has gone, they leave the queue or the batch.
+pub struct Choices {
+    tokens: SelectAll<Pin<Box<dyn Stream<Item = (usize, Progress)> + Send>>>,
+    parts: Vec<Option<Reasoning>>,
+    /// Choices of each prompt.
+    n: usize,
+    /// Whether reasoning is given.
+    reasoning: bool,
+    /// Choices that have not ended.
+    open: usize,
+    used: Used,
+    alive: Alive,
+}
+
+/// What comes of a choice.
+enum Progress {
+    Token(Token),
+    Failed(ApiError),
+    /// No more tokens: why, and how many of its prompt's tokens there were, and were known.
+    End {
+        stop: Option<Stop>,
+        prompt: usize,
+        cached: usize,
+    },
+}
+
+/// What is new of a choice.
+pub enum Step {
+    Said(Said),
+    /// The last of its text, and why it ended.
+    End(Said, Option<Stop>),
+}
+
+/// Tokens of an answer.
+#[derive(Clone, Copy, Default)]
+pub struct Used {
+    pub prompt: usize,
+    pub cached: usize,
+    pub completion: usize,
+    /// Those of the completion that are reasoning; none where it has no parts.
+    pub reasoning: Option<usize>,
+}
+
+impl Choices {
+    /// Begins choices of which all may run or wait.
+    pub fn begin(shared: &Shared, client: Client, choices: Vec<Choice>, n: usize, reasoning: bool, alive: Alive) -> Result<Self> {
+        let places = shared.running.enter(client, choices.len()).map_err(|full| busy(shared, full))?;
+        let (mut tokens, mut parts) = (SelectAll::new(), Vec::new());
+        for (number, (choice, place)) in choices.into_iter().zip(places).enumerate() {
+            let (sender, mut receiver) = unbounded_channel();
+            tokio::spawn(run(shared.clone(), choice.ids, choice.options, place, sender));
+            tokens.push(Box::pin(poll_fn(move |cx| receiver.poll_recv(cx)).map(move |progress| (number, progress))) as Pin<Box<_>>);
+            parts.push(choice.parts);
+        }
+        let used = Used { reasoning: parts.iter().any(Option::is_some).then_some(0), ..Used::default() };
+        Ok(Self { tokens, open: parts.len(), parts, n, reasoning, used, alive })
+    }
+
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Tokens up to now.
+    pub fn used(&self) -> Used {
+        self.used
+    }
+
+    /// Returns what comes next; none when all have ended. A server that ends cuts them.
+    pub async fn next(&mut self) -> Option<Result<(usize, Step)>> {
+        let next = select! {
+            next = self.tokens.next() => next,
+            () = self.alive.cut() => return Some(Err(ApiError::ending())),
+        };
+        Some(match next {
+            None if self.open == 0 => return None,
+            None => Err(ApiError::server("a choice ended without saying why")),
+            Some((_, Progress::Failed(error))) => Err(error),
+            Some((choice, Progress::Token(token))) => Ok((choice, Step::Said(self.said(choice, token.text)))),
+            Some((choice, Progress::End { stop, prompt, cached })) => {
+                self.open -= 1;
+                // Choices of one prompt share it.
+                if choice % self.n == 0 {
+                    self.used.prompt += prompt;
+                    self.used.cached += cached;
+                }
+                let last = self.parts[choice].as_mut().map(Reasoning::finish).unwrap_or_default();
+                Ok((choice, Step::End(self.given(last), stop)))
+            }
+        })
+    }
+
+    /// What a token adds to a choice's text.
+    fn said(&mut self, choice: usize, text: String) -> Said {
+        self.used.completion += 1;
+        let Some(parts) = &mut self.parts[choice] else { return Said { answer: text, ..Said::default() } };
+        let before = parts.pieces();
+        let said = parts.push(&text);
+        let more = parts.pieces() - before;
+        self.used.reasoning = self.used.reasoning.map(|count| count + more);
+        self.given(said)
+    }
+
+    fn given(&self, said: Said) -> Said {
+        if self.reasoning { said } else { Said { reasoning: String::new(), ..said } }
+    }
+}
+
+/// There is no room for more choices.
+fn busy(shared: &Shared, _: Full) -> ApiError {
+    let Counts { running, waiting } = shared.running.counts();
+    let (slots, queue) = (shared.batch.options().slots, shared.batch.options().queue);
+    ApiError::library("", &Error::Busy { running, waiting, slots, queue })
+}
+
+/// Runs a choice until it ends, or nobody wants it any more. It takes tokens as they come, so that a client that reads slowly keeps no slot from others.
+async fn run(shared: Shared, ids: Arc<[u32]>, options: GenerateOptions, place: Place, progress: UnboundedSender<Progress>) {
+    let work = async {
+        let _turn = place.turn().await.map_err(|full| busy(&shared, full))?;
+        // Errors that its client may be at fault for were found before it had a place.
+        let server = |error: Error| ApiError::server(error.to_string());
+        let mut stream = shared.batch.generate_ids(&ids, &options).map_err(server)?;
+        while let Some(token) = stream.next_token().await {
+            let _ = progress.send(Progress::Token(token.map_err(server)?));
+        }
+        Ok(Progress::End { stop: stream.stop(), prompt: stream.prompt_tokens(), cached: stream.cached_tokens() })
+    };
+    select! {
+        end = work => drop(progress.send(end.unwrap_or_else(Progress::Failed))),
+        () = progress.closed() => {}
+    }
+}

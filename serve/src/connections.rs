@@ -1,0 +1,186 @@
+//! Connections: how many there are, and how long each may wait.
+
+use crate::{
+    access::Access,
+    files,
+    life::{Life, is_writable},
+    limits::{ACCEPT_RETRY, BUFFER},
+    options::Options,
+    socket::{Answering, Answers, Socket},
+};
+use axum::{
+    Router,
+    body::{Body, Bytes, HttpBody},
+    http::{Request, Response},
+    response::IntoResponse as _,
+};
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::SystemTime,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    select,
+    sync::Semaphore,
+    time::sleep,
+};
+
+/// What all connections share.
+#[derive(Clone)]
+pub struct Connections {
+    options: Arc<Options>,
+    access: Arc<Access>,
+    life: Arc<Life>,
+    routes: TowerToHyperService<Router>,
+    places: Arc<Semaphore>,
+    most: usize,
+}
+
+impl Connections {
+    /// # Errors
+    /// If the process may open too few files, or its clock says a time that HTTP cannot write.
+    pub fn new(options: Arc<Options>, access: Access, life: Arc<Life>, routes: Router) -> io::Result<Self> {
+        if !is_writable(SystemTime::now()) {
+            return Err(io::Error::other("the clock says a year before 1970 or after 9999: set it, then start the server again"));
+        }
+        let most = files::connections(options.connections)?.min(Semaphore::MAX_PERMITS);
+        let (access, routes) = (Arc::new(access), TowerToHyperService::new(routes));
+        Ok(Self { options, access, life, routes, places: Arc::new(Semaphore::new(most)), most })
+    }
+
+    /// Answers whoever connects, until answers are cut; then waits for the last connection to end.
+    pub async fn serve(self, listener: TcpListener) {
+        let accepting = async {
+            loop {
+                let Ok(place) = self.places.clone().acquire_owned().await else { return };
+                let (stream, peer) = accept(&listener).await;
+                let connection = self.clone().connection(stream, peer.ip());
+                tokio::spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
+            }
+        };
+        select! {
+            () = accepting => {}
+            () = self.life.cut() => {}
+        }
+        drop(listener);
+        let all = u32::try_from(self.most).unwrap_or(u32::MAX);
+        drop(self.places.acquire_many(all).await);
+    }
+
+    async fn connection(self, stream: TcpStream, peer: IpAddr) {
+        // Tokens are small and to be seen at once.
+        let _ = stream.set_nodelay(true);
+        let answers = Answers::default();
+        let socket = TokioIo::new(Socket::new(stream, answers.clone(), &self.options));
+        let (access, routes, life, counter) = (self.access, self.routes, self.life, answers.clone());
+        let service = service_fn(move |request| answer(&access, &routes, peer, request, counter.begin()));
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(self.options.idle).max_header_size(BUFFER).max_buf_size(BUFFER);
+        let mut connection = pin!(builder.serve_connection(socket, service));
+        let mut is_cut = false;
+        loop {
+            // hyper panics where it cannot write the time.
+            let while_writable = poll_fn(|cx| {
+                if is_writable(SystemTime::now()) {
+                    return connection.as_mut().poll(cx);
+                }
+                log::warn!("a connection ends, as the clock says a year before 1970 or after 9999");
+                Poll::Ready(Ok(()))
+            });
+            select! {
+                ended = while_writable => {
+                    if let Err(error) = ended {
+                        log::debug!("a connection of {peer} ended: {error}");
+                    }
+                    return;
+                }
+                () = life.cut(), if !is_cut => is_cut = true,
+            }
+            if !answers.any() {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+        }
+    }
+}
+
+/// The next connection. What goes wrong with one, or with the listener for a while, does not end the server.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => {
+                log::warn!("accepting a connection: {error}");
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+fn is_of_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+/// Answers a request, if its client may ask.
+fn answer(
+    access: &Access,
+    routes: &TowerToHyperService<Router>,
+    peer: IpAddr,
+    mut request: Request<Incoming>,
+    answering: Answering,
+) -> impl Future<Output = Result<Response<Answered>, Infallible>> + use<> {
+    let routed = access.client(&request, peer).map(|client| {
+        request.extensions_mut().insert(client);
+        routes.call(request)
+    });
+    async move {
+        let response = match routed {
+            Ok(response) => response.await?,
+            Err(error) => error.into_response(),
+        };
+        Ok(response.map(|body| Answered { body, _answering: answering }))
+    }
+}
+
+/// The body of an answer, which goes on until it is written.
+struct Answered {
+    body: Body,
+    _answering: Answering,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

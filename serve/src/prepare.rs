@@ -1,0 +1,109 @@
+//! The work of a request before it runs: prompts become tokens.
+
+use crate::{
+    choices::{Choice, Choices},
+    client::Client,
+    error::{ApiError, Result},
+    json,
+    options::Options,
+    request::{Prompt, Request},
+    shared::{Body, Shared},
+};
+use bitnet_wgpu::{
+    Error,
+    model::{GenerateOptions, Reasoning, Tokenizer},
+};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What a request says of its answer.
+pub struct Shape {
+    pub stream: bool,
+    /// Whether a last chunk says how many tokens there were.
+    pub usage: bool,
+}
+
+/// Begins what a request asks for.
+pub async fn begin(shared: &Shared, client: Client, body: Body, read: fn(Value, &Options) -> Result<Request>) -> Result<(Shape, Choices)> {
+    let alive = shared.life.begin()?;
+    let prepared = shared.prepare(client, body, move |shared, bytes| {
+        let mut request = read(json::read(bytes)?, &shared.options)?;
+        let prompts = std::mem::take(&mut request.prompts);
+        if let Some(salt) = salt(client, request.cache_salt.as_deref()) {
+            request.options = request.options.cache_salt(Some(salt));
+        }
+        let choices = choices(shared, &request, prompts)?;
+        Ok((request, choices))
+    });
+    let (request, choices) = prepared.await?;
+    let choices = Choices::begin(shared, client, choices, request.n, request.reasoning, alive)?;
+    Ok((Shape { stream: request.stream, usage: request.usage }, choices))
+}
+
+/// The salt of a request's cached prefix: its own, and its key where there are several. Different ones make different salts.
+fn salt(client: Client, own: Option<&str>) -> Option<String> {
+    match client {
+        Client::Key(key) => Some(format!("{key}:{}", own.unwrap_or(""))),
+        Client::Peer(_) => own.map(|own| format!(":{own}")),
+    }
+}
+
+/// The choices of all prompts, checked as the batch checks them.
+fn choices(shared: &Shared, request: &Request, prompts: Vec<Prompt>) -> Result<Vec<Choice>> {
+    shared.check_model(request.model.as_deref())?;
+    let (field, n, count) = (request.field, request.n, prompts.len());
+    let most = shared.batch.options().slots.saturating_add(shared.batch.options().queue);
+    if count * n > most {
+        // To try again would not help.
+        let field = if count > most { field } else { "n" };
+        return Err(ApiError::field(field, format!("{n} choices of {count} prompts; {most} in all may run and wait")));
+    }
+    request.options.check(shared.batch.model().config().vocab).map_err(|error| ApiError::request(error.to_string()))?;
+    let thinking = |thinking| shared.tokenizer().and_then(|tokenizer| tokenizer.with_thinking(thinking));
+    let unheeded = |error| ApiError::library("chat_template_kwargs.enable_thinking", &error);
+    let tokenizer = request.thinking.map(thinking).transpose().map_err(unheeded)?;
+    let mut choices = Vec::new();
+    for prompt in prompts {
+        let encoded = encode(shared, prompt, tokenizer.as_ref(), &request.options);
+        let (ids, parts) = encoded.map_err(|error| ApiError::library(field, &error))?;
+        for _ in 0..n {
+            let seed = request.options.sampling.seed.wrapping_add(choices.len() as u64);
+            let options = request.options.clone().sampling(request.options.sampling.seed(seed));
+            choices.push(Choice { ids: ids.clone(), options, parts: parts.clone() });
+        }
+    }
+    Ok(choices)
+}
+
+/// A prompt's tokens, by another tokenizer than the server's where there is one, and for a conversation what separates the parts of the answer.
+fn encode(
+    shared: &Shared,
+    prompt: Prompt,
+    tokenizer: Option<&Tokenizer>,
+    options: &GenerateOptions,
+) -> bitnet_wgpu::Result<(Arc<[u32]>, Option<Reasoning>)> {
+    let (ids, parts) = match prompt {
+        Prompt::Text(text) => match shared.text_tokenizer()?.encode(&text)? {
+            // The model knows what begins an empty text.
+            ids if ids.is_empty() => (shared.batch.model().encode_prompt(&text)?, None),
+            ids => (ids, None),
+        },
+        Prompt::Ids(ids) => (ids, None),
+        Prompt::Chat(messages) => {
+            let tokenizer = tokenizer.map_or_else(|| shared.tokenizer(), |tokenizer| Ok(tokenizer.clone()))?;
+            let ids = tokenizer.chat(&messages)?;
+            let parts = Reasoning::after(&tokenizer, &ids)?;
+            (ids, Some(parts))
+        }
+    };
+    check_length(shared, ids.len())?;
+    // An answer of no tokens enters no queue, but is checked as any other.
+    shared.batch.generate_ids(&ids, &options.clone().max_tokens(0))?;
+    Ok((ids.into(), parts))
+}
+
+/// Checks that a text has room.
+pub fn check_length(shared: &Shared, tokens: usize) -> bitnet_wgpu::Result<()> {
+    let capacity = shared.batch.options().capacity;
+    if tokens > capacity { Err(Error::Context { needed: tokens, capacity }) } else { Ok(()) }
+}

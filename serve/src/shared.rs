@@ -1,0 +1,114 @@
+//! What all requests of a server share, and how they are prepared.
+
+use crate::{
+    bytes::{Budget, Held},
+    client::Client,
+    error::{ApiError, Result},
+    life::{Life, now},
+    limits::PREPARING,
+    options::Options,
+    turns::{Counts, Turns},
+};
+use bitnet_wgpu::{
+    Error,
+    model::{Batch, Tokenizer},
+};
+use std::{
+    num::NonZero,
+    sync::{Arc, OnceLock},
+    thread::available_parallelism,
+};
+
+/// A server's state. Clones are the same.
+#[derive(Clone)]
+pub struct Shared {
+    pub batch: Batch,
+    pub options: Arc<Options>,
+    pub started: u64,
+    pub life: Arc<Life>,
+    /// Bytes of bodies, and of vectors.
+    pub bytes: Arc<Budget>,
+    /// Turns at reading bodies, and at templates and tokenizers, which compute on threads that may block.
+    preparing: Arc<Turns>,
+    /// Turns at the batch's slots: its own queue is not used, as it knows no clients.
+    pub running: Arc<Turns>,
+    /// Turns at computing vectors, beside the batch: one at a time, as each takes memory of its own.
+    pub embedding: Arc<Turns>,
+    /// During what the device of the vectors was found to be lost: a batch without requests does not notice it.
+    pub lost: Arc<OnceLock<String>>,
+}
+
+/// A body, which is counted until it is dropped.
+pub struct Body {
+    pub bytes: Vec<u8>,
+    pub held: Held,
+}
+
+impl Shared {
+    pub fn new(batch: Batch, options: Options) -> Self {
+        let (slots, queue) = (batch.options().slots, batch.options().queue);
+        let threads = available_parallelism().map_or(1, NonZero::get).min(PREPARING);
+        Self {
+            started: now(),
+            life: Arc::new(Life::new()),
+            bytes: Budget::new(options.bytes),
+            preparing: Turns::new(threads, slots.saturating_add(queue)),
+            running: Turns::new(slots, queue),
+            embedding: Turns::new(1, queue),
+            lost: Arc::default(),
+            options: Arc::new(options),
+            batch,
+        }
+    }
+
+    /// Returns why nothing will be answered any more, if so.
+    pub fn failure(&self) -> Option<Error> {
+        self.batch.ended().or_else(|| self.lost.get().map(|during| Error::DeviceLost { during: during.clone() }))
+    }
+
+    /// Sequences that run and wait.
+    pub fn load(&self) -> Counts {
+        let (batch, turns) = (self.batch.load(), self.running.counts());
+        Counts { running: batch.running, waiting: batch.waiting + turns.waiting }
+    }
+
+    /// Returns what is made of a body, in turns with other clients, on a thread that may block.
+    pub async fn prepare<T: Send + 'static>(
+        &self,
+        client: Client,
+        body: Body,
+        work: impl FnOnce(&Self, &[u8]) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let busy = |_| {
+            let Counts { running, waiting } = self.preparing.counts();
+            ApiError::busy(format!("{running} requests are being prepared, and {waiting} wait for it; no more may"))
+        };
+        let turn = self.preparing.place(client).map_err(busy)?.turn().await.map_err(busy)?;
+        let shared = self.clone();
+        let prepared = tokio::task::spawn_blocking(move || {
+            // It goes on though the client may have gone.
+            let (body, _turn) = (body, turn);
+            work(&shared, &body.bytes)
+        });
+        prepared.await.unwrap_or_else(|_| Err(ApiError::server("preparing the request panicked")))
+    }
+
+    pub fn check_model(&self, asked: Option<&str>) -> Result<()> {
+        let there = &self.options.name;
+        match asked {
+            Some(asked) if asked != there => Err(ApiError::model(asked, there)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The tokenizer of conversations. It refuses texts that cannot fit before it works on them.
+    pub fn tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
+        let tokenizer = self.options.tokenizer.as_ref().map_or_else(|| self.batch.model().tokenizer(), Ok)?;
+        Ok(tokenizer.within(self.batch.options().capacity))
+    }
+
+    /// The tokenizer of texts, which refuses such too.
+    pub fn text_tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
+        Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity))
+    }
+}

@@ -1,0 +1,119 @@
+//! Embeddings, computed in parts: others get their turn between two of them.
+
+use crate::{
+    bytes::Held,
+    client::Client,
+    embeddings::{self, Answer},
+    error::{ApiError, Result},
+    json,
+    limits::{PART_TEXTS, PART_TOKENS},
+    prepare::check_length,
+    request::Prompt,
+    shared::{Body, Shared},
+    turns::{Counts, Full},
+};
+use bitnet_wgpu::{
+    Error,
+    model::{EmbedOptions, Embedding},
+};
+use std::cmp::Reverse;
+use tokio::select;
+
+/// Computes what a request asks for. Dropped, as when the client has gone, it is given up.
+pub async fn embed(shared: &Shared, client: Client, body: Body) -> Result<Answer> {
+    let mut alive = shared.life.begin()?;
+    let held = shared.bytes.begin(client);
+    let prepared = shared.prepare(client, body, move |shared, bytes| prepare(shared, bytes, held)).await?;
+    let found = select! {
+        found = compute(shared, client, &prepared.ids) => found?,
+        () = alive.cut() => return Err(ApiError::ending()),
+    };
+    Ok(Answer::new(&prepared.request, shared.options.name.clone(), found, prepared.held))
+}
+
+struct Prepared {
+    request: embeddings::Request,
+    ids: Vec<Vec<u32>>,
+    /// Counts the tokens, and the vectors to come.
+    held: Held,
+}
+
+fn prepare(shared: &Shared, bytes: &[u8], mut held: Held) -> Result<Prepared> {
+    let mut request = embeddings::Request::read(json::read(bytes)?)?;
+    let hidden = shared.batch.model().config().hidden;
+    shared.check_model(request.model.as_deref())?;
+    request.check(hidden)?;
+    let (mut ids, mut tokens) = (Vec::new(), 0);
+    for (n, text) in std::mem::take(&mut request.texts).into_iter().enumerate() {
+        let text = encode(shared, text).map_err(|error| ApiError::library("input", &error))?;
+        if text.is_empty() {
+            return Err(ApiError::field("input", format!("text {n} has no tokens")));
+        }
+        tokens += text.len();
+        if tokens > shared.options.embedding_tokens {
+            let what = format!("the texts have more than {} tokens (`--embedding-tokens`)", shared.options.embedding_tokens);
+            return Err(ApiError::field("input", what));
+        }
+        ids.push(text);
+    }
+    hold(shared, &mut held, size_of::<f32>() * (tokens + ids.len() * hidden))?;
+    Ok(Prepared { request, ids, held })
+}
+
+fn hold(shared: &Shared, held: &mut Held, bytes: usize) -> Result<()> {
+    let most = shared.options.bytes / 2;
+    if bytes > most {
+        return Err(ApiError::field("input", format!("the vectors have {bytes} bytes; at most {most} are computed for one request")));
+    }
+    held.grow(bytes).map_err(|_| ApiError::busy(format!("there is no room for {bytes} bytes of vectors at the moment")))
+}
+
+/// The tokens of a text, no longer than the texts for which the server has room.
+fn encode(shared: &Shared, text: Prompt) -> bitnet_wgpu::Result<Vec<u32>> {
+    let ids = match text {
+        Prompt::Ids(ids) => ids,
+        Prompt::Text(text) if text.is_empty() => Vec::new(),
+        Prompt::Text(text) => shared.text_tokenizer()?.encode_for_embedding(&text)?,
+        Prompt::Chat(_) => return Err(Error::Invalid { op: "embed", what: "a conversation is no text".into() }),
+    };
+    check_length(shared, ids.len())?;
+    Ok(ids)
+}
+
+/// Vectors of texts, in their order.
+async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
+    let busy = |_: Full| {
+        let (Counts { running, waiting }, queue) = (shared.embedding.counts(), shared.batch.options().queue);
+        ApiError::library("input", &Error::Busy { running, waiting, slots: 1, queue })
+    };
+    let mut place = Some(shared.embedding.place(client).map_err(busy)?);
+    let mut order: Vec<usize> = (0..ids.len()).collect();
+    order.sort_by_key(|&n| Reverse(ids[n].len()));
+    let mut found: Vec<(usize, Embedding)> = Vec::new();
+    let mut left = &order[..];
+    while let ([longest, ..], Some(waiting)) = (left, place.take()) {
+        let turn = waiting.turn().await.map_err(busy)?;
+        let (part, rest) = left.split_at(left.len().min(PART_TEXTS).min(PART_TOKENS / ids[*longest].len()).max(1));
+        found.extend(part.iter().copied().zip(compute_part(shared, part, ids).await?));
+        left = rest;
+        place = if left.is_empty() { None } else { turn.pass(client) };
+    }
+    found.sort_by_key(|(n, _)| *n);
+    Ok(found.into_iter().map(|(_, vector)| vector).collect())
+}
+
+async fn compute_part(shared: &Shared, part: &[usize], ids: &[Vec<u32>]) -> Result<Vec<Embedding>> {
+    let texts: Vec<Vec<u32>> = part.iter().map(|&n| ids[n].clone()).collect();
+    shared.batch.model().embed_ids(&texts, &EmbedOptions::default()).await.map_err(|error| match error {
+        // Of the model's files, which are no business of a client's.
+        Error::Unsupported { .. } => ApiError::not_implemented("the model's files ask for vectors of a kind that is not supported"),
+        // It counts from the part's first text.
+        Error::Overflow { .. } => ApiError::server("the states of a text are not finite"),
+        error => {
+            if let Error::DeviceLost { during } = &error {
+                shared.lost.get_or_init(|| during.clone());
+            }
+            ApiError::library("input", &error)
+        }
+    })
+}

@@ -1,0 +1,125 @@
+//! Bytes and tokens of requests, before they are computed.
+
+use crate::{
+    Served,
+    client::{get, open, post, send},
+    cpu,
+    raw::is_answered,
+    with,
+};
+use serde_json::{Value, json};
+use std::{io::Write, net::TcpStream, time::Duration};
+
+const COMPLETIONS: &str = "POST /v1/completions";
+
+/// A request of which only a part of the body has come.
+fn unfinished(server: &Served, key: &str, announced: usize, sent: usize) -> TcpStream {
+    let (key, length) = (format!("Bearer {key}"), announced.to_string());
+    let headers = [("Authorization", &*key), ("Content-Length", &length)];
+    open(&server.address, COMPLETIONS, &headers, &vec![b' '; sent]).unwrap()
+}
+
+/// A whole request whose body has so many bytes.
+fn finished(server: &Served, key: &str, bytes: usize) -> u16 {
+    let body = json!({ "prompt": "Hi", "max_tokens": 1 }).to_string();
+    let body = " ".repeat(bytes - body.len()) + &body;
+    send(&server.address, COMPLETIONS, &[("Authorization", &format!("Bearer {key}"))], body.as_bytes()).unwrap().status
+}
+
+#[test]
+fn bytes_that_arrive_are_bounded() {
+    let server = Served::new(&cpu(), 1, 1, |options| options.keys(["ann", "bob"]).body(100_000).bytes(400_000));
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for _ in 0..20 {
+        let mut connection = unfinished(&server, "ann", 100_000, 60_000);
+        if is_answered(&connection, Duration::from_secs(1)) {
+            let answer = crate::client::answer(connection).unwrap();
+            assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+            assert_eq!(answer.json()["error"]["code"], "rate_limit_exceeded");
+            refused += 1;
+        } else {
+            connection.write_all(b" ").unwrap();
+            held.push(connection);
+        }
+    }
+    assert!(held.len() <= 3 && refused >= 17, "{} held, {refused} refused: 60 000 bytes each, of 200 000", held.len());
+    assert_eq!(finished(&server, "ann", 90_000), 429);
+    assert_eq!(finished(&server, "bob", 90_000), 200, "others have the other half");
+    // Bytes are given back with their connection, once the server has seen it end.
+    held.iter().for_each(|connection| connection.shutdown(std::net::Shutdown::Both).unwrap());
+    while finished(&server, "ann", 90_000) != 200 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn announced_bytes_take_no_room() {
+    let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(210_000));
+    let held: Vec<TcpStream> = (0..50).map(|_| unfinished(&server, "", 100_000, 1)).collect();
+    assert_eq!(finished(&server, "", 90_000), 200);
+    assert!(held.iter().all(|connection| !is_answered(connection, Duration::from_millis(1))));
+}
+
+#[test]
+fn bytes_are_given_back_with_every_answer() {
+    let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(200_000));
+    let junk = "x".repeat(90_000);
+    for _ in 0..10 {
+        assert_eq!(finished(&server, "", 90_000), 200);
+        assert_eq!(send(&server.address, COMPLETIONS, &[], junk.as_bytes()).unwrap().status, 400);
+        assert_eq!(send(&server.address, "POST /v1/embeddings", &[], junk.as_bytes()).unwrap().status, 400);
+        assert_eq!(post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; 40] })).json()["object"], "list");
+    }
+}
+
+/// By their bytes, before they are tokenized; a template that writes too much as well.
+#[test]
+fn prompts_that_cannot_fit_are_refused() {
+    let server = Served::new(&cpu(), 1, 1, |options| options);
+    let long = "a ".repeat((2 << 20) - 200);
+    let chat = json!([{ "role": "user", "content": long }]);
+    for (path, field, value) in [
+        ("/v1/completions", "prompt", json!(long)),
+        ("/v1/completions", "prompt", json!(["Hi", long])),
+        ("/v1/completions", "prompt", json!(vec![7; 501])),
+        ("/v1/completions", "prompt", json!(vec![7; 1_000_000])),
+        ("/v1/chat/completions", "messages", chat),
+        ("/v1/embeddings", "input", json!(long)),
+        ("/v1/embeddings", "input", json!([[7], vec![7; 501]])),
+    ] {
+        let answer = post(&server.address, path, &with(json!({}), &[(field, value)]));
+        let (status, error) = (answer.status, answer.json()["error"].clone());
+        assert!(status == 400 && error["param"] == field && error["code"] == "context_length_exceeded", "{path}: {status} {error}");
+        assert!(!error["message"].as_str().unwrap().contains("aa"), "{error}");
+    }
+    let refused =
+        |prompt: Value| post(&server.address, "/v1/completions", &json!({ "prompt": prompt })).json()["error"]["message"].to_string();
+    assert!(refused(json!(long)).contains("bytes"), "not tokenized");
+    let tokenizer = cpu().tokenizer().unwrap().with_chat_template("{{ 'a ' * 10000000 }}");
+    let server = Served::new(&cpu(), 1, 1, |options| options.tokenizer(Some(tokenizer)));
+    let answer = post(&server.address, "/v1/chat/completions", &json!({ "messages": [{ "role": "user", "content": "Hi" }] }));
+    assert_eq!(answer.status, 400);
+}
+
+#[test]
+fn tokens_of_embeddings_are_bounded() {
+    let server = Served::new(&cpu(), 1, 1, |options| options.embedding_tokens(100));
+    let embed = |texts: usize| post(&server.address, "/v1/embeddings", &json!({ "input": vec![vec![7; 10]; texts] }));
+    assert_eq!(embed(10).status, 200);
+    let refused = embed(11);
+    let (status, error) = (refused.status, refused.json()["error"].clone());
+    assert!(status == 400 && error["param"] == "input", "{status} {error}");
+    assert!(error["message"].as_str().unwrap().contains("more than 100 tokens (`--embedding-tokens`)"), "{error}");
+    assert_eq!(get(&server.address, "/health").status, 200);
+}
+
+#[test]
+fn bytes_of_vectors_are_bounded() {
+    let server = Served::new(&cpu(), 1, 1, |options| options.body(100_000).bytes(200_000));
+    let embed = |texts: usize| post(&server.address, "/v1/embeddings", &json!({ "input": vec!["a"; texts] }));
+    assert_eq!(embed(40).status, 200);
+    let refused = embed(60);
+    let (status, error) = (refused.status, refused.json()["error"].clone());
+    assert!(status == 400 && error["message"].as_str().unwrap().contains("at most 100000"), "{status} {error}");
+}
