@@ -65,6 +65,13 @@ impl Answer {
         self.headers.iter().find(|header| header.0 == name).map(|header| &*header.1)
     }
 
+    /// The rest of the answer, as far as it comes.
+    pub fn text(mut self) -> String {
+        let mut text = String::new();
+        let _ = self.body.read_to_string(&mut text);
+        text
+    }
+
     pub fn json(mut self) -> Value {
         let mut text = String::new();
         self.body.read_to_string(&mut text).unwrap();

@@ -9,6 +9,7 @@ mod connections;
 mod embeddings;
 mod fairness;
 mod life;
+mod mutations;
 #[path = "../client/raw.rs"]
 mod raw;
 mod requests;

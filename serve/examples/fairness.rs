@@ -1,0 +1,226 @@
+//! Measures how long clients wait while another client attacks the server, beside how long they wait without the attack.
+//!
+//!     bitnet serve MODEL --cpu --api-key-file KEYS
+//!     cargo run --release -p bitnet-wgpu-serve --example fairness -- 127.0.0.1:8080 KEYS [PID OF THE SERVER]
+//!
+//! KEYS has one key a line: the first is the attacker's, each other one that of a client. With the server's PID, the example also says
+//! how much memory the server holds before, during and after each attack (Linux).
+
+#[path = "../tests/client/mod.rs"]
+mod client;
+
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{scope, sleep},
+    time::{Duration, Instant},
+};
+
+/// Requests of each client in a run.
+const REQUESTS: u64 = 2;
+/// Tokens of each request.
+const TOKENS: u64 = 16;
+/// Connections of the attacker.
+const CONNECTIONS: usize = 8;
+
+struct Attack {
+    name: &'static str,
+    connections: usize,
+    run: fn(&Target, usize) -> u16,
+}
+
+const ATTACKS: [Attack; 7] = [
+    Attack {
+        name: "16 stop strings of 250 kB, n = 4",
+        connections: CONNECTIONS,
+        run: |target, _| target.post(COMPLETIONS, &stops(16, 250_000)),
+    },
+    Attack { name: "4 stop strings of 1 KiB, n = 4", connections: CONNECTIONS, run: |target, _| target.post(COMPLETIONS, &stops(4, 1000)) },
+    Attack {
+        name: "prompts of 4 MiB",
+        connections: CONNECTIONS,
+        run: |target, _| target.post(COMPLETIONS, &json!({ "prompt": text(4 << 20) })),
+    },
+    Attack { name: "conversations of 4 MiB", connections: CONNECTIONS, run: |target, _| target.post(CHATS, &conversation(4 << 20)) },
+    Attack {
+        name: "prompts of 16 KiB",
+        connections: CONNECTIONS,
+        run: |target, _| target.post(COMPLETIONS, &json!({ "prompt": text(16 << 10) })),
+    },
+    Attack {
+        name: "embeddings of 2048 texts",
+        connections: CONNECTIONS,
+        run: |target, _| target.post(EMBEDDINGS, &json!({ "input": vec![text(400); 2048] })),
+    },
+    Attack { name: "bodies of 4 MB that do not end", connections: 272, run: |target, _| target.trickle(4_000_000) },
+];
+
+const COMPLETIONS: &str = "/v1/completions";
+const CHATS: &str = "/v1/chat/completions";
+const EMBEDDINGS: &str = "/v1/embeddings";
+
+fn text(bytes: usize) -> String {
+    "a ".repeat(bytes / 2 - 100)
+}
+
+fn stops(count: usize, length: usize) -> Value {
+    let stops: Vec<String> = (0..count).map(|n| "x".repeat(length) + &n.to_string()).collect();
+    json!({ "prompt": "a", "n": 4, "max_tokens": 400, "stop": stops })
+}
+
+fn conversation(bytes: usize) -> Value {
+    json!({ "messages": [{ "role": "user", "content": text(bytes) }], "max_tokens": 1 })
+}
+
+/// A server, as one of its clients sees it.
+struct Target<'a> {
+    address: &'a str,
+    key: &'a str,
+}
+
+impl Target<'_> {
+    fn send(&self, path: &str, body: &Value) -> std::io::Result<client::Answer> {
+        let authorization = format!("Bearer {}", self.key);
+        client::send(self.address, &format!("POST {path}"), &[("Authorization", &authorization)], body.to_string().as_bytes())
+    }
+
+    /// The status of the answer, which is read to its end; 0 where the server closes the connection.
+    fn post(&self, path: &str, body: &Value) -> u16 {
+        self.send(path, body).map_or(0, |answer| {
+            let status = answer.status;
+            let _ = answer.text();
+            status
+        })
+    }
+
+    /// Sends all of a body but its last byte, and waits for what the server does.
+    fn trickle(&self, bytes: usize) -> u16 {
+        let (authorization, length) = (format!("Bearer {}", self.key), (bytes + 1).to_string());
+        let headers = [("Authorization", &*authorization), ("Content-Length", &*length), ("Content-Type", "application/json")];
+        let opened = client::open(self.address, &format!("POST {COMPLETIONS}"), &headers, b"");
+        let sent = opened.and_then(|mut connection| connection.write_all(&vec![b' '; bytes]).map(|()| connection));
+        sent.and_then(client::answer).map_or(0, |answer| answer.status)
+    }
+
+    /// The time to the first token of a request. One that is refused for now is sent again after the time that the server names.
+    fn wait(&self, seed: u64) -> Duration {
+        let body =
+            json!({ "prompt": format!("Once upon a time {seed}"), "max_tokens": TOKENS, "seed": seed, "temperature": 0.7, "stream": true });
+        let begun = Instant::now();
+        loop {
+            match self.send(COMPLETIONS, &body) {
+                Ok(mut answer) if answer.status == 200 => {
+                    answer.event();
+                    let waited = begun.elapsed();
+                    while answer.event().is_some() {}
+                    return waited;
+                }
+                Ok(answer) if answer.status == 429 => {
+                    sleep(Duration::from_secs(answer.header("retry-after").and_then(|seconds| seconds.parse().ok()).unwrap_or(1)));
+                }
+                Ok(answer) => {
+                    let status = answer.status;
+                    panic!("{status}: {}", answer.json())
+                }
+                // A connection that the server had no room for.
+                Err(_) => sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+}
+
+/// How long requests waited, in order.
+struct Waits(Vec<Duration>);
+
+impl Waits {
+    /// Of all clients at once.
+    fn measure(address: &str, keys: &[&str]) -> Self {
+        let mut waits: Vec<Duration> = scope(|threads| {
+            let threads: Vec<_> = keys
+                .iter()
+                .enumerate()
+                .map(|(n, key)| {
+                    threads.spawn(move || (0..REQUESTS).map(|i| Target { address, key }.wait(n as u64 * REQUESTS + i)).collect::<Vec<_>>())
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+        });
+        waits.sort();
+        Self(waits)
+    }
+
+    fn longest(&self) -> f64 {
+        self.0[self.0.len() - 1].as_secs_f64()
+    }
+
+    fn median(&self) -> f64 {
+        self.0[self.0.len() / 2].as_secs_f64()
+    }
+}
+
+/// Memory of a process in MB, if the system says it.
+fn resident(pid: Option<&str>) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid?)).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1000)
+}
+
+fn shown(megabytes: Option<u64>) -> String {
+    megabytes.map_or("?".into(), |megabytes| megabytes.to_string())
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().expect("an address, as 127.0.0.1:8080");
+    let keys = fs::read_to_string(arguments.next().expect("a file of keys")).expect("a file of keys");
+    let keys: Vec<&str> = keys.lines().collect();
+    let (pid, [attacker, clients @ ..]) = (arguments.next(), &keys[..]) else { panic!("a key for the attacker, and one for each client") };
+    let pid = pid.as_deref();
+    println!("{} clients, {REQUESTS} requests of {TOKENS} tokens each; seconds to the first token: median, longest", clients.len());
+    Waits::measure(&address, clients);
+    println!(
+        "| attack | without | during | ratio of the longest | MB before, during, after | the attacker's answers |\n| --- | --- | --- | --: | --- | --- |"
+    );
+    for Attack { name, connections, run } in ATTACKS {
+        let (before, memory) = (Waits::measure(&address, clients), resident(pid));
+        let ends = AtomicBool::new(false);
+        let (during, most, answers) = scope(|threads| {
+            let (address, ends) = (&*address, &ends);
+            let attack = |n: usize| {
+                threads.spawn(move || {
+                    let mut answers = BTreeMap::<u16, usize>::new();
+                    while !ends.load(Ordering::Relaxed) {
+                        *answers.entry(run(&Target { address, key: attacker }, n)).or_default() += 1;
+                    }
+                    answers
+                })
+            };
+            let attackers: Vec<_> = (0..connections).map(attack).collect();
+            sleep(Duration::from_secs(1));
+            let during = Waits::measure(address, clients);
+            let most = resident(pid);
+            ends.store(true, Ordering::Relaxed);
+            let mut answers = BTreeMap::<u16, usize>::new();
+            for (status, count) in attackers.into_iter().flat_map(|thread| thread.join().expect("an attacker")) {
+                *answers.entry(status).or_default() += count;
+            }
+            (during, most, answers)
+        });
+        let after = Waits::measure(&address, clients);
+        let without = before.longest().max(after.longest());
+        println!(
+            "| {name} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | {}, {}, {} | {answers:?} |",
+            before.median(),
+            without,
+            during.median(),
+            during.longest(),
+            during.longest() / without,
+            shown(memory),
+            shown(most),
+            shown(resident(pid)),
+        );
+    }
+}
