@@ -18,8 +18,11 @@ use std::{
     time::Instant,
 };
 
-/// Tokens of windows that are computed side by side: as many as a GPU computes in one pass. The interim value covers whole groups of them.
-const SIDE_BY_SIDE: usize = 2048;
+/// Tokens of windows that are scored side by side: as many as a GPU computes in one pass. The interim value covers whole groups of them.
+const TOGETHER: usize = 2048;
+
+/// [`TOGETHER`] on the CPU, whose passes are no faster for being longer.
+const TOGETHER_ON_CPU: usize = 64;
 
 /// Computes a model's perplexity on a text, in separate windows with BOS before each; every token is scored once
 ///
@@ -141,8 +144,9 @@ async fn score(
     mut progress: impl FnMut(Scored),
 ) -> Result<Scored> {
     let (mut scored, mut interrupted) = (Scored::default(), pin!(interrupted));
-    let together = SIDE_BY_SIDE / windows.first().map_or(1, Vec::len).max(1);
-    for group in windows.chunks(together.max(1)) {
+    let together = if model.context().is_some() { TOGETHER } else { TOGETHER_ON_CPU };
+    let count = together / windows.first().map_or(1, Vec::len).max(1);
+    for group in windows.chunks(count.max(1)) {
         let scores = tokio::select! {
             biased;
             () = &mut interrupted => break,
@@ -172,21 +176,23 @@ mod tests {
     #[test]
     fn windows_side_by_side_score_the_same_bits() {
         let model = Model::load_cpu(TALES).unwrap();
-        let mut windows = windows(9, 40);
+        let mut windows = windows(9, 20);
         windows.last_mut().unwrap().truncate(17);
         let together = pollster::block_on(score(&model, &windows, std::future::pending(), |_| ())).unwrap();
-        let alone: f64 = windows.iter().map(|window| pollster::block_on(model.score(window)).unwrap().iter().sum::<f64>()).sum();
-        assert_eq!((together.nll.to_bits(), together.tokens), (alone.to_bits(), 8 * 40 + 16));
+        let alone: Vec<_> = windows.iter().map(|window| pollster::block_on(model.score(window)).unwrap()).collect();
+        let sum: f64 = alone.iter().map(|scores| scores.iter().sum::<f64>()).sum();
+        assert_eq!((together.nll.to_bits(), together.tokens), (sum.to_bits(), 8 * 20 + 16));
+        assert_eq!(pollster::block_on(model.score_batch(&windows)).unwrap(), alone);
     }
 
     #[test]
     fn an_interrupt_keeps_whole_groups() {
         let model = Model::load_cpu(TALES).unwrap();
-        let (windows, groups) = (windows(600, 15), Cell::new(0));
+        let (windows, groups, count) = (windows(12, 15), Cell::new(0), TOGETHER_ON_CPU / 16);
         let interrupted = poll_fn(|_| if groups.get() == 1 { Poll::Ready(()) } else { Poll::Pending });
         let scored = pollster::block_on(score(&model, &windows, interrupted, |_| groups.set(groups.get() + 1))).unwrap();
-        assert_eq!(scored.tokens, SIDE_BY_SIDE / 16 * 15);
-        let first = pollster::block_on(score(&model, &windows[..SIDE_BY_SIDE / 16], std::future::pending(), |_| ())).unwrap();
+        assert_eq!(scored.tokens, count * 15);
+        let first = pollster::block_on(score(&model, &windows[..count], std::future::pending(), |_| ())).unwrap();
         assert_eq!(scored.nll.to_bits(), first.nll.to_bits());
     }
 }
