@@ -17,10 +17,6 @@ use std::{
     time::Duration,
 };
 
-#[path = "../src/files"]
-mod files {
-    pub mod display;
-}
 #[path = "../src/error.rs"]
 mod error;
 #[path = "../src/memory.rs"]

@@ -11,10 +11,7 @@ use bitnet_wgpu::{
 };
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Language {
@@ -295,13 +292,6 @@ pub fn with_progress<T>(what: &'static str, load: impl FnOnce(&mut dyn FnMut(usi
 pub fn progress(what: &'static str, unit: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {unit}"));
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
-}
-
-/// A line on the terminal that moves until it is finished, for work of unknown length.
-pub fn waiting(what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(what);
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
 }
 
 /// The names of a model's devices, and the language of their kernels.

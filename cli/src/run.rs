@@ -30,30 +30,30 @@ pub struct Run {
     how: RunArgs,
 }
 
-/// What `bitnet run` and the example `generate` take.
+/// Options of `bitnet run` beside the model and the prompt.
 #[derive(Args)]
-pub struct RunArgs {
+struct RunArgs {
     /// Token ids to continue instead of a text, without adding BOS
     #[arg(long, value_delimiter = ',')]
-    pub ids: Option<Vec<u32>>,
+    ids: Option<Vec<u32>>,
     /// Take the prompt as a user's message and answer it, using the model's chat template
     #[arg(long, conflicts_with = "ids")]
-    pub chat: bool,
+    chat: bool,
     #[command(flatten)]
-    pub template: ChatArgs,
+    template: ChatArgs,
     /// Keep what is computed of the text in this file; another run on the same model goes on from what its prompt has in common with it
     #[arg(long, value_name = "FILE")]
-    pub session: Option<PathBuf>,
+    session: Option<PathBuf>,
     #[command(flatten)]
-    pub generation: GenerationArgs,
+    generation: GenerationArgs,
     /// After the text, time its prompt and a decoding step in the middle of it kernel by kernel, and what the host does for them
     #[arg(long)]
-    pub profile: bool,
+    profile: bool,
     #[command(flatten)]
-    pub model: ModelArgs,
+    model: ModelArgs,
     /// Print one JSON object instead of the text
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 impl Run {
@@ -70,7 +70,7 @@ impl Run {
                 text.strip_suffix('\r').unwrap_or(text).to_owned()
             }
         };
-        run(&self.model, &prompt, &self.how, false)
+        run(&self.model, &prompt, &self.how)
     }
 }
 
@@ -86,8 +86,7 @@ struct Generated {
     decode: Duration,
 }
 
-/// Continues a prompt; with `warm_up`, after a short run that is not timed: kernels are compiled at their first use.
-pub fn run(name: &Path, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<()> {
+fn run(name: &Path, prompt: &str, args: &RunArgs) -> Result<()> {
     let files = args.model.open(name)?;
     let (ids, options) = (tokens(&files, prompt, args)?, args.generation.options(&files));
     files.check(&ids, &options)?;
@@ -102,14 +101,6 @@ pub fn run(name: &Path, prompt: &str, args: &RunArgs, warm_up: bool) -> Result<(
     let (adapter, language) = model::device(&model)?;
     if !args.json {
         note(format!("{adapter}, kernels in {language}"));
-    }
-    if warm_up && options.max_tokens > 0 {
-        let (start, waiting) = (Instant::now(), model::waiting("compiling kernels"));
-        generate(&model, None, &ids, &options.clone().max_tokens(3), |_| Ok(()))?;
-        waiting.finish_and_clear();
-        if let Some(context) = model.context().filter(|_| !args.json) {
-            note(format!("{} kernels compiled in {:.1} s", context.compiled_kernels(), start.elapsed().as_secs_f64()));
-        }
     }
     let saved = args.session.as_deref().map(|file| session(&model, &ids, &options, file)).transpose()?;
     let mut shown = if !args.json && args.ids.is_none() && !args.chat { say(prompt) } else { Ok(()) };

@@ -3,19 +3,28 @@
 use crate::{
     allocator,
     generation::GenerationArgs,
+    input,
     model::{self, ChatArgs, ModelArgs},
     note, say,
 };
 use anyhow::{Context as _, Result, bail};
 use bitnet_serve::{Options, Server};
-use bitnet_wgpu::model::{BatchOptions, SessionOptions};
+use bitnet_wgpu::{
+    files::display,
+    model::{BatchOptions, SessionOptions},
+};
 use clap::Args;
 use serde_json::json;
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::net::TcpListener;
 
 /// What a sequence may take unless it is said: a large model's whole context takes gigabytes.
 const CONTEXT: usize = 4096;
+/// Most bytes of a file of keys: some ten thousand.
+const MAX_KEYS: u64 = 1 << 20;
 
 /// Serves a model over HTTP, as OpenAI's API does; an interrupt ends it
 ///
@@ -23,7 +32,7 @@ const CONTEXT: usize = 4096;
 #[derive(Args)]
 pub struct Serve {
     /// A model directory, a GGUF file, or a name on the Hugging Face hub
-    model: String,
+    model: PathBuf,
     /// The address to listen at; 0.0.0.0 lets other machines in
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -120,10 +129,10 @@ impl Serve {
     fn keys(&self) -> Result<Vec<String>> {
         let mut keys = self.api_key.clone();
         if let Some(file) = &self.api_key_file {
-            let text = std::fs::read_to_string(file).with_context(|| format!("--api-key-file {}", file.display()))?;
+            let text = input::text(file, MAX_KEYS).context("--api-key-file")?;
             let lines: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
             if lines.is_empty() {
-                bail!("--api-key-file {}: there is no key in it; one a line is expected", file.display());
+                bail!("--api-key-file {}: there is no key in it; one a line is expected", display(file));
             }
             keys.extend(lines);
         }
@@ -137,10 +146,10 @@ impl Serve {
 }
 
 /// The last part of a path or of a name on the hub.
-fn name(model: &str) -> String {
+fn name(model: &Path) -> String {
     let resolved = std::fs::canonicalize(model).ok();
-    let last = resolved.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
-    last.unwrap_or_else(|| model.to_owned())
+    let last = resolved.as_ref().and_then(|path| path.file_name()).unwrap_or(model.as_os_str());
+    last.to_string_lossy().into_owned()
 }
 
 /// Until somebody wants it to end. A second time, it ends at once.

@@ -29,9 +29,12 @@ pub struct Choice {
     pub parts: Option<Reasoning>,
 }
 
+/// Progress of the choice of a number.
+type Numbered = (usize, Progress);
+
 /// The choices of a request. Dropped, as when the client has gone, they leave the queue or the batch.
 pub struct Choices {
-    tokens: SelectAll<Pin<Box<dyn Stream<Item = (usize, Progress)> + Send>>>,
+    tokens: SelectAll<Pin<Box<dyn Stream<Item = Numbered> + Send>>>,
     parts: Vec<Option<Reasoning>>,
     /// Choices of each prompt.
     n: usize,

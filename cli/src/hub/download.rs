@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{note, printable, text};
 use anyhow::{Context, Result, anyhow, bail};
+use bitnet_wgpu::files::display;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{fs, path::PathBuf};
 
@@ -52,7 +53,7 @@ pub fn fetch(name: &str, hub: &Name) -> Result<PathBuf> {
     };
     match cached(name, hub, &cache) {
         Some(path) => {
-            note(printable(&format!("{}; taking the copy at {}", text(&problem), path.display())));
+            note(printable(&format!("{}; taking the copy at {}", text(&problem), display(&path))));
             Ok(path)
         }
         None => Err(problem.context(format!(

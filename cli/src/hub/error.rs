@@ -1,5 +1,6 @@
 //! Errors of the downloader. Whatever comes from the network is escaped and shortened here.
 
+use bitnet_wgpu::files::display;
 use std::{
     fmt::{self, Display, Formatter},
     io,
@@ -93,9 +94,9 @@ impl Display for HubError {
             Self::Link { path } => write!(
                 f,
                 "{} is a symbolic link, which is not followed out of the model's cache folder; remove it, or set HF_HUB_CACHE to another folder",
-                escaped(path)
+                display(path)
             ),
-            Self::File { path, error } => write!(f, "{}: {error}", escaped(path)),
+            Self::File { path, error } => write!(f, "{}: {error}", display(path)),
             Self::Setting { name, problem } => write!(f, "{name} {problem}"),
         }
     }
@@ -110,10 +111,4 @@ pub fn shown(text: &str) -> String {
         shown += " ..";
     }
     shown
-}
-
-/// Returns a path of this machine as a whole, with its control characters escaped.
-fn escaped(path: &Path) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    path.to_string_lossy().chars().map(escape).collect()
 }
