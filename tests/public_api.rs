@@ -1,8 +1,8 @@
 //! tests/public-api.txt lists every public item; its history shows what changed for users. `UPDATE=1` writes it:
 //! `UPDATE=1 cargo test -p bitnet-wgpu-tests --test public_api -- --ignored`. It needs the Rust release whose rustdoc `public-api` can read.
 
-use std::{collections::HashSet, fs, path::Path, process::Command};
-use support::repository;
+use std::{collections::HashSet, fs, process::Command};
+use support::{repository, sources_below};
 
 #[test]
 #[ignore = "needs unstable rustdoc, of one Rust release; CI runs it"]
@@ -38,7 +38,7 @@ fn the_listing_of_public_items_is_up_to_date() {
 #[test]
 fn every_public_op_is_called_by_a_case() {
     let (listing, cases) =
-        (fs::read_to_string(repository("tests/public-api.txt")).unwrap(), text_below(&repository("tests/support/cases")));
+        (fs::read_to_string(repository("tests/public-api.txt")).unwrap(), sources_below(&repository("tests/support/cases")));
     let code = cases.lines().filter(|line| !line.trim_start().starts_with("//"));
     let words: HashSet<&str> = code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
     let of_encoder = listing.lines().filter(|line| line.contains("(&mut bitnet_wgpu::Encoder"));
@@ -51,9 +51,4 @@ fn every_public_op_is_called_by_a_case() {
     };
     let left: Vec<_> = ops.into_iter().filter(|op| !called(op)).collect();
     assert!(left.is_empty(), "no case calls {left:?}");
-}
-
-fn text_below(folder: &Path) -> String {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.map(|path| if path.is_dir() { text_below(&path) } else { fs::read_to_string(path).unwrap() }).collect()
 }

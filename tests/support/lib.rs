@@ -109,6 +109,17 @@ pub fn repository(path: impl AsRef<Path>) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path)
 }
 
+/// The text of all files of Rust in a folder and in those within it.
+pub fn sources_below(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let text = |path: PathBuf| match path.extension() {
+        _ if path.is_dir() => sources_below(&path),
+        Some(extension) if extension == "rs" => std::fs::read_to_string(path).expect("a source"),
+        _ => String::new(),
+    };
+    entries.map(text).collect()
+}
+
 /// A file or folder of tests/data.
 pub fn data(path: impl AsRef<Path>) -> PathBuf {
     repository("tests/data").join(path)
