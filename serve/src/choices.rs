@@ -31,7 +31,7 @@ pub struct Choice {
 
 /// The choices of a request. Dropped, as when the client has gone, they leave the queue or the batch.
 pub struct Choices {
-    tokens: SelectAll<Pin<Box<dyn Stream<Item = (usize, Progress)> + Send>>>,
+    tokens: SelectAll<Pin<Box<dyn Stream<Item = Next> + Send>>>,
     parts: Vec<Option<Reasoning>>,
     /// Choices of each prompt.
     n: usize,
@@ -42,6 +42,9 @@ pub struct Choices {
     used: Used,
     alive: Alive,
 }
+
+/// What comes of the choice of a number.
+type Next = (usize, Progress);
 
 /// What comes of a choice.
 enum Progress {
