@@ -38,7 +38,7 @@ fn files() -> BTreeMap<Module, String> {
     files_of("src")
 }
 
-/// All files of a package's folder of sources, with their text.
+/// All files of a package's folder of sources, but for unit tests in files of their own, with their text.
 fn files_of(folder: &str) -> BTreeMap<Module, String> {
     fn visit(folder: &Path, module: &Module, all: &mut BTreeMap<Module, String>) {
         for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -48,7 +48,7 @@ fn files_of(folder: &str) -> BTreeMap<Module, String> {
                 visit(&entry, &inner, all);
             } else if name == "mod" {
                 all.insert(module.clone(), fs::read_to_string(entry).unwrap());
-            } else if name != "lib" {
+            } else if name != "lib" && name != "tests" {
                 all.insert(inner, fs::read_to_string(entry).unwrap());
             }
         }

@@ -1,10 +1,10 @@
 //! The cache's folder of one repository, in the layout of huggingface_hub: `models--OWNER--NAME/{blobs,refs,snapshots}`.
 //!
-//! Names that come from the network are checked by [`super::is_component`] before they come here. Folders and files that are
+//! Names that come from the network are checked by [`is_component`] before they come here. Folders and files that are
 //! written are opened without following symbolic links, so that one that an attacker had planted leads nowhere. (Another
 //! program of the same user, which could write anywhere itself, is not an attacker.)
 
-use super::{error::HubError, is_component};
+use super::{error::HubError, name::is_component};
 use crate::note;
 use ring::digest::{Context, SHA256};
 use std::{

@@ -3,7 +3,7 @@
 use super::{
     environment,
     error::{Doing, HubError, shown},
-    is_component,
+    name::is_component,
     url::Url,
 };
 use serde::Deserialize;

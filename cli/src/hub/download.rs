@@ -1,12 +1,11 @@
 //! Downloads of the files of a model, into the cache.
 
 use super::{
-    Name,
     cache::{Cache, Partial},
     client::{Answer, Client, Listing, Metadata, is_sha256},
     environment,
     error::{ACCEPTED_NAMES, HubError, shown},
-    is_component,
+    name::{Name, is_component},
     url::Url,
 };
 use crate::{note, printable, text};

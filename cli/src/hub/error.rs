@@ -11,7 +11,7 @@ use std::{
 /// Characters of a text from the network that an error shows: enough for the URL of a file, too few to fill a screen.
 const MOST_SHOWN: usize = 300;
 
-/// What [`super::is_component`] accepts.
+/// What [`is_component`](super::name::is_component) accepts.
 pub const ACCEPTED_NAMES: &str = "a name of up to 255 letters, digits, `.`, `_` and `-` that does not begin with `.` would be accepted";
 
 /// An answer of the hub, or a state of the cache, with which a download cannot go on.
