@@ -13,50 +13,50 @@ use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write,
     sync::atomic::{AtomicBool, Ordering},
     thread::{scope, sleep},
     time::{Duration, Instant},
 };
 
 /// Requests of each client in a run.
-const REQUESTS: u64 = 2;
+const REQUESTS: u64 = 4;
 /// Tokens of each request.
-const TOKENS: u64 = 16;
+const TOKENS: u64 = 32;
 /// Connections of the attacker.
 const CONNECTIONS: usize = 8;
+/// Time between an answer and the attacker's next request on a connection: 32 requests of 4 MiB a second are what a link of 1 Gbit/s carries. Without
+/// it, what is measured on one machine is the processor time of the attacker itself.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Time after an attack until what it left has ended, and the server has returned memory.
+const SETTLE: Duration = Duration::from_secs(6);
 
 struct Attack {
     name: &'static str,
+    /// More than eight send as many requests a second as eight.
     connections: usize,
-    run: fn(&Target, usize) -> u16,
+    path: &'static str,
+    body: fn() -> Value,
+    /// The last byte of the body is never sent.
+    is_cut: bool,
 }
 
 const ATTACKS: [Attack; 7] = [
+    attack("16 stop strings of 250 kB, n = 4", COMPLETIONS, || stops(16, 250_000)),
+    attack("4 stop strings of 1 kB, n = 4", COMPLETIONS, || stops(4, 1000)),
+    attack("prompts of 4 MiB", COMPLETIONS, || json!({ "prompt": text(4 << 20) })),
+    attack("conversations of 4 MiB", CHATS, || conversation(4 << 20)),
+    attack("prompts of 16 KiB", COMPLETIONS, || json!({ "prompt": text(16 << 10) })),
+    attack("embeddings of 2048 texts", EMBEDDINGS, || json!({ "input": vec![text(400); 2048] })),
     Attack {
-        name: "16 stop strings of 250 kB, n = 4",
-        connections: CONNECTIONS,
-        run: |target, _| target.post(COMPLETIONS, &stops(16, 250_000)),
+        connections: 272,
+        is_cut: true,
+        ..attack("bodies of 4 MiB that do not end", COMPLETIONS, || json!({ "prompt": text(4 << 20) }))
     },
-    Attack { name: "4 stop strings of 1 KiB, n = 4", connections: CONNECTIONS, run: |target, _| target.post(COMPLETIONS, &stops(4, 1000)) },
-    Attack {
-        name: "prompts of 4 MiB",
-        connections: CONNECTIONS,
-        run: |target, _| target.post(COMPLETIONS, &json!({ "prompt": text(4 << 20) })),
-    },
-    Attack { name: "conversations of 4 MiB", connections: CONNECTIONS, run: |target, _| target.post(CHATS, &conversation(4 << 20)) },
-    Attack {
-        name: "prompts of 16 KiB",
-        connections: CONNECTIONS,
-        run: |target, _| target.post(COMPLETIONS, &json!({ "prompt": text(16 << 10) })),
-    },
-    Attack {
-        name: "embeddings of 2048 texts",
-        connections: CONNECTIONS,
-        run: |target, _| target.post(EMBEDDINGS, &json!({ "input": vec![text(400); 2048] })),
-    },
-    Attack { name: "bodies of 4 MB that do not end", connections: 272, run: |target, _| target.trickle(4_000_000) },
 ];
+
+const fn attack(name: &'static str, path: &'static str, body: fn() -> Value) -> Attack {
+    Attack { name, connections: CONNECTIONS, path, body, is_cut: false }
+}
 
 const COMPLETIONS: &str = "/v1/completions";
 const CHATS: &str = "/v1/chat/completions";
@@ -87,22 +87,16 @@ impl Target<'_> {
         client::send(self.address, &format!("POST {path}"), &[("Authorization", &authorization)], body.to_string().as_bytes())
     }
 
-    /// The status of the answer, which is read to its end; 0 where the server closes the connection.
-    fn post(&self, path: &str, body: &Value) -> u16 {
-        self.send(path, body).map_or(0, |answer| {
+    /// The status of the answer to a request of the attacker, which is read to its end; 0 where the server closes the connection.
+    fn attack(&self, path: &str, body: &[u8], is_cut: bool) -> u16 {
+        let (authorization, length) = (format!("Bearer {}", self.key), body.len().to_string());
+        let headers = [("Authorization", &*authorization), ("Content-Length", &*length), ("Content-Type", "application/json")];
+        let body = if is_cut { &body[..body.len() - 1] } else { body };
+        client::send(self.address, &format!("POST {path}"), &headers, body).map_or(0, |answer| {
             let status = answer.status;
             let _ = answer.text();
             status
         })
-    }
-
-    /// Sends all of a body but its last byte, and waits for what the server does.
-    fn trickle(&self, bytes: usize) -> u16 {
-        let (authorization, length) = (format!("Bearer {}", self.key), (bytes + 1).to_string());
-        let headers = [("Authorization", &*authorization), ("Content-Length", &*length), ("Content-Type", "application/json")];
-        let opened = client::open(self.address, &format!("POST {COMPLETIONS}"), &headers, b"");
-        let sent = opened.and_then(|mut connection| connection.write_all(&vec![b' '; bytes]).map(|()| connection));
-        sent.and_then(client::answer).map_or(0, |answer| answer.status)
     }
 
     /// The time to the first token of a request. One that is refused for now is sent again after the time that the server names.
@@ -184,21 +178,23 @@ fn main() {
     println!(
         "| attack | without | during | ratio of the longest | MB before, during, after | the attacker's answers |\n| --- | --- | --- | --: | --- | --- |"
     );
-    for Attack { name, connections, run } in ATTACKS {
+    for Attack { name, connections, path, body, is_cut } in ATTACKS {
+        let body = body().to_string().into_bytes();
         let (before, memory) = (Waits::measure(&address, clients), resident(pid));
         let ends = AtomicBool::new(false);
         let (during, most, answers) = scope(|threads| {
-            let (address, ends) = (&*address, &ends);
-            let attack = |n: usize| {
+            let (address, ends, body) = (&*address, &ends, &body[..]);
+            let attack = || {
                 threads.spawn(move || {
                     let mut answers = BTreeMap::<u16, usize>::new();
                     while !ends.load(Ordering::Relaxed) {
-                        *answers.entry(run(&Target { address, key: attacker }, n)).or_default() += 1;
+                        *answers.entry(Target { address, key: attacker }.attack(path, body, is_cut)).or_default() += 1;
+                        sleep(PAUSE * connections as u32 / CONNECTIONS as u32);
                     }
                     answers
                 })
             };
-            let attackers: Vec<_> = (0..connections).map(attack).collect();
+            let attackers: Vec<_> = (0..connections).map(|_| attack()).collect();
             sleep(Duration::from_secs(1));
             let during = Waits::measure(address, clients);
             let most = resident(pid);
@@ -209,7 +205,9 @@ fn main() {
             }
             (during, most, answers)
         });
+        sleep(SETTLE);
         let after = Waits::measure(&address, clients);
+        sleep(SETTLE);
         let without = before.longest().max(after.longest());
         println!(
             "| {name} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2} | {}, {}, {} | {answers:?} |",
