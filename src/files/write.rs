@@ -13,7 +13,7 @@ use crate::{
 use std::{
     ffi::OsStr,
     fs::{self, File, OpenOptions},
-    io::{self, Seek, SeekFrom, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 use tempfile::TempPath;
@@ -118,7 +118,7 @@ impl AtomicFile {
     /// Writes bytes at a place, in bytes from the beginning.
     #[cfg(feature = "formats")]
     pub fn write_at(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
-        at(&self.target, self.file.seek(SeekFrom::Start(start)).and_then(|_| self.file.write_all(bytes)))
+        at(&self.target, io::Seek::seek(&mut self.file, io::SeekFrom::Start(start)).and_then(|_| self.file.write_all(bytes)))
     }
 
     /// Waits until the bytes are on the disk. Some systems report a full disk only then.
@@ -246,7 +246,7 @@ fn reserve(file: &mut File, _: u64) -> io::Result<()> {
     // A byte at least.
     file.write_all(b"\0")?;
     file.set_len(0)?;
-    file.rewind()
+    io::Seek::rewind(file)
 }
 
 /// Returns whether two paths lead to one file.
