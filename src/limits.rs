@@ -91,7 +91,7 @@ pub mod tokenizer {
     pub const MOST_STEPS_PER_BYTE: u64 = 256;
     /// Steps for a text of any length: a run of 5000 digits takes as many by patterns that group digits from the right.
     pub const MOST_STEPS_OF_ANY: u64 = 16 << 20;
-    /// The longest replacement, and the longest token of a GGUF vocabulary, in bytes.
+    /// The longest replacement, and the longest token of a BPE model or a GGUF vocabulary, in bytes.
     pub const MOST_CONTENT: usize = 1024;
     /// The longest added token, in bytes. A text is looked through for the longest one from each of its bytes. Known ones have at most 100.
     pub const MOST_ADDED: usize = 256;
@@ -100,7 +100,7 @@ pub mod tokenizer {
     pub const MOST_PIECE: usize = 128;
     /// Sequences within sequences.
     pub const MOST_DEPTH: usize = 4;
-    /// Steps of a sequence.
+    /// Steps of all sequences of a normalizer, a pre-tokenizer, a post-processor or a decoder together.
     pub const MOST_STEPS: usize = 64;
     /// The largest token id, and so the most tokens.
     pub const MOST_ID: u64 = 1 << 24;

@@ -151,7 +151,11 @@ async fn run(shared: Shared, ids: Arc<[u32]>, options: GenerateOptions, place: P
     let work = async {
         let _turn = place.turn().await.map_err(|full| busy(&shared, full))?;
         // Errors that its client may be at fault for were found before it had a place.
-        let server = |error: Error| ApiError::server(error.to_string());
+        let server = |error: Error| match error {
+            // The slot of a client that has gone is free after the batch's next step.
+            Error::Busy { .. } => ApiError::library("", &error),
+            error => ApiError::server(error.to_string()),
+        };
         let mut stream = shared.batch.generate_ids(&ids, &options).map_err(server)?;
         while let Some(token) = stream.next_token().await {
             let _ = progress.send(Progress::Token(token.map_err(server)?));

@@ -32,8 +32,10 @@ pub const LAST_WORDS: Duration = Duration::from_secs(2);
 pub const LOOK: Duration = Duration::from_millis(500);
 /// Time to wait after the listener has failed, as when no more files may be opened. axum waits as long.
 pub const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-/// Requests that are prepared at a time, at most, however many cores there are: each may take 100 MiB while its JSON is read.
+/// Requests that are prepared at a time, at most, however many cores there are.
 pub const PREPARING: usize = 8;
+/// Longest body, in bytes, that is prepared beside others of its kind. Reading its JSON may take 100 MiB, and tokenizing it 220 bytes for each.
+pub const SMALL_BODY: usize = 256 << 10;
 /// Tokens of all texts of one request for embeddings, as in OpenAI's API.
 pub const EMBEDDING_TOKENS: usize = 300_000;
 /// Texts that are embedded before others get their turn. The library computes as many together.

@@ -5,7 +5,7 @@ use crate::{
     client::Client,
     error::{ApiError, Result},
     life::{Life, now},
-    limits::PREPARING,
+    limits::{PREPARING, SMALL_BODY},
     options::Options,
     turns::{Counts, Turns},
 };
@@ -30,6 +30,8 @@ pub struct Shared {
     pub bytes: Arc<Budget>,
     /// Turns at reading bodies, and at templates and tokenizers, which compute on threads that may block.
     preparing: Arc<Turns>,
+    /// Turns at preparing bodies of more than [`SMALL_BODY`], of which one takes the memory of many others.
+    preparing_large: Arc<Turns>,
     /// Turns at the batch's slots: its own queue is not used, as it knows no clients.
     pub running: Arc<Turns>,
     /// Turns at computing vectors, beside the batch: one at a time, as each takes memory of its own.
@@ -53,6 +55,7 @@ impl Shared {
             life: Arc::new(Life::new()),
             bytes: Budget::new(options.bytes),
             preparing: Turns::new(threads, slots.saturating_add(queue)),
+            preparing_large: Turns::new(1, slots.saturating_add(queue)),
             running: Turns::new(slots, queue),
             embedding: Turns::new(1, queue),
             lost: Arc::default(),
@@ -83,11 +86,15 @@ impl Shared {
             let Counts { running, waiting } = self.preparing.counts();
             ApiError::busy(format!("{running} requests are being prepared, and {waiting} wait for it; no more may"))
         };
+        let large = match body.bytes.len() > SMALL_BODY {
+            true => Some(self.preparing_large.place(client).map_err(busy)?.turn().await.map_err(busy)?),
+            false => None,
+        };
         let turn = self.preparing.place(client).map_err(busy)?.turn().await.map_err(busy)?;
         let shared = self.clone();
         let prepared = tokio::task::spawn_blocking(move || {
             // It goes on though the client may have gone.
-            let (body, _turn) = (body, turn);
+            let (body, _turns) = (body, (turn, large));
             work(&shared, &body.bytes)
         });
         prepared.await.unwrap_or_else(|_| Err(ApiError::server("preparing the request panicked")))

@@ -121,15 +121,28 @@ impl Queue {
             let others = clients.iter_mut().filter(|(other, _)| *other != client);
             others.max_by_key(|(_, places)| places.len()).and_then(|(_, places)| places.pop_back())
         };
-        Ok((0..needed).filter_map(|_| longest(&mut self.clients)).collect())
+        let displaced = (0..needed).filter_map(|_| longest(&mut self.clients)).collect();
+        self.clients.retain(|(_, places)| !places.is_empty());
+        Ok(displaced)
     }
 
+    /// Adds a place behind the client's others.
     fn push(&mut self, client: Client) -> Place {
         let (sender, receiver) = channel();
         match self.clients.iter_mut().find(|(other, _)| *other == client) {
             Some((_, places)) => places.push_back(sender),
             None => self.clients.push_back((client, VecDeque::from([sender]))),
         }
+        Place(receiver)
+    }
+
+    /// Adds a place before the client's others, and lets other clients go first.
+    fn push_begun(&mut self, client: Client) -> Place {
+        let (sender, receiver) = channel();
+        let at = self.clients.iter().position(|(other, _)| *other == client);
+        let mut places = at.and_then(|at| self.clients.remove(at)).map_or_else(VecDeque::new, |(_, places)| places);
+        places.push_front(sender);
+        self.clients.push_back((client, places));
         Place(receiver)
     }
 
@@ -152,11 +165,12 @@ impl Place {
 }
 
 impl Turn {
-    /// Lets others go first, if any wait, and returns the place for the next turn. There is always room for it.
+    /// Lets others go first, if any wait, and returns the place for the next turn: before the client's others, so that work that has begun is the last to
+    /// lose its place.
     pub fn pass(mut self, client: Client) -> Option<Place> {
         let turns = self.0.take()?;
         let mut queue = turns.lock();
-        let place = queue.push(client);
+        let place = queue.push_begun(client);
         queue.free += 1;
         drop(queue);
         turns.give();
@@ -220,6 +234,20 @@ mod tests {
         assert_eq!(turns.counts(), Counts { running: 1, waiting: 4 });
         drop((second, third, first));
         assert_eq!(turns.counts(), Counts { running: 0, waiting: 0 }, "all have left");
+    }
+
+    #[test]
+    fn work_that_has_begun_loses_its_place_last() {
+        let turns = Turns::new(1, 2);
+        let turn = ready(&mut enter(&turns, 0).unwrap()).unwrap();
+        let mut waiting = [enter(&turns, 0).unwrap(), enter(&turns, 1).unwrap()];
+        let mut begun = turn.pass(Client::Key(0)).unwrap();
+        let turn = ready(&mut waiting[1]).expect("another client goes first");
+        let other = enter(&turns, 2).unwrap();
+        let lost = |place: &mut Place| matches!(place.0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed));
+        assert!(lost(&mut waiting[0]) && !lost(&mut begun));
+        drop((turn, other));
+        assert!(ready(&mut begun).is_some());
     }
 
     #[test]

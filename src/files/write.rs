@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 100;
 /// Writes a file and renames it to `path` when it is complete and on the disk. A FIFO or a device is written to directly.
 ///
 /// # Errors
-/// [`Error::Io`], also for a directory and for a file that is read-only.
+/// [`Error::Io`](crate::Error::Io), also for a directory and for a file that is read-only.
 pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     if is_special(path) {
@@ -48,7 +48,7 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`](crate::Error::Io).
 pub fn check_output(path: impl AsRef<Path>, bytes: u64, inputs: &[PathBuf]) -> Result<()> {
     let path = path.as_ref();
     check_no_input(path, inputs)?;

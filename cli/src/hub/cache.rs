@@ -1,11 +1,12 @@
 //! The cache's folder of one repository, in the layout of huggingface_hub: `models--OWNER--NAME/{blobs,refs,snapshots}`.
 //!
 //! Names that come from the network are checked by [`is_component`] before they come here. Folders and files that are
-//! written are opened without following symbolic links, so that one that an attacker had planted leads nowhere. (Another
+//! written are checked to be no symbolic links before they are opened, so that one that an attacker had planted leads nowhere. (Another
 //! program of the same user, which could write anywhere itself, is not an attacker.)
 
 use super::{error::HubError, name::is_component};
 use crate::note;
+use bitnet_wgpu::files;
 use ring::digest::{Context, SHA256};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -41,9 +42,12 @@ impl Cache {
 
     /// Returns the commit that a revision had at the last download.
     pub fn commit(&self, revision: &str) -> Option<String> {
-        let mut text = String::new();
-        let file = File::open(self.root().join("refs").join(revision)).ok()?;
-        file.take(MOST_REFERENCE_BYTES).read_to_string(&mut text).ok()?;
+        let folder = self.root().join("refs");
+        let path = folder.join(revision);
+        if folder.symlink_metadata().ok()?.is_symlink() || plain_size(&path).ok()?.is_none() {
+            return None;
+        }
+        let text = String::from_utf8(files::read(&path, MOST_REFERENCE_BYTES).ok()?).ok()?;
         Some(text.trim().to_owned()).filter(|commit| is_component(commit))
     }
 

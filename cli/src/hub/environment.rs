@@ -4,7 +4,8 @@ use super::{
     error::{HubError, shown},
     url::Url,
 };
-use std::{env, ffi::OsString, fs::File, io::Read, path::PathBuf, time::Duration};
+use bitnet_wgpu::files;
+use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
 /// Longest file of a token, in bytes: tokens have some 40.
 const MOST_TOKEN_BYTES: u64 = 4096;
@@ -52,11 +53,7 @@ pub fn endpoint() -> Result<Url, HubError> {
 pub fn token() -> Option<String> {
     let token = match variable("HF_TOKEN") {
         Some(token) => token.to_string_lossy().into_owned(),
-        None => {
-            let mut token = String::new();
-            File::open(home().ok()?.join("token")).ok()?.take(MOST_TOKEN_BYTES).read_to_string(&mut token).ok()?;
-            token
-        }
+        None => String::from_utf8(files::read(home().ok()?.join("token"), MOST_TOKEN_BYTES).ok()?).ok()?,
     };
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }

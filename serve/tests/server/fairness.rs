@@ -94,8 +94,8 @@ fn slow_readers_keep_no_slot() {
 #[test]
 fn embeddings_of_another_client_come_between() {
     let server = Served::new(&cpu(), 1, 4, |options| options.keys(KEYS));
-    let many = json!({ "input": vec![vec![7; 20]; 96] });
+    let many = json!({ "input": vec![vec![7; 20]; 480] });
     let one = json!({ "input": "bear" });
     let before = answered_before(&server, 2, "/v1/embeddings", &many, &one, || sleep(Duration::from_millis(300)));
-    assert_eq!(before, 0, "of two that have 6 parts each");
+    assert_eq!(before, 0, "of two that have 30 parts each");
 }

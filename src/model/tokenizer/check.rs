@@ -26,7 +26,7 @@ pub fn check(json: &mut Value) -> Result<(), String> {
 /// Checks one of the four programs of the file.
 fn steps(json: &Object, key: &str, part: fn(&str, &Object) -> Result<usize, String>, inner: &str) -> Result<(), String> {
     match json.get(key) {
-        Some(value) if !value.is_null() => growth(value, part, inner, 0).map(drop).map_err(|e| format!("{key}: {e}")),
+        Some(value) if !value.is_null() => growth(value, part, inner, 0, &mut 0).map(drop).map_err(|e| format!("{key}: {e}")),
         _ => Ok(()),
     }
 }
@@ -90,6 +90,10 @@ fn check_bpe(model: &Object, added: &HashSet<String>) -> Result<(), String> {
     let vocab = model.get("vocab").and_then(Value::as_object).ok_or("the model has no vocabulary")?;
     let mut ids = HashSet::with_capacity(vocab.len());
     for (token, value) in vocab {
+        // The longest one bounds how long texts may be.
+        if token.len() > MOST_CONTENT {
+            return Err(format!("a token has {} bytes; at most {MOST_CONTENT} are accepted", token.len()));
+        }
         if !ids.insert(id(value).map_err(|e| format!("the token {token:?}: {e}"))?) {
             return Err(format!("the id {value} is that of two tokens"));
         }
@@ -117,11 +121,21 @@ fn check_bpe(model: &Object, added: &HashSet<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// How many times as long a part, and those within it, make a text.
-fn growth(value: &Value, part: fn(&str, &Object) -> Result<usize, String>, inner: &str, depth: usize) -> Result<usize, String> {
+/// Returns how many times as long a part, and those within it, make a text. Counts the parts that are no sequences in `count`.
+fn growth(
+    value: &Value,
+    part: fn(&str, &Object) -> Result<usize, String>,
+    inner: &str,
+    depth: usize,
+    count: &mut usize,
+) -> Result<usize, String> {
     let object = value.as_object().ok_or("is not a JSON object")?;
     let kind = object.get("type").and_then(Value::as_str).ok_or("has no type")?;
     if kind != "Sequence" {
+        *count += 1;
+        if *count > MOST_STEPS {
+            return Err(format!("more than {MOST_STEPS} steps"));
+        }
         return part(kind, object).map_err(|e| format!("{kind}: {e}"));
     }
     let steps = object.get(inner).and_then(Value::as_array).ok_or_else(|| format!("a sequence has no {inner}"))?;
@@ -130,7 +144,7 @@ fn growth(value: &Value, part: fn(&str, &Object) -> Result<usize, String>, inner
     }
     let mut all = 1;
     for step in steps {
-        all *= growth(step, part, inner, depth + 1)?;
+        all *= growth(step, part, inner, depth + 1, count)?;
         if all > MOST_GROWTH {
             return Err(format!("makes a text more than {MOST_GROWTH} times as long"));
         }

@@ -14,6 +14,8 @@ pub struct Names {
     backward: Vec<String>,
     /// Bytes of the first character of each name that `whole` finds.
     first: Vec<usize>,
+    /// Bytes of the longest name.
+    longest: usize,
 }
 
 impl Names {
@@ -29,25 +31,27 @@ impl Names {
         backward.sort_unstable();
         let first = forward.iter().map(|name| name.chars().next().map_or(0, char::len_utf8)).collect();
         let whole = AhoCorasick::builder().ascii_case_insensitive(true).build(&forward).map_err(|error| error.to_string())?;
-        Ok(Self { whole: Some(whole).filter(|_| !forward.is_empty()), forward, backward, first })
+        let longest = forward.iter().map(String::len).max().unwrap_or(0);
+        Ok(Self { whole: Some(whole).filter(|_| !forward.is_empty()), forward, backward, first, longest })
     }
 
     /// Puts marks into all names in a text, except those in `kept`, and where a name may arise between its ends and what a template puts beside them.
     pub fn marked<'a>(&self, text: &'a str, mark: char, kept: &[&str]) -> Cow<'a, str> {
-        let mut places = self.ends(text);
+        // Overlapping names give up to a place for each of their bytes and each byte of the text: a list of them could be long.
+        let mut is_place = vec![false; text.len() + 1];
+        self.ends(text).into_iter().for_each(|at| is_place[at] = true);
         for found in self.whole.iter().flat_map(|whole| whole.find_overlapping_iter(text)) {
             if !kept.contains(&&text[found.range()]) {
-                places.push(found.start() + self.first[found.pattern().as_usize()]);
+                is_place[found.start() + self.first[found.pattern().as_usize()]] = true;
             }
         }
-        if places.is_empty() {
+        let count = is_place.iter().filter(|is_place| **is_place).count();
+        if count == 0 {
             return text.into();
         }
-        places.sort_unstable();
-        places.dedup();
-        let mut marked = String::with_capacity(text.len() + places.len() * mark.len_utf8());
+        let mut marked = String::with_capacity(text.len() + count * mark.len_utf8());
         let mut done = 0;
-        for at in places {
+        for at in (0..is_place.len()).filter(|&at| is_place[at]) {
             marked.push_str(&text[done..at]);
             marked.push(mark);
             done = at;
@@ -62,10 +66,10 @@ impl Names {
         let last = words.char_indices().rev().map(|(at, c)| (c, &words[at..]));
         let first = words.char_indices().map(|(at, c)| (c, &words[..at + c.len_utf8()]));
         let mut places = Vec::new();
-        if continues(&self.forward, last, str::to_ascii_lowercase) {
+        if continues(&self.forward, self.longest, last, str::to_ascii_lowercase) {
             places.push(begin + words.len());
         }
-        if continues(&self.backward, first, |part| part.chars().rev().collect::<String>().to_ascii_lowercase()) {
+        if continues(&self.backward, self.longest, first, |part| part.chars().rev().collect::<String>().to_ascii_lowercase()) {
             places.push(begin);
         }
         places
@@ -73,8 +77,7 @@ impl Names {
 }
 
 /// Does a name begin with one of these parts and go on? Of each part, `read` gives what is compared, which begins with the character beside it.
-fn continues<'a>(names: &[String], parts: impl Iterator<Item = (char, &'a str)>, read: impl Fn(&str) -> String) -> bool {
-    let longest = names.iter().map(String::len).max().unwrap_or(0);
+fn continues<'a>(names: &[String], longest: usize, parts: impl Iterator<Item = (char, &'a str)>, read: impl Fn(&str) -> String) -> bool {
     // The first name that is greater than a part begins with it, if any greater one does.
     let greater = |part: &str| names.get(names.partition_point(|name| name.as_str() <= part));
     parts.take_while(|(_, part)| part.len() < longest).any(|(c, part)| {
