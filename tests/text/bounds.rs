@@ -159,6 +159,8 @@ fn limits_of_tokenizers_are_exact() {
     let strip = json!({ "type": "Strip", "strip_left": true, "strip_right": true });
     let sequence = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
     let nested = |depth: usize| (0..depth).fold(strip.clone(), |inner, _| sequence(vec![inner]));
+    let split = |count: usize| sequence((0..2).map(|n| sequence(vec![strip.clone(); count / 2 + n * (count % 2)])).collect());
+    let bpe = |length: usize| json!({ "type": "BPE", "vocab": { "a".repeat(length): 0 }, "merges": [] });
     let token = |length: usize| json!([{ "id": 0, "content": "b".repeat(length), "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]);
     let unigram = |length: usize| json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(length), 0.0]] });
     for (key, fits, beyond) in [
@@ -166,9 +168,11 @@ fn limits_of_tokenizers_are_exact() {
         ("normalizer", replace("aaaaaaaa", &"b".repeat(1024)), replace("aaaaaaaa", &"b".repeat(1025))),
         ("normalizer", replace(&"a".repeat(4096), "b"), replace(&"a".repeat(4097), "b")),
         ("normalizer", sequence(vec![strip.clone(); 64]), sequence(vec![strip.clone(); 65])),
+        ("normalizer", split(64), split(65)),
         ("normalizer", nested(4), nested(5)),
         ("added_tokens", token(256), token(257)),
         ("model", unigram(128), unigram(129)),
+        ("model", bpe(1024), bpe(1025)),
     ] {
         if let Err(error) = open(key, fits) {
             assert!(key == "model" && !error.to_string().contains("supported"), "{error}");
