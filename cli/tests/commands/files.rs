@@ -1,7 +1,7 @@
 //! Files that commands read and write: names, kinds and lengths of them.
 
 use crate::{Directory, HELDOUT, TALES, bitnet, errors, fails, json, output_of, replaced, succeeds};
-use std::{fs, path::Path};
+use std::fs;
 
 /// A session of an earlier run, which another one may write to.
 fn session(directory: &Directory) -> String {
@@ -171,5 +171,5 @@ fn paths_need_not_be_utf8() {
     for model in [path, native.as_os_str()] {
         run(&[&[word("run"), model, word("--speculate"), path], &once[..]].concat(), "/dev/null");
     }
-    assert!(Path::new(&native).exists() && session.exists());
+    assert!(std::path::Path::new(&native).exists() && session.exists());
 }
