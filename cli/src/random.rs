@@ -10,7 +10,7 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 /// Columns that share a scale in Ternary-Bonsai.
 const GROUP: usize = 128;
 
-/// Returns a prompt of so many tokens of a model's vocabulary, the same each time.
+/// Returns a fixed prompt of `tokens` tokens from a model's vocabulary.
 pub fn prompt_of(model: &Model, tokens: usize) -> Vec<u32> {
     (0..tokens.max(1) as u64).map(|i| (i * 7919 % model.config().vocab as u64) as u32).collect()
 }

@@ -40,7 +40,7 @@ impl Budget {
 }
 
 impl Held {
-    /// Counts a body of so many bytes.
+    /// Sets the number of bytes that a body holds so far.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes);
         let mut held = self.budget.lock();

@@ -44,7 +44,7 @@ impl Request {
         Ok(Self { model, texts, base64, dimensions })
     }
 
-    /// Checks that vectors of so many numbers are what is asked for.
+    /// Checks that vectors of `hidden` numbers are what is asked for.
     pub fn check(&self, hidden: usize) -> Result<()> {
         match self.dimensions {
             Some(asked) if asked != hidden => Err(ApiError::field("dimensions", format!("vectors have {hidden} numbers, and are not cut"))),

@@ -47,7 +47,7 @@ pub struct Options {
     /// Time that a write may wait for a client that does not read its answer: 60 seconds by default. The connection is closed then.
     pub stall: Duration,
     /// Time that an answer goes on without progress after its client has closed its side of the connection: 10 seconds by default. A client that has gone
-    /// cannot be told from one that has only sent all it wants to.
+    /// looks the same as one that has finished sending.
     pub half_closed: Duration,
     /// Connections at a time: 1024 by default, and at most as many as the process may open files. More wait to be accepted.
     pub connections: usize,

@@ -19,7 +19,7 @@ fn unfinished(server: &Served, key: &str, announced: usize, sent: usize) -> TcpS
     open(&server.address, COMPLETIONS, &headers, &vec![b' '; sent]).unwrap()
 }
 
-/// A whole request whose body has so many bytes.
+/// A complete request whose body has `bytes` bytes.
 fn finished(server: &Served, key: &str, bytes: usize) -> u16 {
     let body = json!({ "prompt": "Hi", "max_tokens": 1 }).to_string();
     let body = " ".repeat(bytes - body.len()) + &body;

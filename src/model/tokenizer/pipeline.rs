@@ -31,7 +31,7 @@ enum Normalize {
         content: String,
     },
     Prepend(String),
-    /// Steps that make of each character what is at most so many times as long.
+    /// Steps that make of each character at most `growth` times as many bytes.
     Characters {
         step: NormalizerWrapper,
         growth: usize,

@@ -36,7 +36,7 @@ pub enum Variable<'a> {
 
 /// Why a template has no result.
 pub enum Refusal {
-    /// Its output is longer than what is allowed; it was stopped at so many bytes.
+    /// Its output is longer than what is allowed; it was stopped at the limit in bytes.
     TooLong { bytes: usize },
     /// It is faulty, refuses its input, or is beyond the limits. The message names the line.
     Faulty(String),

@@ -145,7 +145,7 @@ impl Search<'_> {
         Ok((count >= least).then_some((shortest, end)))
     }
 
-    /// The place so many characters before another.
+    /// Returns the place `count` characters before `at`.
     fn before(&mut self, at: usize, count: usize) -> Result<Option<usize>, OutOfSteps> {
         self.step(count)?;
         let mut all = self.text[..at].char_indices().rev();
