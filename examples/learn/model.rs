@@ -1,7 +1,7 @@
 //! A transformer whose matrices are ternary, forward and backward, by ops of the library alone. Each function that goes backward stands after the one
 //! that it is the gradient of.
 
-use crate::data::words;
+use super::data::words;
 use bitnet_wgpu::{
     Context, Encoder, Result, Tensor, TernaryMatrix, bitnet,
     tensor::{self, Axes, CrossEntropyOptions, Side},

@@ -1,6 +1,6 @@
 //! Training: batches, clipping, AdamW.
 
-use crate::{
+use super::{
     data::Text,
     model::{Model, Settings},
 };

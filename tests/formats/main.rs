@@ -2,7 +2,9 @@
 
 mod configurations;
 mod file;
+mod gguf;
 mod groups;
+mod native;
 mod safetensors;
 mod written;
 

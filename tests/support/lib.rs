@@ -14,6 +14,7 @@ pub mod machine;
 mod matrix;
 pub mod memory;
 pub mod models;
+mod own_process;
 mod random;
 
 pub use self::log::warnings;
@@ -25,8 +26,28 @@ pub use golden::Golden;
 pub use gradient::assert_gradient;
 pub use layouts::{gate_quantize_as, quantize_as, rms_norm_quantize_as};
 pub use matrix::{Matrix, hilbert, of_rank, roundings};
+pub use own_process::own_process;
 pub use pollster::block_on;
 pub use random::*;
+
+/// Tests of a function that takes `Option<&Context>`: `NAME::cpu`, and `NAME::gpu`, which is ignored unless it is asked for.
+#[macro_export]
+macro_rules! each_device {
+    ($name:ident) => {
+        mod $name {
+            #[test]
+            fn cpu() {
+                super::$name(None);
+            }
+
+            #[test]
+            #[ignore = "needs a GPU"]
+            fn gpu() {
+                super::$name(Some($crate::context()));
+            }
+        }
+    };
+}
 
 use bitnet_wgpu::{Capabilities, Context, ContextOptions, Error, ShaderLanguage, wgpu};
 use std::{

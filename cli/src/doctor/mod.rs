@@ -107,6 +107,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs a GPU"]
     fn a_sound_device_passes() {
         let (report, shown) = examined(&few_kernels(), &[Case { name: "right", f16: false, run: right }]);
         assert!(report.verdict().unwrap().ends_with(" kernel variants compile, all 1 cases agree"), "{shown}");
@@ -114,6 +115,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs a GPU"]
     fn wrong_results_are_reported_by_name() {
         let cases = [Case { name: "right", f16: false, run: right }, Case { name: "planted", f16: false, run: wrong }];
         let (report, shown) = examined(&few_kernels(), &cases);
@@ -123,6 +125,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs a GPU"]
     fn kernels_that_do_not_compile_are_reported_by_name() {
         let planted: Arc<Kernel> = Arc::new(catalog().next().unwrap().with_text("fn planted() -> u32 { return missing; }"));
         let kernels = [few_kernels(), vec![KernelRef::from(&planted)]].concat();
@@ -133,6 +136,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs a GPU"]
     fn a_case_without_checks_fails() {
         let (report, _) = examined(&[], &[Case { name: "empty", f16: false, run: |_| Ok(()) }]);
         assert_eq!(report.object()["cases"]["failures"][0]["error"], "nothing is checked");

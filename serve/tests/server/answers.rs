@@ -1,100 +1,84 @@
 //! What is answered: texts, conversations, reasoning, choices.
 
-use crate::{Served, client::post, cpu, joined, models, with};
-use bitnet_wgpu::model::{GenerateOptions, Message, Sampling};
+use crate::{Served, client::post, cpu, each_engine, joined, with};
+use bitnet_wgpu::model::{GenerateOptions, Message, Model, Sampling};
 use serde_json::{Value, json};
 
-#[test]
-fn answers_and_streams_are_what_the_model_writes_alone() {
-    for (engine, model) in models() {
-        let server = Served::new(&model, 4, 8, |options| options);
-        let sampled = Sampling::GREEDY.temperature(0.9).top_k(30).top_p(0.95).min_p(0.01).frequency_penalty(0.2).seed(5);
-        let fields = json!({ "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "frequency_penalty": 0.2, "seed": 5 });
-        let prompt = model.encode_prompt("The bear").unwrap();
-        let cases = [
-            (json!({}), GenerateOptions::default().max_tokens(16)),
-            (with(fields, &[("max_tokens", 20.into())]), GenerateOptions::default().max_tokens(20).sampling(sampled)),
-            (json!({ "stop": ["the", "and"], "max_tokens": 60 }), GenerateOptions::default().max_tokens(60).stop(["the", "and"])),
-            (
-                json!({ "logit_bias": { "2047": 100 }, "max_tokens": 9 }),
-                GenerateOptions::default().max_tokens(9).logit_bias([(2047, 100.0)]),
-            ),
-            (
-                json!({ "repetition_penalty": 1.5, "presence_penalty": -0.5, "max_tokens": 9 }),
-                GenerateOptions::default().max_tokens(9).sampling(Sampling::GREEDY.repetition_penalty(1.5).presence_penalty(-0.5)),
-            ),
-        ];
-        for (body, options) in cases {
-            let mut generation = model.generate_ids(&prompt, &options).unwrap();
-            let tokens: Vec<_> = (&mut generation).into_iter().map(Result::unwrap).collect();
-            let text: String = tokens.iter().map(|token| &*token.text).collect();
-            let stopped = format!("{:?}", generation.stop().unwrap());
-            let reason = if stopped == "MaxTokens" { "length" } else { "stop" };
-            let body = with(body, &[("model", "tales".into()), ("prompt", "The bear".into()), ("user", "me".into())]);
-            let whole = server.complete(&body);
-            let choice = &whole["choices"][0];
-            assert_eq!(
-                (&whole["object"], &choice["text"], &choice["finish_reason"]),
-                (&json!("text_completion"), &json!(text), &json!(reason)),
-                "{engine}: {body}"
-            );
-            let used = &whole["usage"];
-            assert_eq!(
-                (&used["prompt_tokens"], &used["completion_tokens"]),
-                (&json!(prompt.len()), &json!(tokens.len())),
-                "{engine}: {whole}"
-            );
-            assert_eq!(used["total_tokens"], prompt.len() + tokens.len());
-            let chunks = post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())])).chunks();
-            assert_eq!(joined(&chunks, 0), (text, reason.to_owned()), "{engine}");
-            assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"] && chunk.get("usage").is_none()));
-        }
-        server.wait_for_load(0, 0);
+fn answers_and_streams_are_what_the_model_writes_alone(model: &Model) {
+    let server = Served::new(model, 4, 8, |options| options);
+    let sampled = Sampling::GREEDY.temperature(0.9).top_k(30).top_p(0.95).min_p(0.01).frequency_penalty(0.2).seed(5);
+    let fields = json!({ "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "frequency_penalty": 0.2, "seed": 5 });
+    let prompt = model.encode_prompt("The bear").unwrap();
+    let cases = [
+        (json!({}), GenerateOptions::default().max_tokens(16)),
+        (with(fields, &[("max_tokens", 20.into())]), GenerateOptions::default().max_tokens(20).sampling(sampled)),
+        (json!({ "stop": ["the", "and"], "max_tokens": 60 }), GenerateOptions::default().max_tokens(60).stop(["the", "and"])),
+        (json!({ "logit_bias": { "2047": 100 }, "max_tokens": 9 }), GenerateOptions::default().max_tokens(9).logit_bias([(2047, 100.0)])),
+        (
+            json!({ "repetition_penalty": 1.5, "presence_penalty": -0.5, "max_tokens": 9 }),
+            GenerateOptions::default().max_tokens(9).sampling(Sampling::GREEDY.repetition_penalty(1.5).presence_penalty(-0.5)),
+        ),
+    ];
+    for (body, options) in cases {
+        let mut generation = model.generate_ids(&prompt, &options).unwrap();
+        let tokens: Vec<_> = (&mut generation).into_iter().map(Result::unwrap).collect();
+        let text: String = tokens.iter().map(|token| &*token.text).collect();
+        let stopped = format!("{:?}", generation.stop().unwrap());
+        let reason = if stopped == "MaxTokens" { "length" } else { "stop" };
+        let body = with(body, &[("model", "tales".into()), ("prompt", "The bear".into()), ("user", "me".into())]);
+        let whole = server.complete(&body);
+        let choice = &whole["choices"][0];
+        assert_eq!(
+            (&whole["object"], &choice["text"], &choice["finish_reason"]),
+            (&json!("text_completion"), &json!(text), &json!(reason)),
+            "{body}"
+        );
+        let used = &whole["usage"];
+        assert_eq!((&used["prompt_tokens"], &used["completion_tokens"]), (&json!(prompt.len()), &json!(tokens.len())), "{whole}");
+        assert_eq!(used["total_tokens"], prompt.len() + tokens.len());
+        let chunks = post(&server.address, "/v1/completions", &with(body, &[("stream", true.into())])).chunks();
+        assert_eq!(joined(&chunks, 0), (text, reason.to_owned()));
+        assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"] && chunk.get("usage").is_none()));
     }
+    server.wait_for_load(0, 0);
 }
 
-#[test]
-fn conversations_are_continued_by_the_template() {
-    for (engine, model) in models() {
-        let server = Served::new(&model, 2, 8, |options| options);
-        let messages = [
-            Message::new("system", "A tale of a bear, of a girl and of the king of the wood."),
-            Message::new("user", "Once upon a time"),
-            Message::new("assistant", "there was"),
-        ];
-        let options = GenerateOptions::default().max_tokens(12);
-        let text: String = model.chat(&messages, &options).unwrap().into_iter().map(|token| token.unwrap().text).collect();
-        let body = json!({
-            "model": "tales", "max_completion_tokens": 12, "n": 1, "logprobs": false, "tools": [],
-            "messages": [
-                { "role": "developer", "content": "A tale of a bear, of a girl and of the king of the wood." },
-                { "role": "user", "content": [{ "type": "text", "text": "Once upon" }, { "type": "text", "text": " a time" }] },
-                { "role": "assistant", "content": "there was", "refusal": null },
-            ],
-        });
-        let whole = post(&server.address, "/v1/chat/completions", &body).json();
-        let message = &whole["choices"][0]["message"];
-        assert_eq!(
-            (&whole["object"], &message["role"], &message["content"]),
-            (&json!("chat.completion"), &json!("assistant"), &json!(text)),
-            "{engine}"
-        );
-        let stream = with(body, &[("stream", true.into()), ("stream_options", json!({ "include_usage": true }))]);
-        let mut chunks = post(&server.address, "/v1/chat/completions", &stream).chunks();
-        let last = chunks.pop().unwrap();
-        assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(12)), "{engine}");
-        // The prompt was there from the answer before.
-        let prompt = last["usage"]["prompt_tokens"].as_u64().unwrap();
-        let cached = last["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-        assert!(prompt > 16 && cached == prompt - 1, "{engine}: {last}");
-        assert_eq!(
-            (&chunks[0]["object"], &chunks[0]["choices"][0]["delta"]["role"]),
-            (&json!("chat.completion.chunk"), &json!("assistant"))
-        );
-        assert!(chunks.iter().all(|chunk| chunk["usage"] == Value::Null && chunk.get("usage").is_some()));
-        assert_eq!(joined(&chunks, 0), (text, "length".to_owned()), "{engine}");
-    }
+each_engine!(answers_and_streams_are_what_the_model_writes_alone);
+
+fn conversations_are_continued_by_the_template(model: &Model) {
+    let server = Served::new(model, 2, 8, |options| options);
+    let messages = [
+        Message::new("system", "A tale of a bear, of a girl and of the king of the wood."),
+        Message::new("user", "Once upon a time"),
+        Message::new("assistant", "there was"),
+    ];
+    let options = GenerateOptions::default().max_tokens(12);
+    let text: String = model.chat(&messages, &options).unwrap().into_iter().map(|token| token.unwrap().text).collect();
+    let body = json!({
+        "model": "tales", "max_completion_tokens": 12, "n": 1, "logprobs": false, "tools": [],
+        "messages": [
+            { "role": "developer", "content": "A tale of a bear, of a girl and of the king of the wood." },
+            { "role": "user", "content": [{ "type": "text", "text": "Once upon" }, { "type": "text", "text": " a time" }] },
+            { "role": "assistant", "content": "there was", "refusal": null },
+        ],
+    });
+    let whole = post(&server.address, "/v1/chat/completions", &body).json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&whole["object"], &message["role"], &message["content"]), (&json!("chat.completion"), &json!("assistant"), &json!(text)));
+    let stream = with(body, &[("stream", true.into()), ("stream_options", json!({ "include_usage": true }))]);
+    let mut chunks = post(&server.address, "/v1/chat/completions", &stream).chunks();
+    let last = chunks.pop().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(12)));
+    // The prompt was there from the answer before.
+    let prompt = last["usage"]["prompt_tokens"].as_u64().unwrap();
+    let cached = last["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(prompt > 16 && cached == prompt - 1, "{last}");
+    assert_eq!((&chunks[0]["object"], &chunks[0]["choices"][0]["delta"]["role"]), (&json!("chat.completion.chunk"), &json!("assistant")));
+    assert!(chunks.iter().all(|chunk| chunk["usage"] == Value::Null && chunk.get("usage").is_some()));
+    assert_eq!(joined(&chunks, 0), (text, "length".to_owned()));
 }
+
+each_engine!(conversations_are_continued_by_the_template);
 
 /// The shipped model does not reason: what it says after `<think>` counts as reasoning, since nothing ends it.
 #[test]

@@ -1,4 +1,4 @@
-//! The server on a socket, with the shipped model on both engines.
+//! The server on a socket, with the shipped model.
 
 mod access;
 mod answers;
@@ -31,17 +31,35 @@ use tokio::{net::TcpListener, sync::oneshot};
 
 const TALES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
 
-/// The shipped model on each engine.
-fn models() -> [(&'static str, Model); 2] {
-    static MODELS: LazyLock<[Model; 2]> =
-        LazyLock::new(|| [Model::load_cpu(TALES).unwrap(), Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap()]);
-    let [cpu, gpu] = &*MODELS;
-    [("CPU", cpu.clone()), ("GPU", gpu.clone())]
+/// The shipped model on the CPU.
+fn cpu() -> Model {
+    static MODEL: LazyLock<Model> = LazyLock::new(|| Model::load_cpu(TALES).unwrap());
+    MODEL.clone()
 }
 
-fn cpu() -> Model {
-    models()[0].1.clone()
+fn gpu() -> Model {
+    static MODEL: LazyLock<Model> = LazyLock::new(|| Model::load(&pollster::block_on(Context::new()).unwrap(), TALES).unwrap());
+    MODEL.clone()
 }
+
+/// Tests of a function that takes a model: `NAME::cpu`, and `NAME::gpu`, which is ignored unless it is asked for.
+macro_rules! each_engine {
+    ($name:ident) => {
+        mod $name {
+            #[test]
+            fn cpu() {
+                super::$name(&crate::cpu());
+            }
+
+            #[test]
+            #[ignore = "needs a GPU"]
+            fn gpu() {
+                super::$name(&crate::gpu());
+            }
+        }
+    };
+}
+use each_engine;
 
 /// A server that ends when it is dropped, or told to.
 struct Served {

@@ -1,0 +1,14 @@
+//! What holds without a GPU: the layers of the code, the declarations of kernels and their texts, CPU references, a whole model on the CPU.
+
+mod contract;
+mod layers;
+#[cfg(unix)]
+mod mac_verify;
+mod model;
+#[cfg(target_os = "linux")]
+mod msl_front;
+mod pages;
+mod public_api;
+mod roofline;
+mod translation;
+mod twins;

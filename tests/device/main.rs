@@ -1,0 +1,22 @@
+//! Contexts, tensors, recordings and submissions on the device under test, and ops beside other libraries.
+
+mod adapters;
+mod auto;
+mod budgets;
+mod caches;
+#[cfg(target_os = "linux")]
+mod capture;
+mod linear_algebra;
+mod memory;
+#[cfg(target_os = "linux")]
+mod msl_cuda;
+mod recovery;
+mod refusals;
+mod rope;
+mod runtime;
+mod spans;
+mod threads;
+mod tiles;
+mod torch;
+mod trace;
+mod transfers;

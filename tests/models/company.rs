@@ -1,0 +1,243 @@
+//! The same bits in any company: a sequence's logits do not depend on how its text was cut into pieces, on what else is in the batch, or on how many
+//! tokens a step takes. In every engine. Nor do they depend on the numbers that kernels are chosen by.
+
+use bitnet_wgpu::{
+    Choice, Context, ShaderLanguage, Tuning,
+    model::{LoadOptions, Model, Session, SessionOptions},
+};
+use serde_json::json;
+use std::collections::BTreeMap;
+use support::{
+    block_on, context,
+    models::{Reconfigured, TernaryTables},
+    prompts_on_matrix_units, real_model,
+};
+
+/// The real model by both engines, and on matrix units where the GPU has some, and small ones with SiLU and with rows that take two dispatches.
+fn models() -> Vec<(&'static str, Model)> {
+    let small = |name: &str| Model::load(context(), support::data("models").join(name)).unwrap();
+    let real = Model::load(context(), real_model()).unwrap();
+    let mut all = vec![
+        ("the GPU", real),
+        ("the CPU", Model::load_cpu(real_model()).unwrap()),
+        ("llama on the GPU", small("llama")),
+        ("odd on the GPU", small("odd")),
+        ("norms in linear layers on the GPU", small("normed")),
+        ("norms after halves of blocks on the GPU", small("gemma3")),
+        ("scaled embeddings on the GPU", small("minicpm")),
+        ("several scales a matrix on the GPU", small("trilm")),
+        ("float activations on the GPU", small("qwen3")),
+        ("8 bits by groups on the GPU", by_groups(Some(context()))),
+        ("8 bits by groups on the CPU", by_groups(None)),
+        ("float activations on the CPU", Model::load_cpu(support::data("models").join("qwen3")).unwrap()),
+        ("a ternary head on the GPU", ternary_head(Some(context()))),
+        ("a ternary head on the CPU", ternary_head(None)),
+        ("rotated weights on the GPU", rotated(Some(context()))),
+        ("rotated weights on the CPU", rotated(None)),
+    ];
+    for (name, packed) in [("float activations of few tokens in one dispatch", true), ("the same without packed products", false)] {
+        let floats = LoadOptions::default().quantized_activations(false);
+        all.push((name, Model::load_with(&one_dispatch(packed), real_model(), floats).unwrap()));
+    }
+    all.extend(prompts_on_matrix_units().map(|context| ("matrix units", Model::load(&context, real_model()).unwrap())));
+    all
+}
+
+/// A device that is taken for a GPU, and multiplies rounded activations in planes of bytes or in floats.
+fn one_dispatch(packed: bool) -> Context {
+    context().restricted(|c| (c.fast_packed_dot, c.software) = (packed, false))
+}
+
+/// A model whose weights are scaled by groups, and whose activations are quantised all the same.
+fn by_groups(context: Option<&Context>) -> Model {
+    Model::load_with(context, support::data("models/qwen3"), LoadOptions::default().quantized_activations(true)).unwrap()
+}
+
+fn ternary_head(context: Option<&Context>) -> Model {
+    Model::from_file(context, &TernaryTables::open(true, true), None, LoadOptions::default()).unwrap()
+}
+
+/// A model whose weights are taken for rotated ones, whatever they mean then.
+fn rotated(context: Option<&Context>) -> Model {
+    let file = Reconfigured::open("qwen3", |c| {
+        let signs = |width: usize| (width.to_string(), (0..width).map(|i| if i % 3 == 0 { -1.0f32 } else { 1.0 }).collect::<Vec<_>>());
+        let signs: BTreeMap<_, _> = [c.hidden, c.heads * c.head_dim].map(signs).into();
+        let keys = json!({ "block": 8, "signs": signs, "head": true, "embedding": true });
+        c.hadamard = Some(serde_json::from_value(keys).unwrap());
+    });
+    Model::from_file(context, &file, None, LoadOptions::default()).unwrap()
+}
+
+/// Longer than a share of the attention's positions.
+fn text(model: &Model, seed: u32, len: usize) -> Vec<u32> {
+    let vocab = model.config().vocab as u32;
+    (0..len as u32).map(|i| (i * i * 31 + i * 7 + seed * 977) % vocab).collect()
+}
+
+fn session(model: &Model, sequences: usize) -> Session {
+    model.session(SessionOptions::new(sequences, 128)).unwrap()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// The logits after every token, one token after another: what all others are compared with.
+fn one_by_one(model: &Model, ids: &[u32]) -> Vec<Vec<u32>> {
+    let mut session = session(model, 1);
+    ids.iter().map(|&id| bits(&block_on(session.decode(&[id])).unwrap())).collect()
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/test --only slow"]
+fn logits_are_the_same_bits() {
+    for (engine, model) in models() {
+        let ids = text(&model, 1, 75);
+        let alone = one_by_one(&model, &ids);
+        in_pieces(engine, &model, &ids, &alone);
+        together(engine, &model, &ids, &alone);
+        among_others(engine, &model, &ids, &alone);
+    }
+}
+
+/// A prompt that is long enough for matrix units, in pieces that are not and in one.
+#[test]
+fn prompts_on_matrix_units_have_the_same_bits() {
+    let Some(context) = prompts_on_matrix_units() else { return };
+    let model = Model::load(&context, real_model()).unwrap();
+    let ids = text(&model, 3, 300);
+    let in_pieces = |piece: usize| {
+        let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
+        ids.chunks(piece).map(|part| bits(&block_on(session.prefill(0, part)).unwrap())).last()
+    };
+    let alone = in_pieces(100);
+    assert!(in_pieces(299) == alone && in_pieces(300) == alone);
+}
+
+/// Attention in halves is another sum, of a prompt only, and nearly the same: a code that flips moves a logit by some tenths.
+#[test]
+fn attention_in_halves_moves_logits_a_little() {
+    let metal = || (context().language() == ShaderLanguage::Msl && context().capabilities().apple).then(|| context().clone());
+    let Some(context) = prompts_on_matrix_units().or_else(metal) else { return };
+    let load = |halves| Model::load_with(Some(&context), real_model(), LoadOptions::default().half_attention(halves)).unwrap();
+    let (model, halves) = (load(false), load(true));
+    let ids = text(&model, 5, 130);
+    let logits = |model: &Model, piece| {
+        let mut session = model.session(SessionOptions::new(1, 512)).unwrap();
+        let pieces: Vec<_> = ids.chunks(piece).map(|part| block_on(session.prefill(0, part)).unwrap()).collect();
+        pieces.last().unwrap().clone()
+    };
+    let exact = logits(&model, 130);
+    assert_eq!(bits(&logits(&halves, 50)), bits(&exact), "pieces that are too short for it");
+    let moved = logits(&halves, 130).iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    println!("logits move by up to {moved}");
+    assert!(moved > 0.0 && moved < 0.6, "{moved}");
+}
+
+/// A prompt in pieces, and in one.
+fn in_pieces(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
+    for piece in [3, 7, ids.len()] {
+        let mut session = session(model, 1);
+        let mut done = 0;
+        for part in ids.chunks(piece) {
+            let logits = block_on(session.prefill(0, part)).unwrap();
+            done += part.len();
+            assert_eq!(bits(&logits), alone[done - 1], "{engine}: {done} tokens in pieces of {piece}");
+        }
+    }
+}
+
+/// Tokens of which all logits are wanted, as where a step verifies several.
+fn together(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
+    for together in [1, 4, 8] {
+        let mut session = session(model, 1);
+        let before = ids.len() - 16;
+        block_on(session.prefill(0, &ids[..before])).unwrap();
+        let mut rows = Vec::new();
+        for part in ids[before..].chunks(together) {
+            block_on(session.prefill_all(0, part, |more| rows.extend(more))).unwrap();
+        }
+        for (token, row) in rows.chunks(model.config().vocab).enumerate() {
+            assert_eq!(bits(row), alone[before + token], "{engine}: token {token}, {together} together");
+        }
+    }
+}
+
+/// A sequence in the middle of others of all lengths.
+fn among_others(engine: &str, model: &Model, ids: &[u32], alone: &[Vec<u32>]) {
+    let vocab = model.config().vocab;
+    let before = ids.len() - 4;
+    for others in [1, 3, 15] {
+        let (mut session, place) = (session(model, 1 + others), others / 2);
+        for sequence in 0..=others {
+            let prompt = if sequence == place { ids[..before].to_vec() } else { text(model, 10 + sequence as u32, 1 + 5 * sequence) };
+            block_on(session.prefill(sequence, &prompt)).unwrap();
+        }
+        for (token, &id) in ids.iter().enumerate().skip(before) {
+            let token_of = |sequence: usize| if sequence == place { id } else { ((token * 37 + sequence) % vocab) as u32 };
+            let logits = block_on(session.decode(&(0..=others).map(token_of).collect::<Vec<_>>())).unwrap();
+            assert_eq!(bits(&logits[place * vocab..][..vocab]), alone[token], "{engine}: token {token} among {others}");
+        }
+    }
+}
+
+/// Tables of choices as far from the usual ones as may be: all at one end, at the other, and in turn at both.
+fn extremes() -> [Tuning; 4] {
+    [|_| false, |_| true, |n| n % 2 == 0, |n| n % 4 < 2].map(|at_end: fn(usize) -> bool| {
+        let mut tuning = Tuning::default();
+        for (n, &choice) in Choice::ALL.iter().enumerate() {
+            let range = choice.range();
+            tuning.set(choice, if at_end(n) { *range.end() } else { *range.start() }).unwrap();
+        }
+        tuning
+    })
+}
+
+/// Logits of a prompt in one piece and of few tokens after it, and of sequences side by side.
+fn everything(model: &Model) -> Vec<Vec<u32>> {
+    const SEQUENCES: usize = 7;
+    let ids = text(model, 1, 100);
+    let (mut alone, mut at, mut all) = (session(model, 1), 0, Vec::new());
+    for piece in [70, 1, 2, 3, 5] {
+        all.push(bits(&block_on(alone.prefill(0, &ids[at..at + piece])).unwrap()));
+        at += piece;
+    }
+    let mut together = session(model, SEQUENCES);
+    for sequence in 0..SEQUENCES {
+        let ids = text(model, sequence as u32, 3 + 5 * sequence);
+        all.push(bits(&block_on(together.prefill(sequence, &ids)).unwrap()));
+    }
+    all.push(bits(&block_on(together.decode(&text(model, 2, SEQUENCES))).unwrap()));
+    all
+}
+
+#[test]
+fn no_choice_changes_a_bit_of_logits() {
+    let packed = context().restricted(|c| c.fast_packed_dot = true);
+    let [in_floats, in_bytes] = [false, true].map(one_dispatch);
+    let plain = context().restricted(|c| (c.subgroups, c.device_barriers) = (false, false));
+    let units = prompts_on_matrix_units();
+    let small = |name: &str| support::data("models").join(name);
+    let mut all = vec![
+        ("as it is", context(), real_model()),
+        ("as it is", context(), small("llama")),
+        ("as it is", context(), small("qwen3")),
+        ("int8", &packed, small("llama")),
+        ("int8", &packed, small("odd")),
+        ("planes of bytes", &in_bytes, small("qwen3")),
+        ("floats in one dispatch", &in_floats, small("qwen3")),
+        ("plain", &plain, small("odd")),
+    ];
+    all.extend(units.as_ref().map(|context| ("matrix units", context, real_model())));
+    for (device, context, path) in all {
+        let logits = |context: &Context| everything(&Model::load(context, &path).unwrap());
+        let usual = logits(context);
+        for (n, tuning) in extremes().into_iter().enumerate() {
+            let tuned = logits(&context.restricted(|c| c.tuning = tuning));
+            let other = tuned.iter().zip(&usual).position(|(tuned, usual)| tuned != usual);
+            assert_eq!(other, None, "{device}, {}, table {n}", path.display());
+        }
+    }
+    let [in_floats, in_bytes] = [&in_floats, &in_bytes].map(|context| everything(&Model::load(context, small("qwen3")).unwrap()));
+    assert!(in_floats == in_bytes, "rounded activations have other bits in planes of bytes");
+}

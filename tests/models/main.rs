@@ -1,0 +1,16 @@
+//! Whole models on the device under test and on the CPU: goldens, sessions, batches, streams.
+
+mod batches;
+mod company;
+mod embeddings;
+mod generation;
+mod golden;
+mod learn;
+mod model;
+#[cfg(target_os = "linux")]
+mod msl_model;
+mod sessions;
+mod small_models;
+mod speculation;
+mod split;
+mod stream;
