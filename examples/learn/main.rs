@@ -1,7 +1,7 @@
 //! Trains a ternary transformer of two layers on a short text, by ops of the library alone: forward, backward straight through the quantisers, dropout,
 //! clipping, AdamW. `cargo run --release --example learn [steps] [large]`
 //!
-//! `tests/learn.rs` compares the first steps with PyTorch's.
+//! `tests/models/learn.rs` compares the first steps with PyTorch's.
 
 mod data;
 mod model;

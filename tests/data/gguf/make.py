@@ -2,7 +2,7 @@
 """Makes the GGUF files in this folder with encoders independent of this crate. Needs: pip install gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
 
 The gguf package writes the container and encodes F16, BF16, Q8_0, TQ1_0 and TQ2_0. It can only decode Q4_K and Q6_K, so those blocks are random.
-It does not know I2_S and Q2_0, which are encoded below from the formats' descriptions. Each weight is a hash of its index; tests/gguf/main.rs
+It does not know I2_S and Q2_0, which are encoded below from the formats' descriptions. Each weight is a hash of its index; tests/formats/gguf/main.rs
 computes the same hash, so only gguf's decoded values are stored as references, in types.safetensors.
 """
 
