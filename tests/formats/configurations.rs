@@ -121,7 +121,7 @@ fn yarn_is_read() {
     let short = yarn(json!({"original_max_position_embeddings": null, "factor": 0.5}));
     assert_eq!(short, RopeScaling::Yarn { factor: 0.5, context: 32_768.0, attention: 1.0, fast: 32.0, slow: 1.0, truncate: true });
     match yarn(json!({"factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3})) {
-        RopeScaling::Yarn { attention, .. } => assert!((attention - 0.901_784).abs() < 1e-6, "{attention}"),
+        RopeScaling::Yarn { attention, .. } => approx::assert_abs_diff_eq!(attention, 0.901_784, epsilon = 1e-6),
         other => panic!("{other:?}"),
     }
 }

@@ -91,7 +91,7 @@ fn poolings_follow_from_states() {
     let mean = |i: usize| (states.iter().map(|state| f64::from(state[i])).sum::<f64>() / 3.0) as f32;
     assert_eq!(of(&text, Pooling::Mean), (0..states[0].len()).map(mean).collect::<Vec<_>>());
     let unit = embed(model, &[text], Pooling::Mean).remove(0).vector;
-    assert!((unit.iter().map(|x| f64::from(x * x)).sum::<f64>() - 1.0).abs() < 1e-6);
+    approx::assert_abs_diff_eq!(unit.iter().map(|x| f64::from(x * x)).sum::<f64>(), 1.0, epsilon = 1e-6);
 }
 
 #[test]

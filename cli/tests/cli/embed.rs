@@ -13,7 +13,8 @@ fn embed_prints_a_vector_a_line() {
     assert_eq!((given.len(), &given[1]["index"]), (2, &Value::from(1)));
     let vector = |line: &Value| -> Vec<f64> { line["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect() };
     let length = vector(&given[0]).iter().map(|x| x * x).sum::<f64>();
-    assert!(vector(&given[0]).len() == 512 && (length - 1.0).abs() < 1e-5, "{length}");
+    assert_eq!(vector(&given[0]).len(), 512);
+    approx::assert_abs_diff_eq!(length, 1.0, epsilon = 1e-5);
     assert_eq!(lines(&answers(&["embed", TALES, "--cpu"], &format!("{bear}\n{rain}\n"))), given);
     let long = lines(&succeeds(&["embed", TALES, rain, "--cpu", "--no-normalize", "--pooling", "mean"]));
     assert!(vector(&long[0]).iter().map(|x| x * x).sum::<f64>() > 1.5 && long[0]["tokens"] == given[1]["tokens"]);

@@ -7,7 +7,8 @@ use std::fs;
 fn perplexity_is_the_figure_of_the_readme() {
     let score = json(&["perplexity", TALES, HELDOUT, "--window", "255", "--cpu"]);
     let perplexity = score["perplexity"].as_f64().unwrap();
-    assert!((perplexity - 19.03).abs() < 0.03 && score["tokens"] == 934, "{score}");
+    assert_eq!(score["tokens"], 934);
+    approx::assert_abs_diff_eq!(perplexity, 19.03, epsilon = 0.03);
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let words = readme.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("19.03 on the CPU"), "the README claims another figure");

@@ -218,7 +218,7 @@ fn matrices_of_other_groups_are_stacked() {
                 let model = Model::load_with(on, &path, LoadOptions::default()).unwrap();
                 block_on(model.logits(&[1, 2, 3])).unwrap()
             });
-            assert!(cpu.iter().zip(&gpu).all(|(a, b)| (a - b).abs() < 1e-3), "{size}");
+            approx::assert_abs_diff_eq!(&cpu[..], &gpu[..], epsilon = 1e-3);
         }
     }
 }

@@ -295,7 +295,7 @@ fn impossible_models_are_refused() {
         model(&|maker| m(maker).float("bitnet-25.rope.scaling.yarn_attn_factor", product))
     };
     match yarn(1.138_63).unwrap().config().rope_scaling {
-        RopeScaling::Yarn { attention, .. } => assert!((attention - 1.138_63).abs() < 1e-5, "{attention}"),
+        RopeScaling::Yarn { attention, .. } => approx::assert_abs_diff_eq!(attention, 1.138_63, epsilon = 1e-5),
         other => panic!("{other:?}"),
     }
     refused(yarn(1.0), "yarn_attn_factor is 1");

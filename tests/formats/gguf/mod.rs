@@ -155,7 +155,7 @@ fn every_architecture_reads_as_it_was_made() {
         assert_eq!(embedding.row(0), expected, "{name}");
         if name == "llama" {
             let head = model.dense("lm_head", vocab, hidden).unwrap();
-            assert!(head.row(0).iter().zip(floats(101, hidden)).all(|(a, b)| (a - b).abs() < 0.003));
+            approx::assert_abs_diff_eq!(&head.row(0)[..], &floats(101, hidden)[..], epsilon = 0.003);
         }
     }
 }
