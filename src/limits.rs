@@ -41,12 +41,14 @@ pub mod sessions {
     pub const MOST_SEQUENCES: usize = 4096;
 }
 
-/// What is computed together where texts are scored.
+/// What is computed together where texts are scored or embedded.
 #[cfg(feature = "models")]
-pub mod scores {
+pub mod groups {
     /// Texts that are scored side by side. 64 tokens fill a pass of the CPU.
-    pub const MOST_TEXTS: usize = 64;
-    /// Positions of all texts together, unless one text has more: their keys and values take memory. It is as for embeddings.
+    pub const MOST_SCORED: usize = 64;
+    /// Texts that are embedded side by side.
+    pub const MOST_EMBEDDED: usize = 16;
+    /// Positions of all texts together, unless one text has more: their keys and values take memory.
     pub const MOST_POSITIONS: usize = 4096;
     /// Bytes of the logits of a pass, which go to host memory: those of 128 tokens of a vocabulary of 128 K.
     pub const MOST_LOGIT_BYTES: usize = 64 << 20;

@@ -1,10 +1,10 @@
 //! Measures how long clients wait while another client attacks the server, beside how long they wait without the attack.
 //!
 //!     bitnet serve MODEL --cpu --api-key-file KEYS
-//!     cargo run --release -p bitnet-wgpu-serve --example fairness -- 127.0.0.1:8080 KEYS [PID OF THE SERVER]
+//!     cargo run --release -p bitnet-wgpu-serve --example fairness -- 127.0.0.1:8080 KEYS [PID OF THE SERVER [ATTACK]]
 //!
 //! KEYS has one key a line: the first is the attacker's, each other one that of a client. With the server's PID, the example also says
-//! how much memory the server holds before, during and after each attack (Linux).
+//! how much memory the server holds before, during and after each attack (Linux). ATTACK is a part of the name of those that are measured, instead of all.
 
 #[path = "../tests/client/mod.rs"]
 mod client;
@@ -172,13 +172,13 @@ fn main() {
     let keys = fs::read_to_string(arguments.next().expect("a file of keys")).expect("a file of keys");
     let keys: Vec<&str> = keys.lines().collect();
     let (pid, [attacker, clients @ ..]) = (arguments.next(), &keys[..]) else { panic!("a key for the attacker, and one for each client") };
-    let pid = pid.as_deref();
+    let (pid, wanted) = (pid.as_deref(), arguments.next().unwrap_or_default());
     println!("{} clients, {REQUESTS} requests of {TOKENS} tokens each; seconds to the first token: median, longest", clients.len());
     Waits::measure(&address, clients);
     println!(
         "| attack | without | during | ratio of the longest | MB before, during, after | the attacker's answers |\n| --- | --- | --- | --: | --- | --- |"
     );
-    for Attack { name, connections, path, body, is_cut } in ATTACKS {
+    for Attack { name, connections, path, body, is_cut } in ATTACKS.into_iter().filter(|attack| attack.name.contains(&wanted)) {
         let body = body().to_string().into_bytes();
         let (before, memory) = (Waits::measure(&address, clients), resident(pid));
         let ends = AtomicBool::new(false);

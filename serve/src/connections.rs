@@ -2,6 +2,9 @@
 
 use crate::{
     access::Access,
+    budget::{Budget, Held},
+    client::Client,
+    error::ApiError,
     files,
     life::{Life, is_writable},
     limits::{ACCEPT_RETRY, BUFFER},
@@ -26,7 +29,7 @@ use hyper_util::{
 use std::{
     convert::Infallible,
     future::poll_fn,
-    io,
+    io::{self, Write as _},
     net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
@@ -36,7 +39,7 @@ use std::{
 use tokio::{
     net::{TcpListener, TcpStream},
     select,
-    sync::Semaphore,
+    sync::watch,
     time::sleep,
 };
 
@@ -47,8 +50,9 @@ pub struct Connections {
     access: Arc<Access>,
     life: Arc<Life>,
     routes: TowerToHyperService<Router>,
-    places: Arc<Semaphore>,
-    most: usize,
+    /// Connections, which addresses share.
+    places: Arc<Budget>,
+    alive: watch::Sender<()>,
 }
 
 impl Connections {
@@ -58,21 +62,25 @@ impl Connections {
         if !is_writable(SystemTime::now()) {
             return Err(io::Error::other("the clock says a year before 1970 or after 9999: set it, then start the server again"));
         }
-        let most = files::connections(options.connections)?.min(Semaphore::MAX_PERMITS);
+        // A budget leaves one for others.
+        let places = Budget::new(files::connections(options.connections)?.saturating_add(1));
         let (access, routes) = (Arc::new(access), TowerToHyperService::new(routes));
-        Ok(Self { options, access, life, routes, places: Arc::new(Semaphore::new(most)), most })
+        Ok(Self { options, access, life, routes, places, alive: watch::Sender::new(()) })
     }
 
     /// Answers whoever connects, until answers are cut; then waits for the last connection to end.
     pub async fn serve(self, listener: TcpListener) {
         let accepting = async {
             loop {
-                let Ok(place) = self.places.clone().acquire_owned().await else { return };
                 let (stream, peer) = accept(&listener).await;
-                let connection = self.clone().connection(stream, peer.ip());
+                let Some(place) = self.place(peer.ip()) else {
+                    refuse(stream, peer.ip());
+                    continue;
+                };
+                let (connection, alive) = (self.clone().connection(stream, peer.ip()), self.alive.subscribe());
                 tokio::spawn(async move {
                     connection.await;
-                    drop(place);
+                    drop((place, alive));
                 });
             }
         };
@@ -81,8 +89,13 @@ impl Connections {
             () = self.life.cut() => {}
         }
         drop(listener);
-        let all = u32::try_from(self.most).unwrap_or(u32::MAX);
-        drop(self.places.acquire_many(all).await);
+        self.alive.closed().await;
+    }
+
+    /// Takes a connection of its address's share, if that has one left.
+    fn place(&self, peer: IpAddr) -> Option<Held> {
+        let mut place = self.places.begin(Client::peer(peer));
+        place.grow(1).ok().map(|()| place)
     }
 
     async fn connection(self, stream: TcpStream, peer: IpAddr) {
@@ -134,6 +147,20 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             }
         }
     }
+}
+
+/// Closes a connection. Its client may read why: the answer is lost if more of a request comes than was there.
+fn refuse(stream: TcpStream, peer: IpAddr) {
+    log::debug!("{peer} has its share of connections, or there are too many: another is closed");
+    let body = ApiError::busy("your address has too many connections open, or the server has; close some, or try again later")
+        .object()
+        .to_string();
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{body}"
+    );
+    // It fits into the socket's buffer, so that nothing waits.
+    let _ = stream.into_std().and_then(|mut stream| stream.write_all(answer.as_bytes()));
 }
 
 fn is_of_connection(error: &io::Error) -> bool {

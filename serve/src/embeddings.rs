@@ -1,7 +1,7 @@
 //! Requests for embeddings and their answers: `/v1/embeddings`.
 
 use crate::{
-    bytes::Held,
+    budget::Held,
     error::{ApiError, Result},
     fields::Fields,
     request::{Prompt, prompts},

@@ -3,7 +3,7 @@
 use crate::{
     access::HEALTH,
     answer::{Answer, Kind},
-    bytes::Full,
+    budget::Full,
     client::Client,
     error::{ApiError, Result, json_response, shown},
     life::Phase,

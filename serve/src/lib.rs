@@ -29,7 +29,7 @@
 
 mod access;
 mod answer;
-mod bytes;
+mod budget;
 mod choices;
 mod client;
 mod connections;

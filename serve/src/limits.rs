@@ -17,7 +17,7 @@ pub const STALL: Duration = Duration::from_secs(60);
 pub const HALF_CLOSED: Duration = Duration::from_secs(10);
 /// Time that answers which have begun may go on when the server ends.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// Connections at a time. With [`BUFFER`], unfinished heads take at most 64 MiB.
+/// Connections at a time: 512 for one address, and as many for the others. With [`BUFFER`], unfinished heads take at most 64 MiB.
 pub const CONNECTIONS: usize = 1024;
 /// Longest head of a request, in bytes: four times what nginx accepts of one header. hyper buffers up to twice as much input of a connection; bodies are
 /// copied out of it.

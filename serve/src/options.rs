@@ -49,7 +49,8 @@ pub struct Options {
     /// Time that an answer goes on without progress after its client has closed its side of the connection: 10 seconds by default. A client that has gone
     /// looks the same as one that has finished sending.
     pub half_closed: Duration,
-    /// Connections at a time: 1024 by default, and at most as many as the process may open files. More wait to be accepted.
+    /// Connections at a time: 1024 by default, and at most as many as the process may open files. One IP address, and one /64 network of IPv6, gets half of
+    /// what others leave at most: a proxy that needs 1000 needs 2000 here. More are closed, with status 429.
     pub connections: usize,
     /// Time that answers which have begun may go on when the server is to end: 10 seconds by default.
     pub grace: Duration,

@@ -1,7 +1,7 @@
 //! What all requests of a server share, and how they are prepared.
 
 use crate::{
-    bytes::{Budget, Held},
+    budget::{Budget, Held},
     client::Client,
     error::{ApiError, Result},
     life::{Life, now},
@@ -117,5 +117,51 @@ impl Shared {
     /// The tokenizer of texts, which refuses such too.
     pub fn text_tokenizer(&self) -> bitnet_wgpu::Result<Tokenizer> {
         Ok(self.batch.model().tokenizer()?.within(self.batch.options().capacity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bitnet_wgpu::model::{BatchOptions, Model};
+    use std::{
+        net::Ipv4Addr,
+        sync::atomic::{AtomicUsize, Ordering},
+        thread::sleep,
+        time::Duration,
+    };
+
+    /// The most bodies of `bytes` bytes that are prepared at a time, of twelve that come together.
+    fn most_at_once(bytes: usize) -> usize {
+        static MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
+        let batch = Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(1, 8).queue(20)).unwrap();
+        let shared = Shared::new(batch, Options::new("tales"));
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let prepare = || {
+            let (shared, running, most) = (shared.clone(), running.clone(), most.clone());
+            let client = Client::peer(Ipv4Addr::LOCALHOST.into());
+            let body = Body { bytes: vec![0; bytes], held: shared.bytes.begin(client) };
+            async move {
+                let work = move |_: &Shared, _: &[u8]| {
+                    most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    sleep(Duration::from_millis(20));
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                };
+                shared.prepare(client, body, work).await
+            }
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let prepared: Vec<_> = (0..12).map(|_| runtime.spawn(prepare())).collect();
+        prepared.into_iter().for_each(|prepared| runtime.block_on(prepared).unwrap().unwrap());
+        most.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn large_bodies_are_prepared_one_at_a_time() {
+        assert_eq!(most_at_once(SMALL_BODY + 1), 1);
+        let cores = available_parallelism().map_or(1, NonZero::get).min(PREPARING);
+        let small = most_at_once(SMALL_BODY);
+        assert!((1..=cores).contains(&small), "{small} of {cores}");
     }
 }

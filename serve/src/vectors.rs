@@ -1,7 +1,7 @@
 //! Embeddings, computed in parts: others get their turn between two of them.
 
 use crate::{
-    bytes::Held,
+    budget::Held,
     client::Client,
     embeddings::{self, Answer},
     error::{ApiError, Result},

@@ -42,13 +42,20 @@ pub(crate) fn open_regular_with(path: &Path, options: &mut OpenOptions) -> io::R
     Ok(file)
 }
 
+/// Checks, before the work, that there is a file that [`read`] can read.
+#[cfg(feature = "formats")]
+pub(crate) fn check_input(path: &Path, most: u64) -> Result<()> {
+    at(path, open_bounded(path, most).map(drop))
+}
+
 /// [`read`], with the error of the system.
 pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_bounded(open_bounded(path, most)?, most)
+}
+
+fn open_bounded(path: &Path, most: u64) -> io::Result<File> {
     let file = open_regular(path)?;
-    match file.metadata()?.len() {
-        length if length > most => Err(too_long(most)),
-        _ => read_bounded(file, most),
-    }
+    if file.metadata()?.len() > most { Err(too_long(most)) } else { Ok(file) }
 }
 
 /// Reads to the end, which comes after `most` bytes at the latest.

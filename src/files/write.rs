@@ -71,7 +71,7 @@ pub(crate) fn check_new_output(path: &Path) -> Result<()> {
 }
 
 /// Removes what killed writers of `path` left behind.
-pub(crate) fn remove_stale(path: &Path) {
+fn remove_stale(path: &Path) {
     let Some(name) = path.file_name() else { return };
     // What cannot be listed or removed stays: the writer that follows says why it fails, if it does.
     for entry in fs::read_dir(folder(path)).into_iter().flatten().flatten().take(MOST_LISTED) {

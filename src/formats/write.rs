@@ -12,7 +12,8 @@ use crate::{
     error::{Error, Result, at},
     files::{
         self,
-        write::{AtomicFile, check_new_output, check_no_input, remove_stale},
+        read::check_input,
+        write::{AtomicFile, check_new_output, check_no_input},
     },
     limits::files::MOST_COMPANION,
     weights::ternary::{packed::PackedTernary, scales::Scales},
@@ -67,11 +68,11 @@ pub fn write_packed(
         return Err(Error::Unsupported { path: checkpoint.path().to_owned(), message: message.into() });
     }
     let companions = companions(checkpoint.path())?;
+    companions.iter().try_for_each(|name| check_input(&checkpoint.path().join(name), MOST_COMPANION))?;
     let targets = [PathBuf::from(WEIGHTS), PathBuf::from(CONFIG)].into_iter().chain(companions.iter().cloned());
     let targets: Vec<_> = targets.map(|name| output.join(name)).collect();
     check_targets(checkpoint.path(), output, &targets, force)?;
     at(output, fs::create_dir_all(output))?;
-    targets.iter().for_each(|target| remove_stale(target));
     let mut weights = AtomicFile::create(&output.join(WEIGHTS))?;
     write_tensors(checkpoint, &mut weights, &mut progress)?;
     weights.sync()?;

@@ -1,18 +1,17 @@
 //! Texts as vectors, of which near ones are of texts that mean the like.
 
-use super::{engine::SessionOptions, loaded::Model, session::Session, worker::yield_now};
+use super::{
+    groups::{Groups, unfinished},
+    loaded::Model,
+    session::Session,
+    worker::yield_now,
+};
 use crate::{
-    element::Element,
     error::{Error, Result},
     formats::{Pooling, Problem},
+    limits::groups::MOST_EMBEDDED,
 };
 use std::path::Path;
-
-/// Texts that are computed together, at most.
-const TEXTS: usize = 16;
-
-/// Positions of all of them, at most, unless one text has more: keys and values of each take memory.
-const POSITIONS: usize = 4096;
 
 /// How texts become vectors. What is not set is as the model's files say: [`EmbeddingDefaults`](crate::formats::EmbeddingDefaults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,20 +129,13 @@ impl Model {
         let (sessions, texts, hidden) = (self.sessions(), texts.to_vec(), self.config().hidden);
         let work = async move {
             let mut vectors = vec![Vec::new(); texts.len()];
-            // Those of like lengths go together, the longest first.
-            let mut order: Vec<usize> = (0..texts.len()).collect();
-            order.sort_by_key(|&n| (std::cmp::Reverse(texts[n].len()), n));
-            let mut left = &order[..];
-            while let [longest, ..] = left {
-                let capacity = seen(&texts[*longest], pooling).len();
-                let (mut session, count) = room(&sessions, left.len().min(TEXTS).min(POSITIONS / capacity).max(1), capacity)?;
-                let (group, rest) = left.split_at(count);
+            let mut groups = Groups::new(texts.iter().map(|ids| seen(ids, pooling).len()).collect(), MOST_EMBEDDED);
+            while let Some((mut session, group)) = groups.next(&sessions)? {
                 let tokens: Vec<&[u32]> = group.iter().map(|&n| seen(&texts[n], pooling)).collect();
-                for (pooled, &n) in pool(&mut session, &tokens, pooling, hidden).await?.iter().zip(group) {
+                for (pooled, n) in pool(&mut session, &tokens, pooling, hidden).await?.iter().zip(group) {
                     vectors[n] = finish(pooled, normalize)
                         .ok_or_else(|| Error::Overflow { op: "embed", what: format!("the states of text {n}") })?;
                 }
-                left = rest;
             }
             Ok(vectors.into_iter().zip(&texts).map(|(vector, ids)| Embedding { vector, tokens: ids.len() }).collect())
         };
@@ -160,24 +152,11 @@ fn seen(ids: &[u32], pooling: Pooling) -> &[u32] {
     if pooling == Pooling::Cls { &ids[..1] } else { ids }
 }
 
-/// Room for as many of `count` texts as a limited memory has, and how many these are.
-pub(super) fn room(sessions: &impl Fn(SessionOptions) -> Result<Session>, mut count: usize, capacity: usize) -> Result<(Session, usize)> {
-    loop {
-        match sessions(SessionOptions::new(count, capacity).cache(Element::F32)) {
-            Err(Error::MemoryLimit { .. }) if count > 1 => count /= 2,
-            session => return session.map(|session| (session, count)),
-        }
-    }
-}
-
 /// The states of each of some texts, pooled, `[hidden]`. Sums are in `f64`, in the order of the tokens, so that nothing depends on how they were cut.
 async fn pool(session: &mut Session, texts: &[&[u32]], pooling: Pooling, hidden: usize) -> Result<Vec<Vec<f64>>> {
     let mut pooled = vec![vec![0f64; hidden]; texts.len()];
     let mut done = 0;
-    loop {
-        let living: Vec<usize> = (0..texts.len()).filter(|&n| texts[n].len() > done).collect();
-        // As many tokens of each as the one that ends first has left.
-        let Some(shortest) = living.iter().map(|&n| texts[n].len() - done).min() else { break };
+    while let Some((living, shortest)) = unfinished(texts, done) {
         let run = shortest.min(session.batch() / living.len()).max(1);
         let rows = match pooling {
             Pooling::Mean => run,

@@ -30,6 +30,7 @@ mod feed;
 mod files;
 mod generate;
 mod gpu;
+mod groups;
 mod layers;
 mod loaded;
 mod mailbox;

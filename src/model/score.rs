@@ -1,9 +1,14 @@
 //! Log-likelihoods of texts.
 
-use super::{embed::room, loaded::Model, session::Session, worker::Threads, worker::yield_now};
+use super::{
+    groups::{Groups, unfinished},
+    loaded::Model,
+    session::Session,
+    worker::{Threads, yield_now},
+};
 use crate::{
     error::Result,
-    limits::scores::{MOST_LOGIT_BYTES, MOST_POSITIONS, MOST_TEXTS},
+    limits::groups::{MOST_LOGIT_BYTES, MOST_SCORED},
 };
 use rayon::prelude::*;
 
@@ -41,19 +46,12 @@ impl Model {
         let (sessions, vocab, threads) = (self.sessions(), self.config().vocab, self.threads());
         let work = async move {
             let mut scores = vec![Vec::new(); texts.len()];
-            // Those of like lengths go together, the longest first.
-            let mut order: Vec<usize> = (0..texts.len()).collect();
-            order.sort_by_key(|&n| (std::cmp::Reverse(texts[n].len()), n));
-            let mut left = &order[..];
-            while let [longest, ..] = left {
-                let capacity = texts[*longest].len();
-                let (mut session, count) = room(&sessions, left.len().min(MOST_TEXTS).min(MOST_POSITIONS / capacity).max(1), capacity)?;
-                let (group, rest) = left.split_at(count);
+            let mut groups = Groups::new(texts.iter().map(Vec::len).collect(), MOST_SCORED);
+            while let Some((mut session, group)) = groups.next(&sessions)? {
                 let tokens: Vec<&[u32]> = group.iter().map(|&n| &texts[n][..]).collect();
-                for (found, &n) in side_by_side(&mut session, &tokens, vocab, &threads).await?.into_iter().zip(group) {
+                for (found, n) in side_by_side(&mut session, &tokens, vocab, &threads).await?.into_iter().zip(group) {
                     scores[n] = found;
                 }
-                left = rest;
             }
             Ok(scores)
         };
@@ -65,10 +63,7 @@ impl Model {
 async fn side_by_side(session: &mut Session, texts: &[&[u32]], vocab: usize, threads: &Threads) -> Result<Vec<Vec<f64>>> {
     let rows = session.batch().min(MOST_LOGIT_BYTES / (4 * vocab)).max(1);
     let (mut scores, mut done) = (vec![Vec::new(); texts.len()], 0);
-    loop {
-        let living: Vec<usize> = (0..texts.len()).filter(|&n| texts[n].len() > done).collect();
-        // As many tokens of each as the one that ends first has left.
-        let Some(shortest) = living.iter().map(|&n| texts[n].len() - done).min() else { break };
+    while let Some((living, shortest)) = unfinished(texts, done) {
         let run = shortest.min(rows / living.len()).max(1);
         // Where not even a token of each is computed together, some go first.
         for living in living.chunks(rows) {

@@ -112,6 +112,19 @@ static MODELS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
     ["online", "llama", "normed"].map(packed).into_iter().chain(floats).collect()
 });
 
+/// What is longer is an error before anything is written.
+#[test]
+fn copied_files_are_bounded_in_bytes() {
+    for name in ["tokenizer.json", "merges.txt"] {
+        let (input, output) = (masters(), Directory::temporary());
+        // It takes no room on the disk.
+        fs::File::create(input.0.join(name)).unwrap().set_len((256 << 20) + 1).unwrap();
+        let error = write_packed(&input.open().unwrap(), &output.0, false, |_| {}).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("more than 268435456 bytes"), "{error}");
+        assert_eq!(fs::read_dir(&output.0).unwrap().count(), 0, "{name}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: support::cases(60), failure_persistence: None, ..ProptestConfig::default() })]
 

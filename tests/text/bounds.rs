@@ -163,22 +163,38 @@ fn limits_of_tokenizers_are_exact() {
     let bpe = |length: usize| json!({ "type": "BPE", "vocab": { "a".repeat(length): 0 }, "merges": [] });
     let token = |length: usize| json!([{ "id": 0, "content": "b".repeat(length), "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false }]);
     let unigram = |length: usize| json!({ "type": "Unigram", "unk_id": 0, "vocab": [["u", 0.0], ["a".repeat(length), 0.0]] });
-    for (key, fits, beyond) in [
-        ("normalizer", replace("a", &"b".repeat(256)), replace("a", &"b".repeat(257))),
-        ("normalizer", replace("aaaaaaaa", &"b".repeat(1024)), replace("aaaaaaaa", &"b".repeat(1025))),
-        ("normalizer", replace(&"a".repeat(4096), "b"), replace(&"a".repeat(4097), "b")),
-        ("normalizer", sequence(vec![strip.clone(); 64]), sequence(vec![strip.clone(); 65])),
-        ("normalizer", split(64), split(65)),
-        ("normalizer", nested(4), nested(5)),
-        ("added_tokens", token(256), token(257)),
-        ("model", unigram(128), unigram(129)),
-        ("model", bpe(1024), bpe(1025)),
+    for (key, limit, fits, beyond) in [
+        ("normalizer", "256 are supported", replace("a", &"b".repeat(256)), replace("a", &"b".repeat(257))),
+        ("normalizer", "up to 1024 bytes", replace("aaaaaaaa", &"b".repeat(1024)), replace("aaaaaaaa", &"b".repeat(1025))),
+        ("normalizer", "1 to 4096 are supported", replace(&"a".repeat(4096), "b"), replace(&"a".repeat(4097), "b")),
+        ("normalizer", "more than 64 steps", sequence(vec![strip.clone(); 64]), sequence(vec![strip.clone(); 65])),
+        ("normalizer", "more than 64 steps", split(64), split(65)),
+        ("normalizer", "deeper than 4", nested(4), nested(5)),
+        ("added_tokens", "1 to 256 bytes", token(256), token(257)),
+        ("model", "128 are supported", unigram(128), unigram(129)),
+        ("model", "1024 are accepted", bpe(1024), bpe(1025)),
     ] {
+        // Models of one token lack what the other parts refer to, which is found afterwards.
         if let Err(error) = open(key, fits) {
-            assert!(key == "model" && !error.to_string().contains("supported"), "{error}");
+            assert!(key == "model" && !error.to_string().contains(limit), "{error}");
         }
-        assert!(open(key, beyond).is_err(), "{key}");
+        let error = open(key, beyond).expect_err(limit).to_string();
+        assert!(error.contains(limit), "{limit}: {error}");
     }
+}
+
+/// What is longer is not read: files that are no JSON are an error of another kind.
+#[test]
+fn tokenizer_files_are_bounded_in_bytes() {
+    let refused = |bytes: u64| {
+        let directory = Directory::new();
+        // It takes no room on the disk.
+        fs::File::create(directory.0.0.join("tokenizer.json")).unwrap().set_len(bytes).unwrap();
+        directory.open().unwrap_err().to_string()
+    };
+    let limit = "268435456 are supported";
+    assert!(refused((256 << 20) + 1).contains(limit), "{}", refused((256 << 20) + 1));
+    assert!(!refused(256 << 20).contains(limit));
 }
 
 /// Everything that a template can make long counts before it is allocated: what is refused here would take gigabytes.

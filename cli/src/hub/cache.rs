@@ -3,6 +3,9 @@
 //! Names that come from the network are checked by [`is_component`] before they come here. Folders and files that are
 //! written are checked to be no symbolic links before they are opened, so that one that an attacker had planted leads nowhere. (Another
 //! program of the same user, which could write anywhere itself, is not an attacker.)
+//!
+//! The folder itself may be a link, as of a user who has moved a model to another disk. It is read as any other, since whoever could plant such a link could
+//! plant the files too. Nothing is written through it.
 
 use super::{error::HubError, name::is_component};
 use crate::note;

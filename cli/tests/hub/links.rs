@@ -3,7 +3,7 @@
 
 use crate::{
     COMMIT, said,
-    server::{Ground, NO_MODEL, etag, small},
+    server::{CONTENT, Ground, NAMES, NO_MODEL, etag, small},
 };
 use std::{
     fs,
@@ -58,6 +58,25 @@ fn planted_references_are_not_followed() {
         fs::write(ground.outside().join(name), "x").unwrap();
     }
     ground.refuses("http://127.0.0.1:9", "no copy in the cache");
+}
+
+/// A user may have moved it to another disk.
+#[test]
+fn linked_model_folders_are_read_but_not_written() {
+    let ground = Ground::new("moved");
+    let (moved, unreachable) = (ground.outside().join("moved"), "http://127.0.0.1:9");
+    ground.plant(&moved.join("refs/main"), COMMIT.as_bytes());
+    let files = NAMES.map(|name| moved.join("snapshots").join(COMMIT).join(name));
+    files.iter().for_each(|file| ground.plant(file, &CONTENT));
+    plant(&moved, &ground.repository());
+    let (url, _) = small(|_, _| Ok(false));
+    for endpoint in [unreachable, &url] {
+        let text = ground.refuses(endpoint, NO_MODEL);
+        assert!(!text.contains("is a symbolic link"), "{text}");
+    }
+    fs::remove_file(&files[1]).unwrap();
+    ground.refuses(&url, "is a symbolic link");
+    assert!(!files[1].exists());
 }
 
 #[test]

@@ -4,11 +4,17 @@ use crate::{
     Served,
     client::{get, post},
     cpu, long,
-    raw::{connect, exchange, half_closed, is_answered, request, rest, status},
+    raw::{connect, exchange, half_closed, request, rest, status},
     with,
 };
+use bitnet_wgpu::model::GenerateOptions;
 use serde_json::json;
-use std::{io::Read, thread::sleep, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+    thread::sleep,
+    time::Duration,
+};
 
 const HOST: &str = "Host: localhost\r\n";
 const WHILE: Duration = Duration::from_millis(300);
@@ -49,13 +55,15 @@ fn half_closed_clients_get_their_answers() {
 /// A stream goes on as long as it is taken; of an answer that comes as a whole, nobody knows whether anybody waits for it.
 #[test]
 fn half_closed_answers_without_progress_end() {
-    let server = Served::endless(&cpu(), 1, 1, |options| options.half_closed(WHILE));
-    let body = with(long(), &[("stream", false.into())]).to_string();
-    let answer = half_closed(&server.address, &request("POST /v1/completions", HOST, &body));
-    assert_eq!(answer, "");
+    let slow = GenerateOptions::default().ignore_eos(true).logits(|_, _| sleep(WHILE / 10));
+    let server = Served::new(&cpu(), 1, 1, |options| options.defaults(slow).half_closed(WHILE));
+    let ask = |tokens: u64, stream: bool| {
+        let body = with(long(), &[("max_tokens", tokens.into()), ("stream", stream.into())]).to_string();
+        half_closed(&server.address, &request("POST /v1/completions", HOST, &body))
+    };
+    assert_eq!(ask(400, false), "");
     server.wait_for_load(0, 0);
-    let streamed = half_closed(&server.address, &request("POST /v1/completions", HOST, &long().to_string()));
-    assert!(streamed.contains("data: [DONE]"), "it was taken");
+    assert!(ask(30, true).contains("data: [DONE]"), "it was taken");
 }
 
 /// 20 MB, of which sockets hold a part.
@@ -74,16 +82,45 @@ fn answers_that_nobody_reads_end() {
     assert!(!left.ends_with(b"0\r\n\r\n"), "{} bytes", left.len());
 }
 
+/// The status of an answer to a connection that an address opens.
+fn health_from(source: &str, server: &Served) -> u16 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connected = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(format!("{source}:0").parse().unwrap())?;
+        socket.connect(server.address.parse().unwrap()).await?.into_std()
+    });
+    let mut connection = connected.unwrap();
+    connection.set_nonblocking(false).unwrap();
+    let (mut answer, sent) = (Vec::new(), connection.write_all(&request("GET /health", HOST, "")));
+    // It may end with a reset.
+    let _ = connection.read_to_end(&mut answer);
+    assert!(sent.is_ok() || !answer.is_empty());
+    status(&String::from_utf8(answer).unwrap())
+}
+
 #[test]
 fn connections_are_bounded_in_number() {
-    let server = Served::new(&cpu(), 1, 1, |options| options.connections(2));
-    let mut first = connect(&server.address, b"");
-    let _second = connect(&server.address, b"");
-    let third = connect(&server.address, &request("GET /health", HOST, ""));
-    assert!(!is_answered(&third, WHILE), "two are open");
-    first.shutdown(std::net::Shutdown::Both).unwrap();
-    assert_eq!(rest(&mut first), "");
-    assert!(is_answered(&third, Duration::from_secs(60)));
+    let server = Served::new(&cpu(), 1, 1, |options| options.connections(4));
+    let idle = [connect(&server.address, b""), connect(&server.address, b"")];
+    let refused = rest(&mut connect(&server.address, b""));
+    assert!(status(&refused) == 429 && refused.contains("Retry-After: 1") && refused.contains("rate_limit_exceeded"), "{refused}");
+    // Elsewhere, 127.0.0.1 is the only address of the loopback interface.
+    if cfg!(any(target_os = "linux", windows)) {
+        assert_eq!(health_from("127.0.0.2", &server), 200, "two of four are left");
+    }
+    assert_eq!(health_from("127.0.0.1", &server), 429);
+    // A place is given back with its connection, once the server has seen it end.
+    idle[0].shutdown(Shutdown::Both).unwrap();
+    while health_from("127.0.0.1", &server) != 200 {
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn one_connection_is_enough_to_serve() {
+    let server = Served::new(&cpu(), 1, 1, |options| options.connections(1));
+    assert_eq!(get(&server.address, "/health").status, 200);
 }
 
 /// Closed at once, the socket would answer what still comes with a reset.

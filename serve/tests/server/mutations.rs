@@ -1,6 +1,10 @@
 //! Requests that are damaged in many ways: each is answered or its connection closed, and the server goes on.
 
-use crate::{Served, client::answer, cpu};
+use crate::{
+    Served,
+    client::{Answer, answer},
+    cpu,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use std::{
@@ -9,6 +13,19 @@ use std::{
     net::{Shutdown, TcpStream},
     time::Duration,
 };
+
+/// Threads that send requests: most of the time, they wait for the server to give an unfinished request up.
+const CLIENTS: u64 = 64;
+
+/// What came of a request.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Status(u16),
+    /// A stream of many tokens, which the client left after the first event.
+    Cancelled,
+    /// No answer: the server closed the connection, or the client did.
+    Closed,
+}
 
 /// How many requests, unless `MUTATIONS` says it.
 fn count() -> u64 {
@@ -97,9 +114,13 @@ fn sound(random: &mut StdRng) -> (&'static str, Value) {
     }
 }
 
-/// Sends one damaged request. Returns the status of the answer; none where the connection was closed without one, or was given up by us.
-fn send(address: &str, random: &mut StdRng) -> Option<u16> {
+/// Sends one damaged request, and reads the answer or a part of it.
+fn send(address: &str, random: &mut StdRng) -> Outcome {
     let (start, mut body) = sound(random);
+    let cancels = body["stream"] == true && random.random_bool(0.5);
+    if cancels {
+        body["max_tokens"] = 200.into();
+    }
     let (changes, damaged) = (random.random_range(0..3), random.random_range(0..4));
     (0..changes).for_each(|_| change(&mut body, random));
     let mut body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
@@ -119,43 +140,53 @@ fn send(address: &str, random: &mut StdRng) -> Option<u16> {
     // The server may have closed it before all is sent.
     let _ = connection.write_all(&[head, body].concat());
     match random.random_range(0..20) {
-        0 => return None,
-        1..5 => drop(connection.shutdown(Shutdown::Write)),
+        0 => return Outcome::Closed,
         // What is unfinished is waited for until a timeout of the server's, which here is not the point.
-        _ if damaged == 1 || length > 0 => drop(connection.shutdown(Shutdown::Write)),
+        n if n < 5 || damaged == 1 || length > 0 => drop(connection.shutdown(Shutdown::Write)),
         _ => {}
     }
-    let mut answer = answer(connection).ok()?;
+    let Ok(answer) = answer(connection) else { return Outcome::Closed };
+    read(answer, cancels, random)
+}
+
+fn read(mut answer: Answer, cancels: bool, random: &mut StdRng) -> Outcome {
+    let is_stream = answer.header("content-type") == Some("text/event-stream");
+    if cancels && is_stream && answer.event().is_some() {
+        return Outcome::Cancelled;
+    }
     if random.random_bool(0.9) {
         while answer.event().is_some() {}
     }
-    Some(answer.status)
+    Outcome::Status(answer.status)
+}
+
+/// Sends all requests, and counts what came of them.
+fn outcomes(address: &str) -> BTreeMap<Outcome, u64> {
+    let client = |seed| {
+        let mut random = StdRng::seed_from_u64(seed);
+        (seed..count()).step_by(CLIENTS as usize).map(|_| send(address, &mut random)).collect::<Vec<_>>()
+    };
+    let mut counts = BTreeMap::new();
+    std::thread::scope(|threads| {
+        let clients: Vec<_> = (0..CLIENTS).map(|seed| threads.spawn(move || client(seed))).collect();
+        let all = clients.into_iter().flat_map(|client| client.join().expect("a client"));
+        all.for_each(|outcome| *counts.entry(outcome).or_default() += 1);
+    });
+    counts
 }
 
 #[test]
 fn damaged_requests_leave_the_server_whole() {
-    let server = Served::new(&cpu(), 4, 64, |options| options.max_tokens(Some(4)));
+    let hurry = Duration::from_secs(3);
+    let server = Served::new(&cpu(), 4, 256, |options| options.max_tokens(Some(4)).half_closed(hurry).idle(hurry).patience(hurry));
     let sound = json!({ "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0 });
     let before = server.complete(&sound)["choices"].clone();
-    let statuses = std::thread::scope(|threads| {
-        let address = &*server.address;
-        let client = |seed| {
-            threads.spawn(move || {
-                let (mut random, mut statuses) = (StdRng::seed_from_u64(seed), BTreeMap::<_, u64>::new());
-                (0..count() / 4).for_each(|_| *statuses.entry(send(address, &mut random)).or_default() += 1);
-                statuses
-            })
-        };
-        let clients: Vec<_> = (0..4).map(client).collect();
-        clients.into_iter().flat_map(|client| client.join().expect("a client")).fold(BTreeMap::new(), |mut all, (status, count)| {
-            *all.entry(status).or_insert(0) += count;
-            all
-        })
-    });
-    println!("{statuses:?}");
-    // Some are as good as before, some are wrong, and none is the server's fault.
-    assert!(statuses[&Some(200)] > 0 && statuses[&Some(400)] > 0, "{statuses:?}");
-    assert!(statuses.keys().flatten().all(|status| *status < 500), "{statuses:?}");
+    let outcomes = outcomes(&server.address);
+    println!("{outcomes:?}");
+    // Some are as good as before, some are wrong, some are cancelled, and none is the server's fault.
+    assert!(outcomes[&Outcome::Status(200)] > 0 && outcomes[&Outcome::Status(400)] > 0, "{outcomes:?}");
+    assert!(outcomes[&Outcome::Cancelled] >= count() / 100, "{outcomes:?}");
+    assert!(outcomes.keys().all(|outcome| !matches!(outcome, Outcome::Status(500..))), "{outcomes:?}");
     server.wait_for_load(0, 0);
     assert_eq!(server.complete(&sound)["choices"], before);
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::tokenizer::MOST_BRANCHES;
 
 /// Patterns that published tokenizers split texts by, and others for what these do not use.
 const PATTERNS: &[&str] = &[
@@ -89,6 +90,17 @@ fn quadratic_patterns_run_out_of_steps() {
         let mut steps = 256 * text.len() as u64;
         assert_eq!(Pattern::regex(source).unwrap().find_all(&text, &mut steps), Err(OutOfSteps), "{source}");
     }
+}
+
+/// Each repetition leaves a place to go on from.
+#[test]
+fn places_to_go_on_from_are_bounded() {
+    let pattern = Pattern::regex("(?:ab)*").unwrap();
+    let find = |places: usize| {
+        let (text, mut steps) = ("ab".repeat(places - 1), u64::MAX);
+        pattern.find_all(&text, &mut steps).map(|found| found[0] == (0, text.len()))
+    };
+    assert_eq!((find(MOST_BRANCHES), find(MOST_BRANCHES + 1)), (Ok(true), Err(OutOfSteps)));
 }
 
 #[test]

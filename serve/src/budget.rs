@@ -1,4 +1,4 @@
-//! Bytes of bodies that arrive, wait or are being prepared.
+//! Amounts that clients share: bytes of bodies that arrive, wait or are being prepared, and connections.
 
 use crate::client::Client;
 use std::{
@@ -6,21 +6,21 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// A bound on bytes, of which each client may have as many as would be left for others: one alone half of them, a second one a quarter, and so on. Nobody
-/// can take all, and who has few always gets them.
+/// A bound on an amount, of which each client may have as much as would be left for others: one alone half of it, a second one a quarter, and so on. Nobody
+/// can take all, and who has little always gets it.
 pub struct Budget {
     most: usize,
     held: Mutex<HashMap<Client, usize>>,
 }
 
-/// Bytes of one body, counted as they arrive: what is only announced takes nothing.
+/// A part of a budget, given back when it is dropped. Bytes of a body are counted as they arrive: what is only announced takes nothing.
 pub struct Held {
     budget: Arc<Budget>,
     client: Client,
-    bytes: usize,
+    amount: usize,
 }
 
-/// There is no room for more bytes.
+/// There is no room for more.
 #[derive(Debug)]
 pub struct Full;
 
@@ -29,9 +29,9 @@ impl Budget {
         Arc::new(Self { most, held: Mutex::default() })
     }
 
-    /// Begins a body.
+    /// Returns a part of nothing, which may grow.
     pub fn begin(self: &Arc<Self>, client: Client) -> Held {
-        Held { budget: self.clone(), client, bytes: 0 }
+        Held { budget: self.clone(), client, amount: 0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
@@ -40,9 +40,9 @@ impl Budget {
 }
 
 impl Held {
-    /// Sets the number of bytes that a body holds so far.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
-        let more = bytes.saturating_sub(self.bytes);
+    /// Sets the amount that is held, if it is larger than before.
+    pub fn grow(&mut self, amount: usize) -> Result<(), Full> {
+        let more = amount.saturating_sub(self.amount);
         let mut held = self.budget.lock();
         let all: usize = held.values().sum::<usize>() + more;
         let own = held.entry(self.client).or_default();
@@ -50,7 +50,7 @@ impl Held {
             return Err(Full);
         }
         *own += more;
-        self.bytes += more;
+        self.amount += more;
         Ok(())
     }
 }
@@ -59,7 +59,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let mut held = self.budget.lock();
         if let Some(own) = held.get_mut(&self.client) {
-            *own -= self.bytes;
+            *own -= self.amount;
             if *own == 0 {
                 held.remove(&self.client);
             }
