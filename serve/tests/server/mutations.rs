@@ -29,7 +29,7 @@ enum Outcome {
 
 /// How many requests, unless `MUTATIONS` says it.
 fn count() -> u64 {
-    std::env::var("MUTATIONS").map_or(2000, |count| count.parse().expect("MUTATIONS is a whole number"))
+    std::env::var("MUTATIONS").map_or(1000, |count| count.parse().expect("MUTATIONS is a whole number"))
 }
 
 /// Values where others are expected.
