@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     linear_algebra::{self, Outcome, Qr, Svd, Triangle},
 };
 use nalgebra::DMatrix;
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 use std::time::Instant;
 use support::{Matrix, U, assert_gradient, block_on, context, floats, hilbert, of_rank, rng, roundings};
 
@@ -353,7 +353,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 /// Twice the identity, and something.
-fn near_two(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
+fn near_two(rng: &mut SmallRng, rows: usize, columns: usize) -> Vec<f32> {
     let noise = floats(rng, rows * columns, 0.3);
     noise.iter().enumerate().map(|(at, v)| if at / columns == at % columns { v + 2.0 } else { *v }).collect()
 }

@@ -65,15 +65,11 @@ pub fn run(dispatch: &Dispatch<'_>, memory: &mut Memory, text: Text, order: Orde
     Ok(())
 }
 
-/// Metal promises none of these orders. Where kernels are compiled with flags of the caller, one will do: sanitizers see more than the results, and
-/// what fast math changes is the same in all orders.
-const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
-
-/// Runs a case by its Metal sources and checks the results. Returns false for a case that needs a device.
+/// Runs a case by its Metal sources in each of these orders of threads, and checks the results. Returns false for a case that needs a device.
 ///
 /// # Errors
 /// The compiler's message, a fault of a kernel, or a wrong result.
-pub(crate) fn check(case: &Case, text: Text) -> Result<bool, String> {
+pub(crate) fn check(case: &Case, text: Text, orders: &[Order]) -> Result<bool, String> {
     let wgsl = context().with_language(ShaderLanguage::Wgsl).expect("WGSL runs everywhere");
     if case.device_only || case.f16 && !wgsl.capabilities().f16 {
         return Ok(false);
@@ -92,16 +88,11 @@ pub(crate) fn check(case: &Case, text: Text) -> Result<bool, String> {
     }
     let before = recorded.before().map_err(|e| e.to_string())?;
     let language = if text == Text::Metal { ShaderLanguage::Msl } else { ShaderLanguage::Wgsl };
-    let runs = match text {
-        Text::Metal => ORDERS.map(|order| (text, order)).to_vec(),
-        Text::Naga { .. } => {
-            let portable = kernels().any(Kernel::uses_subgroups).then_some((Text::Naga { subgroups: false }, ORDERS[1]));
-            [(text, ORDERS[0]), (text, ORDERS[1])].into_iter().chain(portable).collect()
-        }
-    };
-    let runs = if std::env::var_os("MSL_HOST_FLAGS").is_some() { &runs[..1] } else { &runs[..] };
+    let portable = text != Text::Metal && kernels().any(Kernel::uses_subgroups);
+    let portable = portable.then_some((Text::Naga { subgroups: false }, Order::Forward));
+    let runs = orders.iter().map(|&order| (text, order)).chain(portable);
     let folding = recorded.folding(language);
-    for (i, &(text, order)) in runs.iter().enumerate() {
+    for (i, (text, order)) in runs.enumerate() {
         // In turns as it is and folded, where it can be.
         let limit = folding.filter(|_| i % 2 == 0).unwrap_or(65_535);
         let run = || {

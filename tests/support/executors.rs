@@ -6,6 +6,8 @@ use crate::{
     with_matrix_units,
 };
 use bitnet_wgpu::{Context, Element, Kernel, Result, ShaderLanguage, kernel::Variant, wgpu};
+#[cfg(target_os = "linux")]
+use msl_host::Order;
 use naga::{back::spv, valid::Capabilities};
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,6 +27,8 @@ pub enum Executor {
     Spirv,
     /// The CPU, by compiled Metal text; naga's with and without subgroup operations.
     Host(Text),
+    /// As `Host` with our Metal text, by the orders of threads that it leaves out.
+    Orders,
 }
 
 /// All of them, by the names that trials have.
@@ -36,8 +40,13 @@ pub const EXECUTORS: &[(&str, Executor)] = &[
     ("matrix_units", Executor::MatrixUnits),
     ("spirv", Executor::Spirv),
     ("our_metal", Executor::Host(Text::Metal)),
+    ("metal_orders", Executor::Orders),
     ("naga_metal", Executor::Host(Text::Naga { subgroups: true })),
 ];
+
+/// Metal promises none of these orders. A random one finds most faults; `metal_orders` tries the others.
+#[cfg(target_os = "linux")]
+const ORDERS: [Order; 3] = [Order::Random(1), Order::Forward, Order::Reverse];
 
 fn without_subgroups() -> Option<Context> {
     let wgsl = context().with_language(ShaderLanguage::Wgsl).ok()?;
@@ -96,8 +105,8 @@ impl Executor {
                 let vulkan = context().capabilities().backend == wgpu::Backend::Vulkan;
                 vulkan && features.contains(wgpu::Features::PASSTHROUGH_SHADERS)
             }
-            Self::Host(Text::Metal) if op.by.is_wgsl_only() => false,
-            Self::Host(_) => op.by != By::Device && cfg!(target_os = "linux"),
+            Self::Host(Text::Metal) | Self::Orders if op.by.is_wgsl_only() => false,
+            Self::Host(_) | Self::Orders => op.by != By::Device && cfg!(target_os = "linux"),
         }
     }
 
@@ -113,9 +122,13 @@ impl Executor {
             Self::MatrixUnits => on_device(case, with_matrix_units().expect("they are here"), |recorded, _| Ok(recorded), true),
             Self::Spirv => on_device(case, context(), repeated_in_spirv, false),
             #[cfg(target_os = "linux")]
-            Self::Host(text) => crate::emulated::check(case, text),
+            Self::Host(Text::Metal) => crate::emulated::check(case, Text::Metal, &ORDERS[..1]),
+            #[cfg(target_os = "linux")]
+            Self::Orders => crate::emulated::check(case, Text::Metal, &ORDERS[1..]),
+            #[cfg(target_os = "linux")]
+            Self::Host(text) => crate::emulated::check(case, text, &ORDERS[..2]),
             #[cfg(not(target_os = "linux"))]
-            Self::Host(_) => Ok(false),
+            Self::Host(_) | Self::Orders => Ok(false),
         }
     }
 }

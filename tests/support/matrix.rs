@@ -1,7 +1,7 @@
 //! Matrices in `f64`, by which results in `f32` are judged, and those that linear algebra is tried on.
 
 use crate::{U, floats};
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 
 /// A matrix in `f64`.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub fn hilbert(rows: usize, columns: usize) -> Vec<f32> {
 }
 
 /// A random matrix of a lower rank.
-pub fn of_rank(rng: &mut StdRng, rank: usize, rows: usize, columns: usize) -> Vec<f32> {
+pub fn of_rank(rng: &mut SmallRng, rank: usize, rows: usize, columns: usize) -> Vec<f32> {
     let (left, right) = (floats(rng, rows * rank, 1.0), floats(rng, rank * columns, 1.0));
     Matrix::new(&left, rows, rank).times(&Matrix::new(&right, rank, columns)).to_f32()
 }

@@ -1,7 +1,7 @@
 //! Seeded random data, and shapes.
 
 use bitnet_wgpu::{Affine, Bits, DenseElement, Float, PackedDense, PackedInt, PackedTernary, Scales, bytemuck, f16};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::sync::LazyLock;
 
 /// What seeds the random cases: `TEST_SEED`, or 1.
@@ -17,8 +17,8 @@ pub fn cases(usually: u32) -> u32 {
 }
 
 /// Random numbers that are the same every time.
-pub fn rng(seed: u64) -> StdRng {
-    StdRng::seed_from_u64(seed)
+pub fn rng(seed: u64) -> SmallRng {
+    SmallRng::seed_from_u64(seed)
 }
 
 /// (m, n, k): none, one, primes, tails on every side of 4, 16, 32, 64 and 128, and larger than a tile.
@@ -48,18 +48,18 @@ pub fn random_shapes(op: &str) -> Vec<(usize, usize, usize)> {
 }
 
 /// [`SHAPES`] and [`random_shapes`], each with a source of random numbers.
-pub fn shapes(op: &str) -> impl Iterator<Item = (StdRng, (usize, usize, usize))> {
+pub fn shapes(op: &str) -> impl Iterator<Item = (SmallRng, (usize, usize, usize))> {
     let all = SHAPES.iter().copied().chain(random_shapes(op));
     (0u64..).zip(all).map(|(i, shape)| (rng(1000 * seed() + i), shape))
 }
 
 /// Floats between -bound and bound.
-pub fn floats(rng: &mut StdRng, len: usize, bound: f32) -> Vec<f32> {
+pub fn floats(rng: &mut SmallRng, len: usize, bound: f32) -> Vec<f32> {
     (0..len).map(|_| rng.random_range(-bound..bound)).collect()
 }
 
 /// Floats that are exact in `f16`.
-pub fn half_floats(rng: &mut StdRng, len: usize, bound: f32) -> Vec<f32> {
+pub fn half_floats(rng: &mut SmallRng, len: usize, bound: f32) -> Vec<f32> {
     floats(rng, len, bound).iter().map(|&v| f16::from_f32(v).to_f32()).collect()
 }
 
@@ -69,7 +69,7 @@ pub fn convert<T: Float>(x: &[f32]) -> Vec<T> {
 }
 
 /// Activations with rows of every awkward kind in turn: plain, zero, one huge value, subnormals, signed zeros, and many magnitudes.
-pub fn activations(rng: &mut StdRng, tokens: usize, features: usize) -> Vec<f32> {
+pub fn activations(rng: &mut SmallRng, tokens: usize, features: usize) -> Vec<f32> {
     let mut x = floats(rng, tokens * features, 3.0);
     for (token, row) in x.chunks_mut(features.max(1)).enumerate() {
         match token % 7 {
@@ -85,7 +85,7 @@ pub fn activations(rng: &mut StdRng, tokens: usize, features: usize) -> Vec<f32>
 }
 
 /// [`activations`], and rows that are not finite among them.
-pub fn wild_activations(rng: &mut StdRng, tokens: usize, features: usize) -> Vec<f32> {
+pub fn wild_activations(rng: &mut SmallRng, tokens: usize, features: usize) -> Vec<f32> {
     let mut x = activations(rng, tokens, features);
     for (token, row) in x.chunks_mut(features.max(1)).enumerate() {
         let at = token * 3 % features;
@@ -100,19 +100,19 @@ pub fn wild_activations(rng: &mut StdRng, tokens: usize, features: usize) -> Vec
 }
 
 /// Random ternary values under one scale.
-pub fn ternary(rng: &mut StdRng, rows: usize, columns: usize) -> PackedTernary {
+pub fn ternary(rng: &mut SmallRng, rows: usize, columns: usize) -> PackedTernary {
     let scale = rng.random_range(0.01..2.0);
     ternary_with(rng, rows, columns, Scales::Tensor(scale))
 }
 
 /// Random ternary values under given scales.
-pub fn ternary_with(rng: &mut StdRng, rows: usize, columns: usize, scales: Scales) -> PackedTernary {
+pub fn ternary_with(rng: &mut SmallRng, rows: usize, columns: usize, scales: Scales) -> PackedTernary {
     let values: Vec<i8> = (0..rows * columns).map(|_| rng.random_range(-1..=1)).collect();
     PackedTernary::from_values(rows, columns, &values, scales).unwrap()
 }
 
 /// Random codes under random scales and zero points, whole ones and others.
-pub fn ints(rng: &mut StdRng, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> PackedInt {
+pub fn ints(rng: &mut SmallRng, rows: usize, columns: usize, bits: Bits, group: Option<usize>) -> PackedInt {
     let codes: Vec<u8> = (0..rows * columns).map(|_| rng.random_range(0..=bits.max_code())).collect();
     let groups = rows * group.map_or(1, |size| columns.div_ceil(size));
     let zero = |i: usize| rng.random_range(0..=2 * u32::from(bits.max_code())) as f32 / if i.is_multiple_of(2) { 2.0 } else { 3.0 };
@@ -124,7 +124,7 @@ pub fn ints(rng: &mut StdRng, rows: usize, columns: usize, bits: Bits, group: Op
 pub const DENSE: [DenseElement; 4] = [DenseElement::F32, DenseElement::F16, DenseElement::Bf16, DenseElement::Int8];
 
 /// A random dense matrix.
-pub fn dense(rng: &mut StdRng, element: DenseElement, rows: usize, columns: usize) -> PackedDense {
+pub fn dense(rng: &mut SmallRng, element: DenseElement, rows: usize, columns: usize) -> PackedDense {
     let values = floats(rng, rows * columns, 3.0);
     let bits: Vec<u16> = match element {
         DenseElement::F16 => values.iter().map(|&v| f16::from_f32(v).to_bits()).collect(),

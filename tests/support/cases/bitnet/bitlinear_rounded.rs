@@ -6,10 +6,10 @@ use bitnet_wgpu::{
     bitnet::{self, Gate, RoundedActivations},
     f16,
 };
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 /// Draws a number.
-type Draw = fn(&mut StdRng) -> f32;
+type Draw = fn(&mut SmallRng) -> f32;
 /// Tokens, rows, columns, and columns of a group.
 pub(super) type Shape = (usize, usize, usize, Option<usize>);
 
@@ -87,7 +87,7 @@ pub(super) fn in_bytes(c: &mut Capabilities) {
     (c.software, c.fast_packed_dot) = (true, true);
 }
 
-pub(super) fn matrix(rng: &mut StdRng, (_, rows, columns, size): Shape) -> PackedTernary {
+pub(super) fn matrix(rng: &mut SmallRng, (_, rows, columns, size): Shape) -> PackedTernary {
     let scales = match size {
         Some(size) => Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) },
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 + row as f32 / 100.0)).collect()),

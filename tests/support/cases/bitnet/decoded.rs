@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats};
 use bitnet_wgpu::{Float, Result, Tensor};
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 
 /// A row and the CPU twin that takes it.
 pub type Twin = Box<dyn Fn(&[f32]) -> Vec<f32> + Send + Sync>;
@@ -48,7 +48,7 @@ impl Product {
     pub fn case<X: Float, Y: Float>(
         self,
         name: String,
-        rng: &mut StdRng,
+        rng: &mut SmallRng,
         [forward, backward]: [Twin; 2],
         record: impl Fn(&mut Recorder, &Operands<X, Y>) -> Result<()> + Send + Sync + 'static,
     ) -> Case {

@@ -11,7 +11,7 @@ use bitnet_wgpu::{
     Capabilities, Out, PackedTernary, Scales,
     bitnet::{self, Gate, Norm},
 };
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 type Shape = (usize, usize, usize);
 /// What the device is taken for, which decides for a kernel.
@@ -29,7 +29,7 @@ const EPS: f32 = 1e-5;
 
 /// Rows of every length of a turn and of a chunk, up to the longest that fit and beyond; matrices of every number of rows in a tile; tokens that take one
 /// dispatch and such that take several.
-fn all_shapes() -> impl Iterator<Item = (StdRng, Shape)> {
+fn all_shapes() -> impl Iterator<Item = (SmallRng, Shape)> {
     let fixed = [
         (1, 1, 4),
         (1, 9, 64),
@@ -53,7 +53,7 @@ fn all_shapes() -> impl Iterator<Item = (StdRng, Shape)> {
     (0u64..).zip(fixed.into_iter().chain(random)).map(|(i, shape)| (rng(60 + i), shape))
 }
 
-fn weights(rng: &mut StdRng, n: usize, k: usize) -> PackedTernary {
+fn weights(rng: &mut SmallRng, n: usize, k: usize) -> PackedTernary {
     let scales: Vec<f32> = (0..n).map(|_| rng.random_range(0.01..2.0)).collect();
     ternary_with(rng, n, k, row_scales(&scales))
 }
@@ -102,7 +102,7 @@ pub fn adding() -> Vec<Case> {
     METHODS.into_iter().flat_map(of).collect()
 }
 
-fn add(rng: &mut StdRng, (method, restrict): Method, (m, n, k): Shape) -> Case {
+fn add(rng: &mut SmallRng, (method, restrict): Method, (m, n, k): Shape) -> Case {
     let (x, w, base, gain) = (floats(rng, m * k, 3.0), weights(rng, n, k), floats(rng, m * n, 50.0), floats(rng, k, 2.0));
     let products = bitnet::norm_bitlinear_cpu(&x, m, Some((&gain, EPS)), &w).unwrap();
     Case::near(format!("{m} × {n} × {k}, {method}"), sums(&base, &products), move |r| {

@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     bitnet::{self, HostInt8, QuantizedInt8},
     f16,
 };
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 
 type Quantize<T> = fn(&mut Encoder, &Tensor<T>) -> Result<QuantizedInt8>;
 type Twin<T> = fn(&[T], usize, usize) -> HostInt8;
@@ -71,7 +71,7 @@ fn static_into<T: Float>(encoder: &mut Encoder, x: &Tensor<T>) -> Result<Quantiz
 fn cases(op: &str, of: impl Fn(&[f32], usize, usize) -> [Case; 2]) -> Vec<Case> {
     let more = [(1, 5000), (3, 2047), (7, 2049), (5, 2050), (700, 1), (300, 3)].map(|(m, k)| (rng(k as u64), (m, 0, k)));
     let all = shapes(op).chain(more);
-    let data = |rng: &mut StdRng, rows, columns| match rows % 3 {
+    let data = |rng: &mut SmallRng, rows, columns| match rows % 3 {
         0 => floats(rng, rows * columns, 3.0).iter().map(|v| v.abs()).collect(),
         1 => activations(rng, rows, columns),
         _ => wild_activations(rng, rows, columns),

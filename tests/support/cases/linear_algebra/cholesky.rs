@@ -3,7 +3,7 @@
 use super::{Fate, Fate::*, Input, NOT_FINITE, case, small};
 use crate::{Case, Matrix, floats, hilbert, rng, roundings, seed};
 use bitnet_wgpu::linear_algebra::{cholesky, cholesky_cpu};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     // Nothing, one, both sides of a block of 32 and of two, and of a workgroup's rows.
@@ -22,13 +22,13 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// B·Bᵀ/n + I/4: its condition is moderate.
-fn positive_definite(rng: &mut StdRng, n: usize) -> Vec<f32> {
+fn positive_definite(rng: &mut SmallRng, n: usize) -> Vec<f32> {
     let b = Matrix::new(&floats(rng, n * n, 1.0), n, n);
     let product = b.times(&b.transposed());
     Matrix::from_fn(n, n, |i, j| product.at(i, j) / n as f64 + if i == j { 0.25 } else { 0.0 }).to_f32()
 }
 
-fn sound(rng: &mut StdRng, n: usize, count: usize) -> Case {
+fn sound(rng: &mut SmallRng, n: usize, count: usize) -> Case {
     let matrices = (0..count).map(|_| positive_definite(rng, n)).collect();
     of(format!("{count} of {n} × {n}"), n, matrices, vec![Fine; count])
 }

@@ -3,7 +3,7 @@
 use super::unary::{near, times};
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{Element, Encoder, Float, Out, Result, Shape, Tensor, f16, tensor};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 macro_rules! op {
     ($name:ident, $into:ident, $twin:ident, $back:ident, $back_twin:ident) => {
@@ -138,7 +138,7 @@ struct Op {
     half: Forms<f16>,
 }
 
-fn with(op: Op, mut rng: StdRng, a: &[usize], b: &[usize], bounds: Bounds) -> Vec<Case> {
+fn with(op: Op, mut rng: SmallRng, a: &[usize], b: &[usize], bounds: Bounds) -> Vec<Case> {
     vec![case::<f32>(&op, op.single, &mut rng, a, b, bounds), case::<f16>(&op, op.half, &mut rng, a, b, bounds)]
 }
 
@@ -146,12 +146,12 @@ fn with(op: Op, mut rng: StdRng, a: &[usize], b: &[usize], bounds: Bounds) -> Ve
 fn case<T: Float>(
     op: &Op,
     (allocated, into, back): Forms<T>,
-    rng: &mut StdRng,
+    rng: &mut SmallRng,
     a_dims: &[usize],
     b_dims: &[usize],
     bounds: Bounds,
 ) -> Case {
-    let of = |rng: &mut StdRng, dims: &[usize], bound| convert::<T>(&floats(rng, dims.iter().product(), bound));
+    let of = |rng: &mut SmallRng, dims: &[usize], bound| convert::<T>(&floats(rng, dims.iter().product(), bound));
     let (mut a, mut b) = (of(rng, a_dims, 3.0), of(rng, b_dims, 3.0));
     if op.name == "pow" {
         a = a.iter().map(|&a| T::from_f32(a.into().abs() + 0.1)).collect();

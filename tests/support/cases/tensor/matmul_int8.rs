@@ -3,7 +3,7 @@
 use super::binary::shape;
 use crate::{Case, Data, Recorder, random_shapes, rng, seed};
 use bitnet_wgpu::tensor;
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 /// m, k and n, and the batches of both sides.
 type Problem = ([usize; 3], [Vec<usize>; 2]);
@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
     let random = random_shapes("matmul_int8").into_iter().map(|(m, n, k)| ([m, k, n], [vec![], vec![]]));
     let of = |(i, (dims, [a, b])): (u64, Problem)| {
         let mut rng = rng(1000 * seed() + i);
-        let of = |rng: &mut StdRng, batch: &[usize], rows| {
+        let of = |rng: &mut SmallRng, batch: &[usize], rows| {
             (0..batch.iter().product::<usize>() * rows * dims[1]).map(|_| rng.random()).collect::<Vec<i8>>()
         };
         let (left, right) = (of(&mut rng, &a, dims[0]), of(&mut rng, &b, dims[2]));

@@ -2,11 +2,11 @@
 
 use crate::{Near, U, floats, rng, seed};
 use bitnet_wgpu::{Shape, tensor::Axes};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 /// A tensor and what is reduced of it.
 pub struct Reduced {
-    pub rng: StdRng,
+    pub rng: SmallRng,
     pub shape: Shape,
     pub axes: Vec<usize>,
     /// The elements of every output, in row-major order.
@@ -47,7 +47,7 @@ pub fn reductions() -> Vec<Reduced> {
 }
 
 impl Reduced {
-    pub fn new(rng: StdRng, dims: &[usize], axes: &[usize]) -> Self {
+    pub fn new(rng: SmallRng, dims: &[usize], axes: &[usize]) -> Self {
         let shape = match *dims {
             [] => [].into(),
             [a] => [a].into(),

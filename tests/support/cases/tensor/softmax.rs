@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, Near, Recorder, U, convert, floats, rng, seed};
 use bitnet_wgpu::{Float, Out, f16, tensor};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 /// Softmaxes, queries and keys.
 type Shape = [usize; 3];
@@ -148,7 +148,7 @@ fn seen([_, n, m]: Shape, row: usize) -> usize {
     (row % n + 1 + m).saturating_sub(n)
 }
 
-fn forward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
+fn forward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let columns = shape[2];
     let x = convert::<X>(&floats(rng, shape.iter().product(), 12.0));
     let values = numbers(&x);
@@ -180,7 +180,7 @@ fn forward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
 }
 
 /// The gradients, of what softmax and its logarithm give.
-fn backward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
+fn backward<X: Float>(rng: &mut SmallRng, shape: Shape) -> Case {
     let columns = shape[2];
     let (x, dy) = (floats(rng, shape.iter().product(), 5.0), convert::<X>(&floats(rng, shape.iter().product(), 3.0)));
     let of_rows = |of: fn(&[f32]) -> Vec<f32>| convert::<X>(&x.chunks_exact(columns.max(1)).flat_map(of).collect::<Vec<_>>());
@@ -221,7 +221,7 @@ fn backward<X: Float>(rng: &mut StdRng, shape: Shape) -> Case {
 }
 
 /// On top of what is there.
-fn added(rng: &mut StdRng, shape: Shape) -> Case {
+fn added(rng: &mut SmallRng, shape: Shape) -> Case {
     let (x, base) = (floats(rng, shape.iter().product(), 12.0), floats(rng, shape.iter().product(), 9.0));
     let wanted = rows(&x, shape[2], |_, x| shares(x)).into_iter().zip(&base).map(|(near, &base)| near.on_top_of(base)).collect();
     Case::near(format!("{shape:?}, added"), wanted, move |r| {

@@ -9,7 +9,7 @@ use bitnet_wgpu::{
         rope_attention_into, rope_cpu,
     },
 };
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     let fixed = [
@@ -112,7 +112,7 @@ pub fn in_halves() -> Vec<Case> {
         let slots = Slots::one(kv_heads * sharing, kv_heads, head_dim, 0, rng.random_range(64..140)).of(&positions, &used);
         (rng, slots, 12.0)
     });
-    let case = |(mut rng, slots, growth): (StdRng, Slots, f32), element| {
+    let case = |(mut rng, slots, growth): (SmallRng, Slots, f32), element| {
         let mut rows = half_floats(&mut rng, rows_len(&slots), 1.0);
         let (shape, row) = (slots.shape, slots.shape.row());
         let mut tokens = rows.chunks_exact_mut(row);
@@ -380,12 +380,12 @@ pub fn company_in_halves() -> Vec<Case> {
     (0..).zip(shapes).map(case).collect()
 }
 
-fn in_pieces(rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
+fn in_pieces(rng: &mut SmallRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
     in_pieces_by(false, rng, slots, pieces, element)
 }
 
 /// The new tokens of all slots at once, and each slot's by itself, a piece after another.
-fn in_pieces_by(halves: bool, rng: &mut StdRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
+fn in_pieces_by(halves: bool, rng: &mut SmallRng, slots: &Slots, pieces: &[usize], element: Element) -> Case {
     let (shape, run) = (slots.shape, slots.run);
     assert_eq!(pieces.iter().sum::<usize>(), run);
     // A position that nobody comes to.

@@ -5,7 +5,7 @@ use bitnet_wgpu::{
     Element, Result, Tensor,
     transformer::{AttentionShape, KvCache},
 };
-use rand::{RngExt, rngs::StdRng, seq::SliceRandom};
+use rand::{RngExt, rngs::SmallRng, seq::SliceRandom};
 
 #[derive(Clone, Debug)]
 pub struct Slots {
@@ -84,7 +84,7 @@ impl Slots {
     }
 
     /// Some of so many sequences, in any order.
-    pub fn some(rng: &mut StdRng, sequences: usize) -> Vec<usize> {
+    pub fn some(rng: &mut SmallRng, sequences: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..sequences).collect();
         all.shuffle(rng);
         all.truncate(rng.random_range(1..=sequences));

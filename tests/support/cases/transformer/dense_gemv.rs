@@ -2,7 +2,7 @@
 
 use crate::{Case, DENSE, Data, Near, U, dense, floats, rng, shapes};
 use bitnet_wgpu::{DenseElement, Out, transformer};
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 
 pub fn cases() -> Vec<Case> {
     let more = [(1, 5, 1280), (3, 32, 8), (4, 33, 15), (5, 67, 17), (1, 130, 257)];
@@ -11,7 +11,7 @@ pub fn cases() -> Vec<Case> {
     all.flat_map(|((mut rng, shape), add)| DENSE.map(|element| case(&mut rng, element, shape, add))).collect()
 }
 
-fn case(rng: &mut StdRng, element: DenseElement, (m, n, k): (usize, usize, usize), add: bool) -> Case {
+fn case(rng: &mut SmallRng, element: DenseElement, (m, n, k): (usize, usize, usize), add: bool) -> Case {
     let (w, x) = (dense(rng, element, n, k), floats(rng, m * k, 2.0));
     let rows: Vec<Vec<f32>> = (0..n).map(|row| w.row(row)).collect();
     let near = |at: usize| {

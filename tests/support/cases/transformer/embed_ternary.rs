@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, floats, rng, shapes, ternary_with};
 use bitnet_wgpu::{Out, Scales, transformer};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     let more = [(17, 5, 16), (2, 9, 33), (301, 19, 31), (5, 20, 300)];
@@ -13,7 +13,7 @@ pub fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn case(rng: &mut StdRng, (m, rows, columns): (usize, usize, usize), size: Option<usize>) -> Case {
+fn case(rng: &mut SmallRng, (m, rows, columns): (usize, usize, usize), size: Option<usize>) -> Case {
     let scales = match size {
         Some(size) => Scales::Groups { size, scales: floats(rng, rows * columns.div_ceil(size), 1.0) },
         None => Scales::Segments((0..rows).map(|row| (1, 0.5 - row as f32 / 100.0)).collect()),

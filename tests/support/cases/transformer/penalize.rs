@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
 use bitnet_wgpu::transformer::{NewTokens, Penalties, penalize, penalize_cpu};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     let all = [(1.0, 0.0, 0.0), (1.3, 0.0, 0.0), (0.7, 0.0, 0.0), (1.0, 0.6, 0.0), (1.0, 0.0, 0.37), (1.1, -0.3, 0.21)];
@@ -22,7 +22,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Penalties of the sequences, in turns; where they differ, biases do too.
-fn case(rng: &mut StdRng, (rows, run): (usize, usize), vocab: usize, penalties: &[Penalties]) -> Case {
+fn case(rng: &mut SmallRng, (rows, run): (usize, usize), vocab: usize, penalties: &[Penalties]) -> Case {
     let mut logits = floats(rng, rows * vocab, 9.0);
     logits.iter_mut().step_by(7).for_each(|logit| *logit = [0.0, -0.0, f32::NEG_INFINITY][rng.random_range(0..3)]);
     // Of the prompt, generated, both, or neither; some are forbidden, others have no bias.

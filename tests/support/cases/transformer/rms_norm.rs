@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, Near, Recorder, activations, convert, floats, random_shapes, rng, sums};
 use bitnet_wgpu::{Element, Out, f16, transformer};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 const EPS: f32 = 1e-5;
 
@@ -38,7 +38,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Alone, and added to something.
-fn in_halves(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
+fn in_halves(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let [x, base] = [m, tokens].map(|rows| convert::<f16>(&floats(rng, rows * k, 3.0)));
     let gain = floats(rng, k, 2.0);
     let values: Vec<f32> = x.iter().map(|&v| v.into()).collect();
@@ -58,7 +58,7 @@ fn in_halves(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
     Case::new(format!("rows {first}.. of {m} × {k}, {tokens}, in halves"), record, check).of(Element::F16)
 }
 
-fn case(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
+fn case(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let (x, gain) = (activations(rng, m, k), floats(rng, k, 2.0));
     let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
     let wanted = Data::F32(normed[first * k..][..tokens * k].to_vec());
@@ -70,7 +70,7 @@ fn case(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
     })
 }
 
-fn adding(rng: &mut StdRng, (m, k, first, tokens): Shape) -> Case {
+fn adding(rng: &mut SmallRng, (m, k, first, tokens): Shape) -> Case {
     let (x, gain, base) = (floats(rng, m * k, 3.0), floats(rng, k, 2.0), floats(rng, tokens * k, 9.0));
     let normed = transformer::rms_norm_cpu(&x, &gain, EPS).unwrap();
     let wanted = sums(&base, &normed[first * k..][..tokens * k]);

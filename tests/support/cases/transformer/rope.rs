@@ -6,7 +6,7 @@ use bitnet_wgpu::{
     Element,
     transformer::{NewTokens, rope, rope_angles},
 };
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     let fixed = [
@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
     all.flat_map(|(mut rng, slots)| [Element::F32, Element::F16].map(|element| case(&mut rng, &slots, element))).collect()
 }
 
-fn case(rng: &mut StdRng, slots: &Slots, element: Element) -> Case {
+fn case(rng: &mut SmallRng, slots: &Slots, element: Element) -> Case {
     let (name, slots) = (format!("{slots:?} {element:?}"), slots.clone());
     let (heads, kv_heads, head_dim) = (slots.shape.heads, slots.shape.kv_heads, slots.shape.head_dim);
     let (row, middle) = (slots.shape.row(), head_dim / 2);

@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
 use bitnet_wgpu::transformer::{Draws, NewTokens, SampleOptions, sample, sample_cpu, sample_into};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -50,7 +50,7 @@ fn all_options() -> Vec<SampleOptions> {
 }
 
 /// The options of the sequences, in turns.
-fn of_kinds(rng: &mut StdRng, rows: usize, count: usize, options: &[SampleOptions]) -> [Case; 3] {
+fn of_kinds(rng: &mut SmallRng, rows: usize, count: usize, options: &[SampleOptions]) -> [Case; 3] {
     let plain = floats(rng, rows * count, 9.0);
     // A few values, so that most are equal to others; and some that are no numbers.
     let ties: Vec<f32> = plain.iter().map(|v| (v / 4.0).round()).collect();

@@ -2,7 +2,7 @@
 
 use crate::{Case, Data, floats, random_shapes, rng, seed};
 use bitnet_wgpu::transformer::{TopK, top_k, top_k_cpu, top_k_into};
-use rand::{RngExt, rngs::StdRng};
+use rand::{RngExt, rngs::SmallRng};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -33,7 +33,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn of_kinds(rng: &mut StdRng, rows: usize, count: usize, k: usize) -> [Case; 3] {
+fn of_kinds(rng: &mut SmallRng, rows: usize, count: usize, k: usize) -> [Case; 3] {
     let plain = floats(rng, rows * count, 20.0);
     // A few values, so that most are equal to others; and some that are no numbers.
     let ties: Vec<f32> = plain.iter().map(|v| (v / 8.0).round()).collect();
