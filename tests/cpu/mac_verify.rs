@@ -30,9 +30,9 @@ const STANDINS: [(&str, &str); 7] = [
         *dump_shaders*) mkdir -p "$last"; echo fine >"$last/a.metal"; echo "${FAULT:-fine}" >"$last/b.metal"; echo refuse >"$last/c.wgsl" ;;
         *--example\ bitlinear) sums=equal; [ "${FAULT:-}" != DIFFER ] || sums=DIFFER
             echo 'layer Wgsl  equal 1'; echo 'layer  Msl  equal 1'; echo "layer  Msl $sums 2" ;;
-        *--workspace*) echo tested; [ "${FAULT:-}" != watchdog ] || echo kIOGPUCommandBufferCallbackErrorImpactingInteractivity
+        *--lib*) echo tested; [ "${FAULT:-}" != watchdog ] || echo kIOGPUCommandBufferCallbackErrorImpactingInteractivity
             [ "${MTL_DEBUG_LAYER:-}" = 1 ] && [ "${FAULT:-}" != tests ] && [ "${FAULT:-}" != watchdog ] ;;
-        *--test\ ops*) [ "${MTL_SHADER_VALIDATION:-}${FAULT:-}" != 1beyond ] || echo 'Invalid device load executing kernel' ;;
+        *--test\ gpu*) [ "${MTL_SHADER_VALIDATION:-}${FAULT:-}" != 1beyond ] || echo 'Invalid device load executing kernel' ;;
         # The report has what came before, should the machine stop.
         *bench*) grep -q '^| both languages compared | PASS' "$REPORT" ;;
         *) exit 1 ;;
@@ -168,7 +168,7 @@ fn scripts_for_macs_avoid_newer_tools() {
             "/proc/",
         ],
     ];
-    for script in ["test", "test-runner", "mac-verify", "apple-compile"] {
+    for script in ["test", "mac-verify", "apple-compile"] {
         let text = fs::read_to_string(support::repository("scripts").join(script)).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let found: Vec<_> = code.filter(|line| newer.iter().flatten().any(|newer| line.contains(newer))).collect();
