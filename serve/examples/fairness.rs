@@ -40,9 +40,10 @@ struct Attack {
     is_cut: bool,
 }
 
-const ATTACKS: [Attack; 7] = [
+const ATTACKS: [Attack; 8] = [
     attack("16 stop strings of 250 kB, n = 4", COMPLETIONS, || stops(16, 250_000)),
     attack("4 stop strings of 1 kB, n = 4", COMPLETIONS, || stops(4, 1000)),
+    attack("answers of 400 tokens", COMPLETIONS, || json!({ "prompt": "a", "max_tokens": 400 })),
     attack("prompts of 4 MiB", COMPLETIONS, || json!({ "prompt": text(4 << 20) })),
     attack("conversations of 4 MiB", CHATS, || conversation(4 << 20)),
     attack("prompts of 16 KiB", COMPLETIONS, || json!({ "prompt": text(16 << 10) })),

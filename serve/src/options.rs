@@ -16,7 +16,8 @@ pub struct Options {
     /// Keys, of which requests must send one as `Authorization: Bearer KEY`. Without keys anybody is answered.
     ///
     /// Clients take turns: how many requests one has makes no difference to others. With two or more keys, each key is a client, and keys do not share
-    /// cached prefixes. Else each IP address is one, and each /64 network of IPv6: all that come through one proxy are a single client.
+    /// cached prefixes; of four slots or more, one client leaves one free for others. Else each IP address is one, and each /64 network of IPv6: all that
+    /// come through one proxy are a single client.
     pub keys: Vec<String>,
     /// Names by which the server may be reached, as in the header `Host`, and sites whose pages may use it, as in `Origin`; without ports.
     ///

@@ -40,6 +40,12 @@ pub struct Shared {
     pub lost: Arc<OnceLock<String>>,
 }
 
+/// Returns how many slots one client holds at most. Clients that keys tell apart leave one to others, so that another client's first request starts at
+/// once, however long the answers are. With fewer than four slots, that would cost one client alone too much.
+fn share(slots: usize, options: &Options) -> usize {
+    if options.keys.len() > 1 && slots >= 4 { slots - 1 } else { slots }
+}
+
 /// A body, which is counted until it is dropped.
 pub struct Body {
     pub bytes: Vec<u8>,
@@ -56,7 +62,7 @@ impl Shared {
             bytes: Budget::new(options.bytes),
             preparing: Turns::new(threads, slots.saturating_add(queue)),
             preparing_large: Turns::new(1, slots.saturating_add(queue)),
-            running: Turns::new(slots, queue),
+            running: Turns::with_share(slots, share(slots, &options), queue),
             embedding: Turns::new(1, queue),
             lost: Arc::default(),
             options: Arc::new(options),
@@ -131,9 +137,24 @@ mod tests {
         time::Duration,
     };
 
+    const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
+
+    /// How many slots one client gets, of a server with some slots and keys.
+    fn slots_of_one_client((slots, keys): (usize, &[&str])) -> usize {
+        let batch = Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(slots, 8)).unwrap();
+        let shared = Shared::new(batch, Options::new("tales").keys(keys.iter().copied()));
+        let _places = shared.running.enter(Client::Key(0), slots).unwrap();
+        shared.running.counts().running
+    }
+
+    #[test]
+    fn clients_with_keys_leave_one_slot() {
+        let servers: [(usize, &[&str]); 4] = [(8, &["ann", "bob"]), (3, &["ann", "bob"]), (8, &["ann"]), (8, &[])];
+        assert_eq!(servers.map(slots_of_one_client), [7, 3, 8, 8]);
+    }
+
     /// The most bodies of `bytes` bytes that are prepared at a time, of twelve that come together.
     fn most_at_once(bytes: usize) -> usize {
-        static MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tales-22m");
         let batch = Model::load_cpu(MODEL).unwrap().batch(BatchOptions::new(1, 8).queue(20)).unwrap();
         let shared = Shared::new(batch, Options::new("tales"));
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -2,28 +2,32 @@
 
 use crate::client::Client;
 use std::{
-    collections::VecDeque,
-    mem,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 /// A number of permits, and a bounded queue for them. The next permit goes to another client than the last one, if another waits. One client alone may
-/// use all permits and the whole queue; another that comes then takes the place of the last that the first has waiting.
+/// use all permits, unless it has a [share](Self::with_share), and the whole queue; another that comes then takes the place of the last that the first
+/// has waiting.
 pub struct Turns {
     permits: usize,
     most_waiting: usize,
+    /// Permits that one client has at most.
+    share: usize,
     queue: Mutex<Queue>,
 }
 
 struct Queue {
     free: usize,
+    /// Permits in use, by client. None is zero.
+    held: HashMap<Client, usize>,
     /// Those that wait, by client, in the order of the clients' turns. None is empty.
     clients: VecDeque<(Client, VecDeque<Sender<Turn>>)>,
 }
 
 /// A permit: whose turn it is. Dropped, it goes to the next.
-pub struct Turn(Option<Arc<Turns>>);
+pub struct Turn(Option<(Arc<Turns>, Client)>);
 
 /// A place in the queue. Dropped, it is left.
 pub struct Place(Receiver<Turn>);
@@ -41,14 +45,19 @@ pub struct Counts {
 
 impl Turns {
     pub fn new(permits: usize, most_waiting: usize) -> Arc<Self> {
-        let queue = Mutex::new(Queue { free: permits, clients: VecDeque::new() });
-        Arc::new(Self { permits, most_waiting, queue })
+        Self::with_share(permits, permits, most_waiting)
+    }
+
+    /// Creates turns of which one client has at most `share` permits at a time. What is free beyond them waits for other clients.
+    pub fn with_share(permits: usize, share: usize, most_waiting: usize) -> Arc<Self> {
+        let queue = Mutex::new(Queue { free: permits, held: HashMap::new(), clients: VecDeque::new() });
+        Arc::new(Self { permits, most_waiting, share, queue })
     }
 
     /// Takes a place for each of `count` permits, or none.
     pub fn enter(self: &Arc<Self>, client: Client, count: usize) -> Result<Vec<Place>, Full> {
         let mut queue = self.lock();
-        let waiting = count.saturating_sub(queue.free);
+        let waiting = count.saturating_sub(queue.free.min(self.share.saturating_sub(queue.held_by(client))));
         let displaced = queue.make_room(client, waiting, self.most_waiting)?;
         let places = (0..count).map(|_| queue.push(client)).collect();
         drop(queue);
@@ -79,19 +88,36 @@ impl Turns {
             if queue.free == 0 {
                 return;
             }
-            let Some(next) = queue.pop() else { return };
-            queue.free -= 1;
+            let Some((client, next)) = queue.pop(self.share) else { return };
+            queue.take(client);
             drop(queue);
             // Who has left gets nothing. The permit is not dropped here, as that would come back to this function.
-            if let Err(mut turn) = next.send(Turn(Some(self.clone()))) {
+            if let Err(mut turn) = next.send(Turn(Some((self.clone(), client)))) {
                 turn.0 = None;
-                self.lock().free += 1;
+                self.lock().give_back(client);
             }
         }
     }
 }
 
 impl Queue {
+    fn held_by(&self, client: Client) -> usize {
+        self.held.get(&client).copied().unwrap_or(0)
+    }
+
+    fn take(&mut self, client: Client) {
+        self.free -= 1;
+        *self.held.entry(client).or_default() += 1;
+    }
+
+    fn give_back(&mut self, client: Client) {
+        self.free += 1;
+        match self.held.get_mut(&client) {
+            Some(held) if *held > 1 => *held -= 1,
+            _ => drop(self.held.remove(&client)),
+        }
+    }
+
     fn waiting(&self) -> usize {
         self.clients.iter().map(|(_, places)| places.len()).sum()
     }
@@ -106,22 +132,25 @@ impl Queue {
         self.clients.retain(|(_, places)| !places.is_empty());
     }
 
-    /// Takes as many places as `count` more need from clients that have more than this one would have. Returns them, so that they are dropped without the
-    /// lock.
+    /// Takes as many places as `count` more need from clients that have more than this one would have, in permits and places together: one that has many
+    /// permits gives its place to one that has nothing. Returns the places, so that they are dropped without the lock.
     fn make_room(&mut self, client: Client, count: usize, most: usize) -> Result<Vec<Sender<Turn>>, Full> {
         self.prune();
         let needed = (self.waiting() + count).saturating_sub(most);
-        let own = self.waiting_of(client) + count;
-        let over = |places: &VecDeque<_>| places.len().saturating_sub(own);
-        let there: usize = self.clients.iter().filter(|(other, _)| *other != client).map(|(_, places)| over(places)).sum();
-        if there < needed {
+        let own = self.waiting_of(client) + self.held_by(client) + count;
+        let Self { held, clients, .. } = self;
+        let held_by = |client: &Client| held.get(client).copied().unwrap_or(0);
+        let over = |(other, places): &(Client, VecDeque<_>)| (places.len() + held_by(other)).saturating_sub(own).min(places.len());
+        let others = |(other, _): &&(Client, VecDeque<_>)| *other != client;
+        if clients.iter().filter(others).map(over).sum::<usize>() < needed {
             return Err(Full);
         }
-        let longest = |clients: &mut VecDeque<(Client, VecDeque<Sender<Turn>>)>| {
-            let others = clients.iter_mut().filter(|(other, _)| *other != client);
-            others.max_by_key(|(_, places)| places.len()).and_then(|(_, places)| places.pop_back())
-        };
-        let displaced = (0..needed).filter_map(|_| longest(&mut self.clients)).collect();
+        let displaced = (0..needed).filter_map(|_| {
+            let others = clients.iter_mut().filter(|(other, places)| *other != client && !places.is_empty());
+            let most = others.max_by_key(|(other, places)| places.len() + held_by(other));
+            most.and_then(|(_, places)| places.pop_back())
+        });
+        let displaced = displaced.collect();
         self.clients.retain(|(_, places)| !places.is_empty());
         Ok(displaced)
     }
@@ -146,14 +175,15 @@ impl Queue {
         Place(receiver)
     }
 
-    /// The next whose turn it is. Its client comes last afterwards.
-    fn pop(&mut self) -> Option<Sender<Turn>> {
-        let (client, mut places) = self.clients.pop_front()?;
-        let next = places.pop_front();
+    /// Takes the next whose turn it is out of the queue, with its client, which comes last afterwards. Clients that have their share are passed over.
+    fn pop(&mut self, share: usize) -> Option<(Client, Sender<Turn>)> {
+        let next = self.clients.iter().position(|(client, _)| self.held_by(*client) < share)?;
+        let (client, mut places) = self.clients.remove(next)?;
+        let place = places.pop_front()?;
         if !places.is_empty() {
             self.clients.push_back((client, places));
         }
-        next
+        Some((client, place))
     }
 }
 
@@ -167,11 +197,11 @@ impl Place {
 impl Turn {
     /// Lets others go first, if any wait, and returns the place for the next turn: before the client's others, so that work that has begun is the last to
     /// lose its place.
-    pub fn pass(mut self, client: Client) -> Option<Place> {
-        let turns = self.0.take()?;
+    pub fn pass(mut self) -> Option<Place> {
+        let (turns, client) = self.0.take()?;
         let mut queue = turns.lock();
         let place = queue.push_begun(client);
-        queue.free += 1;
+        queue.give_back(client);
         drop(queue);
         turns.give();
         Some(place)
@@ -180,8 +210,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(turns) = mem::take(&mut self.0) {
-            turns.lock().free += 1;
+        if let Some((turns, client)) = self.0.take() {
+            turns.lock().give_back(client);
             turns.give();
         }
     }
@@ -221,6 +251,26 @@ mod tests {
     }
 
     #[test]
+    fn one_client_leaves_permits_to_others() {
+        let turns = Turns::with_share(4, 2, 4);
+        let mut first: Vec<Place> = turns.enter(Client::Key(0), 6).unwrap().into();
+        let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
+        assert_eq!((held.len(), turns.counts()), (2, Counts { running: 2, waiting: 4 }), "its share, and the whole queue");
+        assert!(enter(&turns, 0).is_err());
+        let second = ready(&mut enter(&turns, 1).unwrap()).expect("a permit is free");
+        let third = ready(&mut enter(&turns, 2).unwrap()).expect("and another one");
+        assert_eq!(turns.counts(), Counts { running: 4, waiting: 4 });
+        drop((second, third));
+        assert!(first.iter_mut().all(|place| ready(place).is_none()), "no more than its share");
+        drop(held);
+        let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
+        assert_eq!(held.len(), 2, "its next two");
+        drop((held, first));
+        assert_eq!(turns.counts(), Counts { running: 0, waiting: 0 });
+        assert!(turns.lock().held.is_empty());
+    }
+
+    #[test]
     fn places_are_shared_when_they_run_out() {
         let turns = Turns::new(1, 4);
         let mut first: Vec<Place> = (0..5).map(|_| enter(&turns, 0).unwrap()).collect();
@@ -237,11 +287,24 @@ mod tests {
     }
 
     #[test]
+    fn permits_count_when_places_run_out() {
+        let turns = Turns::new(2, 2);
+        let mut first: Vec<Place> = turns.enter(Client::Key(0), 3).unwrap().into();
+        let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
+        let second = enter(&turns, 1).unwrap();
+        let third = enter(&turns, 2).expect("it has nothing, and the first has two permits and a place");
+        assert!(enter(&turns, 3).is_err(), "those that wait have one each");
+        assert_eq!((held.len(), turns.counts()), (2, Counts { running: 2, waiting: 2 }));
+        assert!(matches!(first[2].0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed)));
+        drop((second, third));
+    }
+
+    #[test]
     fn work_that_has_begun_loses_its_place_last() {
         let turns = Turns::new(1, 2);
         let turn = ready(&mut enter(&turns, 0).unwrap()).unwrap();
         let mut waiting = [enter(&turns, 0).unwrap(), enter(&turns, 1).unwrap()];
-        let mut begun = turn.pass(Client::Key(0)).unwrap();
+        let mut begun = turn.pass().unwrap();
         let turn = ready(&mut waiting[1]).expect("another client goes first");
         let other = enter(&turns, 2).unwrap();
         let lost = |place: &mut Place| matches!(place.0.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed));
@@ -259,7 +322,7 @@ mod tests {
         drop(left);
         drop(turn);
         let turn = ready(&mut stays).unwrap();
-        let mut next = turn.pass(Client::Key(1)).unwrap();
+        let mut next = turn.pass().unwrap();
         assert!(ready(&mut next).is_some(), "nobody else waits");
         // A turn that came, and nobody took.
         let (one, two) = (enter(&turns, 0).unwrap(), enter(&turns, 0));

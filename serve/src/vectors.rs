@@ -96,7 +96,7 @@ async fn compute(shared: &Shared, client: Client, ids: &[Vec<u32>]) -> Result<Ve
         let (part, rest) = left.split_at(left.len().min(PART_TEXTS).min(PART_TOKENS / ids[*longest].len()).max(1));
         found.extend(part.iter().copied().zip(compute_part(shared, part, ids).await?));
         left = rest;
-        place = if left.is_empty() { None } else { turn.pass(client) };
+        place = if left.is_empty() { None } else { turn.pass() };
     }
     found.sort_by_key(|(n, _)| *n);
     Ok(found.into_iter().map(|(_, vector)| vector).collect())

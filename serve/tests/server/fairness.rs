@@ -40,6 +40,14 @@ fn prompts_of_another_client_come_next() {
     assert!(before <= 2, "{before} of 10 came first");
 }
 
+/// Without free slots, it would wait until one of the first client's answers ends.
+#[test]
+fn one_client_leaves_slots_to_others() {
+    let server = Served::endless(&cpu(), 4, 2, |options| options.keys(KEYS));
+    let (many, one) = (json!({ "prompt": "Once", "max_tokens": 490 }), json!({ "prompt": "The bear", "max_tokens": 1 }));
+    assert_eq!(answered_before(&server, 7, "/v1/completions", &many, &one), 0);
+}
+
 /// At most eight are prepared at once, on however many cores, and 25 wait.
 #[test]
 fn preparing_takes_turns() {
