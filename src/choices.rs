@@ -53,7 +53,7 @@ macro_rules! table {
     };
 }
 
-// Name in a file, what may be set; then what it is on GPUs, on Apple's and on software adapters. Sections are of docs/performance.md, where no other file is
+// Name in a file, what may be set; then what it is on GPUs, on Apple's and on software adapters. Sections are of benches/notes/measurements.md, where no other file is
 // named. Where a family has the number of another, nobody has measured it there.
 table! {
     /// Up to so many tokens, passes of a GEMV for eight tokens each cost less than the tiles of a GEMM, where packed integer products are fast. H200:

@@ -71,7 +71,7 @@ impl Capabilities {
             subgroups: features.contains(wgpu::Features::SUBGROUP) && lanes >= WGSL_LANES[0] && info.subgroup_max_size <= WGSL_LANES[1],
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: matrix_units(info, features, limits, matrices),
-            // lavapipe expands it: what multiplies halves or two numbers at once is faster (docs/performance.md).
+            // lavapipe expands it: what multiplies halves or two numbers at once is faster (benches/notes/measurements.md).
             fast_packed_dot: !apple && info.device_type != wgpu::DeviceType::Cpu,
             half_subnormals: false,
             fused_multiply_add: false,

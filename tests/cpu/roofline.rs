@@ -1,9 +1,9 @@
 //! `examples/profile`: in its roofline, kernels are where their figures are.
 
 #[path = "../../examples/support/roofline.rs"]
-mod roofline;
+mod plot;
 
-use roofline::{Point, svg};
+use plot::{Point, svg};
 
 /// What stands between the quotes after `name=`, of all elements that begin so.
 fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {

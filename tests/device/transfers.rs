@@ -160,9 +160,8 @@ fn in_its_order(context: &Context) {
     assert_eq!(block_on(x.read()).unwrap(), vec![9; len]);
 }
 
-#[test]
-fn a_trace_shows_what_is_on_its_way_at_once() {
-    let context = &both()[0];
+/// Whether pieces of an upload, and of a read, were on their way at once.
+fn overlaps(context: &Context) -> [bool; 2] {
     let len = 8 * STAGE / 4 + 5;
     let data: Vec<f32> = (0..len).map(|n| n as f32).collect();
     let tracing = context.trace().unwrap();
@@ -186,9 +185,17 @@ fn a_trace_shows_what_is_on_its_way_at_once() {
     let (up, down) = (of("upload"), of("readback"));
     assert_eq!(up.iter().map(|span| span.2).collect::<Vec<_>>(), [vec![STAGE as u64; 8], vec![20]].concat());
     assert_eq!(down.iter().map(|span| span.2).sum::<u64>(), 4 * len as u64);
-    for spans in [up, down] {
-        assert!(spans.windows(2).any(|pair| pair[1].0 < pair[0].1), "one after another: {spans:?}");
-    }
     let calls: Vec<_> = events.iter().filter(|event| event["name"] == "upload" && event["ph"] == "X").collect();
     assert!(calls.len() == 1 && calls[0]["args"]["bytes"] == 4 * len, "{calls:?}");
+    [up, down].map(|spans| spans.windows(2).any(|pair| pair[1].0 < pair[0].1))
+}
+
+#[test]
+fn a_trace_shows_what_is_on_its_way_at_once() {
+    let context = &both()[0];
+    // A fast device, or a slow thread, may have each piece arrive before the next begins.
+    let tries: Vec<_> = (0..20).map(|_| overlaps(context)).collect();
+    for direction in [0, 1] {
+        assert!(tries.iter().any(|overlap| overlap[direction]), "one after another: {tries:?}");
+    }
 }

@@ -122,7 +122,7 @@ fn perplexity_is_that_of_transformers() {
         assert_eq!(nll.len(), ids.len());
         let perplexity = (nll.iter().sum::<f64>() / nll.len() as f64).exp();
         println!("{engine}: perplexity {perplexity}, transformers {wanted}");
-        // Codes that lie on a boundary to a last bit fall either way: 0.07 % of perplexity is one standard deviation (docs/performance.md).
+        // Codes that lie on a boundary to a last bit fall either way: 0.07 % of perplexity is one standard deviation (benches/notes/measurements.md).
         approx::assert_relative_eq!(perplexity, wanted, max_relative = 2e-3);
         // With keys and values as a session has them by default: in 16 bits where the GPU has them.
         let by_default: Vec<f64> = ids.chunks(255).flat_map(|window| by_session(&model, &[&[bos], window].concat())).collect();

@@ -471,7 +471,7 @@ fn elsewhere(what: &str) -> Error {
 }
 
 /// Tokens of a prefill chunk of a whole model: enough for the GEMM, few enough for the activations' memory and for a prompt to be canceled soon. With tensor
-/// cores a GEMM needs more tokens, and takes less time for them (docs/performance.md). Where submissions are limited, the largest product fits into one.
+/// cores a GEMM needs more tokens, and takes less time for them (benches/notes/measurements.md). Where submissions are limited, the largest product fits into one.
 fn batch(capabilities: &Capabilities, hidden: usize, intermediate: usize) -> usize {
     const FEWEST: u64 = 32;
     let most = if capabilities.matrix_units.is_empty() { 512 } else { 2048 };
