@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn one_client_leaves_permits_to_others() {
         let turns = Turns::with_share(4, 2, 4);
-        let mut first: Vec<Place> = turns.enter(Client::Key(0), 6).unwrap().into();
+        let mut first: Vec<Place> = turns.enter(Client::Key(0), 6).unwrap();
         let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
         assert_eq!((held.len(), turns.counts()), (2, Counts { running: 2, waiting: 4 }), "its share, and the whole queue");
         assert!(enter(&turns, 0).is_err());
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn permits_count_when_places_run_out() {
         let turns = Turns::new(2, 2);
-        let mut first: Vec<Place> = turns.enter(Client::Key(0), 3).unwrap().into();
+        let mut first: Vec<Place> = turns.enter(Client::Key(0), 3).unwrap();
         let held: Vec<Turn> = first.iter_mut().filter_map(ready).collect();
         let second = enter(&turns, 1).unwrap();
         let third = enter(&turns, 2).expect("it has nothing, and the first has two permits and a place");
