@@ -174,6 +174,8 @@ const SAME: &[(&str, usize)] = &[
     ("transformer::rms_norm", 3),
     ("transformer::rms_norm_backward", 2),
     ("transformer::rms_norm_heads", 2),
+    ("bitnet::norm_bitlinear_add", 6),
+    ("bitnet::norm_bitlinear_gated", 6),
     ("bitnet::quantize_activations", 4),
     ("bitnet::quantize_activations_4bit", 3),
     ("bitnet::quantize_activations_with_zero_point", 3),
